@@ -48,7 +48,9 @@ NOT_LOADED_BY_IMPORT = {
 
 def tracked_files() -> Iterator[Path]:
     """The files git knows or would add: what a commit of everything would hold."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    # In a container the checkout often belongs to another user than the one who runs the tests.
+    git = ["git", "-c", "safe.directory=*"]
+    command = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listing.stdout.split("\0")):
         if (ROOT / name).is_file():
