@@ -1,0 +1,18 @@
+"""Envelopes to bytes and headers, and back. Pure: no I/O, no clock."""
+
+from matador.codec.base import Codec, Encoded, RawEnvelope, Stamp
+from matador.codec.compressed import CompressedCodec
+from matador.codec.headers import HeaderCodec
+from matador.codec.json import JsonCodec
+from matador.codec.msgpack import MessagePackCodec
+
+__all__ = [
+    "Codec",
+    "CompressedCodec",
+    "Encoded",
+    "HeaderCodec",
+    "JsonCodec",
+    "MessagePackCodec",
+    "RawEnvelope",
+    "Stamp",
+]

@@ -1,0 +1,455 @@
+"""Every error Matador raises, each with its cause and what to do about it.
+
+The whole tree::
+
+    MatadorError
+    ├── LifecycleError
+    │   ├── NotStartedError                 the application was not started
+    │   ├── ShuttingDownError               it is shutting down, or has
+    │   └── TimeoutError                    something took longer than it may (also a builtin TimeoutError)
+    ├── TransportError
+    │   ├── NotConnectedError               there is no connection to the broker
+    │   ├── TransportClosedError            the transport was closed
+    │   ├── ConnectionFailedError           the broker could not be reached, or refused us
+    │   ├── SendFailedError                 one message could not be stored
+    │   ├── AllTransportsFailedError        nor by any fall-back
+    │   ├── DelaysNotSupportedError         the transport cannot keep a message for later
+    │   ├── UnsupportedError                the transport lacks an ability that was asked for
+    │   ├── QueueNotFoundError              no such queue
+    │   ├── MessageTooLargeError            over the size limit
+    │   ├── StorageFullError                the disk, or the broker, is full
+    │   ├── StorageCorruptError             the file is not what it should be
+    │   ├── LeaseLostError                  somebody else has this message by now
+    │   └── MissingExtraError               the client library is not installed
+    ├── SchemaError
+    │   ├── InvalidSchemaError              all problems of a schema, at once
+    │   ├── InvalidTopologyError            all problems of a topology, at once
+    │   ├── EventNotRegisteredError         no such event in the schema
+    │   ├── SubscriberNotRegisteredError    no such subscriber of that event
+    │   ├── NoSubscribersError              the event has no subscriber
+    │   ├── SubscriberIsStubError           a stub cannot be executed here
+    │   └── InProcessCannotRunStubError     nor dispatched to by the in-process transport
+    ├── InvalidEventError                   a payload that does not fit its type
+    ├── DecodeError                         bytes that are not an envelope
+    ├── ConfigurationError                  an option that cannot be (also a ValueError)
+    ├── MaybePoisonedError                  delivered too often
+    ├── NonIdempotentCannotRetryError       redelivered, and not safe to run again
+    ├── CheckpointError
+    │   ├── DuplicateStepKeyError           io() called twice with one key
+    │   └── CheckpointStoreError            the store failed
+    │       └── UnstorableStepValueError    a step returned what cannot be stored
+    ├── DoRetry                             raised by a callback: try again
+    ├── DontRetry                           raised by a callback: never again
+    └── EventAssertionError                 raised by a callback: this event is wrong
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+class MatadorError(Exception):
+    """The root of all errors of this package.
+
+    ``description`` says what the error means and what to do about it; the message says what
+    happened this time.
+
+    Example:
+        >>> from matador.errors import NotStartedError
+        >>> NotStartedError().description
+        'The application has not been started. Use `async with app:` or `await app.start()` first.'
+    """
+
+    description: ClassVar[str] = "Something went wrong in Matador."
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message if message is not None else self.description)
+
+    @property
+    def name(self) -> str:
+        """The name of the error, as it appears in logs and dead letters."""
+        return type(self).__name__
+
+    @property
+    def message(self) -> str:
+        """What happened this time."""
+        return str(self)
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """The error as plain data, for logs and for JSON.
+
+        Example:
+            >>> DontRetry("card declined").as_dict()["name"]
+            'DontRetry'
+        """
+        return {"name": self.name, "message": str(self), "description": self.description}
+
+
+# -- the application's life -------------------------------------------------------------------
+
+
+class LifecycleError(MatadorError):
+    """The application is not in a state to do this."""
+
+
+class NotStartedError(LifecycleError):
+    """An operation needs a started application."""
+
+    description = (
+        "The application has not been started. Use `async with app:` or `await app.start()` first."
+    )
+
+
+class ShuttingDownError(LifecycleError):
+    """The application is shutting down, or has shut down."""
+
+    description = (
+        "The application is shutting down and accepts no new events. "
+        "Send before the shutdown, or through another instance."
+    )
+
+
+class TimeoutError(LifecycleError, builtins.TimeoutError):
+    """Something took longer than it may. Also caught by ``except TimeoutError`` of the builtins."""
+
+    description = (
+        "The operation took longer than its time limit. Raise the limit, or find out what is slow."
+    )
+
+
+# -- transports -------------------------------------------------------------------------------
+
+
+class TransportError(MatadorError):
+    """The transport could not do what was asked."""
+
+    description = "The transport failed. See the cause."
+
+
+class NotConnectedError(TransportError):
+    """There is no connection to the broker."""
+
+    description = (
+        "The transport is not connected. Start the application first; if it was started, "
+        "the broker is unreachable: check that it runs and that the URL is right."
+    )
+
+
+class TransportClosedError(TransportError):
+    """The transport was closed on purpose."""
+
+    description = "The transport has been closed. Start the application again to use it."
+
+
+class ConnectionFailedError(TransportError):
+    """The broker could not be reached, or refused the connection."""
+
+    description = (
+        "The connection to the broker could not be made. "
+        "Check host, port, credentials and that the broker runs."
+    )
+
+
+class SendFailedError(TransportError):
+    """One message could not be stored; ``subscriber`` and ``queue`` say which."""
+
+    description = (
+        "The message was not confirmed as stored. It is safe to send it again; "
+        "where the outcome is unknown the message may arrive twice."
+    )
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        queue: str | None = None,
+        subscriber: str | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.subscriber = subscriber
+        if cause is not None:
+            self.__cause__ = cause
+
+
+class AllTransportsFailedError(TransportError):
+    """The chosen transport and every fall-back failed; ``errors`` has each reason by name."""
+
+    description = (
+        "No transport of the group could store the message. "
+        "Check each of them: the causes are listed."
+    )
+
+    def __init__(self, errors: Sequence[tuple[str, BaseException]]) -> None:
+        listed = "; ".join(f"{name}: {error}" for name, error in errors)
+        super().__init__(f"all transports failed: {listed}")
+        self.errors = tuple(errors)
+
+
+class UnsupportedError(TransportError):
+    """The transport does not have the ability that was asked for."""
+
+    description = (
+        "This transport cannot do that. `transport.capabilities` says what it can; "
+        "choose another transport or do without."
+    )
+
+
+class DelaysNotSupportedError(UnsupportedError):
+    """The transport cannot keep a message for later."""
+
+    description = (
+        "This transport cannot delay messages safely. Send without a delay, use a transport that "
+        'can, or pass `unsupported_delays="deliver-now"` to have them delivered at once.'
+    )
+
+
+class QueueNotFoundError(TransportError):
+    """No such queue."""
+
+    description = (
+        "The queue does not exist. Add it to the topology, or apply the topology "
+        "(`matador topology apply`) if it was added lately."
+    )
+
+
+class MessageTooLargeError(TransportError):
+    """A message is over the size limit; nothing was sent."""
+
+    description = (
+        "The message is larger than the limit. Send a reference to the data instead of the data, "
+        "compress it (`codec=CompressedCodec(...)`), or raise `max_message_size`."
+    )
+
+    def __init__(self, size: int, limit: int, *, what: str = "message") -> None:
+        super().__init__(f"the {what} has {size:,} bytes, the limit is {limit:,} bytes")
+        self.size = size
+        self.limit = limit
+
+
+class StorageFullError(TransportError):
+    """The disk or the broker is full. What was stored before is intact."""
+
+    description = "There is no room to store the message. Free some space; nothing was damaged."
+
+
+class StorageCorruptError(TransportError):
+    """The file is not a Matador database, or it is damaged."""
+
+    description = (
+        "The file cannot be read as a Matador database. Point the URL at another file, "
+        "or restore this one from a backup."
+    )
+
+
+class LeaseLostError(TransportError):
+    """The message was held for too long without a renewal and belongs to somebody else now."""
+
+    description = (
+        "The lease on the message was lost before it was settled (the process was frozen, or the "
+        "machine slept). The settlement was refused; the message is handled by another worker."
+    )
+
+
+class MissingExtraError(TransportError):
+    """The client library of a broker is not installed."""
+
+    description = "An optional dependency is missing. Install the extra named in the message."
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'matador-events[{extra}]'")
+        self.extra = extra
+
+
+# -- schema and topology ----------------------------------------------------------------------
+
+
+class SchemaError(MatadorError):
+    """Events, subscribers or queues do not fit together."""
+
+
+class InvalidSchemaError(SchemaError):
+    """A schema with problems; ``problems`` lists every one."""
+
+    description = "The schema is not valid. Fix every problem listed."
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"Schema validation failed:{listed}")
+        self.problems = tuple(problems)
+
+
+class InvalidTopologyError(SchemaError):
+    """A topology with problems; ``problems`` lists every one."""
+
+    description = "The topology is not valid. Fix every problem listed."
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"Topology validation failed:{listed}")
+        self.problems = tuple(problems)
+
+
+class EventNotRegisteredError(SchemaError):
+    """The schema has no such event."""
+
+    description = "The event is not in the schema. Add it to the `Schema`, or correct the key."
+
+
+class SubscriberNotRegisteredError(SchemaError):
+    """The event has no such subscriber."""
+
+    description = (
+        "The event has no subscriber of that name. It may have been renamed, or this worker runs "
+        "older code than the sender: deploy it, then redrive the unhandled messages."
+    )
+
+
+class NoSubscribersError(SchemaError):
+    """The event has no subscribers."""
+
+    description = "The event has no subscribers, so there is nobody to send it to. Add one."
+
+
+class SubscriberIsStubError(SchemaError):
+    """A stub was asked to run."""
+
+    description = (
+        "The subscriber is a stub: its code lives in another service. Let that service consume "
+        "the queue, give the stub a queue of its own, or register the real subscriber here."
+    )
+
+
+class InProcessCannotRunStubError(SchemaError):
+    """The in-process transport was given a message for a stub."""
+
+    description = (
+        "The in-process transport delivers only within this process, and a stub's code is "
+        "elsewhere: the message could never be handled. Use a transport both services can reach."
+    )
+
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+class InvalidEventError(MatadorError):
+    """A payload that does not fit its event type; the message names the field."""
+
+    description = "The payload does not fit the event's type. Correct the field that is named."
+
+
+class DecodeError(MatadorError):
+    """Bytes that are not an envelope."""
+
+    description = (
+        "The message could not be decoded. It is kept as it is in the dead letters; "
+        "find out who sent it, or configure the codec it was written with."
+    )
+
+
+class ConfigurationError(MatadorError, ValueError):
+    """An option that cannot be. Also a ``ValueError``."""
+
+    description = "An option has a value that cannot be. The message names it."
+
+
+class MaybePoisonedError(MatadorError):
+    """A message was delivered too often without an outcome: it may kill its worker."""
+
+    description = (
+        "The message was delivered many times and never settled, so it may crash whoever handles "
+        "it. Look at the payload and the worker's logs before redriving it."
+    )
+
+
+class NonIdempotentCannotRetryError(MatadorError):
+    """A message came a second time to a subscriber that must not run twice."""
+
+    description = (
+        "The message was delivered before, and its subscriber is not declared safe to run again. "
+        'Check what it did; declare it `idempotent="yes"` or `"resumable"` if it can be repeated.'
+    )
+
+
+# -- resumable subscribers --------------------------------------------------------------------
+
+
+class CheckpointError(MatadorError):
+    """A resumable subscriber could not keep or find its steps."""
+
+
+class DuplicateStepKeyError(CheckpointError):
+    """``io()`` was called twice with the same key in one run."""
+
+    description = (
+        "Two steps of one run have the same key, so their results cannot be told apart. "
+        "Give each step a key of its own, stable between attempts."
+    )
+
+
+class CheckpointStoreError(CheckpointError):
+    """The checkpoint store failed."""
+
+    description = "The checkpoint store failed. Check that it is reachable and has room."
+
+
+# -- control of retries -----------------------------------------------------------------------
+
+
+class DoRetry(MatadorError):
+    """Raise it in a callback to have the message retried, idempotent or not.
+
+    Example:
+        >>> raise DoRetry("the gateway is down for a minute")
+        Traceback (most recent call last):
+        matador.errors.DoRetry: the gateway is down for a minute
+    """
+
+    description = "The subscriber asked for another attempt, whatever its idempotency."
+
+
+class DontRetry(MatadorError):
+    """Raise it in a callback to send the message to the dead letters at once.
+
+    Example:
+        >>> raise DontRetry("the card was declined")
+        Traceback (most recent call last):
+        matador.errors.DontRetry: the card was declined
+    """
+
+    description = "The subscriber said that another attempt is of no use."
+
+
+class UnstorableStepValueError(CheckpointStoreError, DontRetry):
+    """A step returned a value that cannot be stored. Not retried: the step has had its effect."""
+
+    description = (
+        "A step's result must be JSON data, or a dataclass, msgspec, pydantic or attrs object. "
+        "Return something simpler from the step, for example an id."
+    )
+
+
+class EventAssertionError(MatadorError, AssertionError):
+    """The event is not what the subscriber was promised. Never retried.
+
+    ``envelope`` is the one in question, if it was given.
+    """
+
+    description = "An assertion about the event failed; trying again would fail again."
+
+    def __init__(self, message: str | None = None, *, envelope: object = None) -> None:
+        super().__init__(message)
+        self.envelope = envelope
+
+
+def assert_event(envelope: object, condition: object, message: str) -> None:
+    """Raise ``EventAssertionError`` with ``message`` unless ``condition`` holds.
+
+    Example:
+        >>> assert_event(None, 1 + 1 == 2, "arithmetic holds")
+    """
+    if not condition:
+        raise EventAssertionError(message, envelope=envelope)

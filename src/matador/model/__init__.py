@@ -1,0 +1,1 @@
+"""Pure values: event types, subscribers, schema, envelopes, topology, messages. No I/O."""

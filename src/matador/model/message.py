@@ -1,0 +1,181 @@
+"""What passes between the pipeline and a transport: messages, deliveries, receipts, settlements.
+
+All are frozen values (those made once a message are structs, the cheapest to make). A transport
+never looks into a body; the pipeline never looks into a handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from matador.model.topology import DeadLetterKind
+
+REASON_HEADER = "x-matador-dead-letter-reason"
+"""The header in which a dead letter says why it is one."""
+
+Headers: TypeAlias = Mapping[str, str | int]
+"""What travels beside a body."""
+
+_NO_HEADERS: Headers = {}
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message to be stored.
+
+    Attributes:
+        id: the envelope's id; a retry keeps it.
+        queue: the full name of the queue.
+        body: the bytes.
+        headers: what travels beside them.
+        delay: seconds from now until it may be delivered. Relative, so that a clock that is set
+            meanwhile does not matter.
+        priority: higher first; None: the lowest.
+        ordering_key: messages with one key are handled in order.
+    """
+
+    id: str
+    queue: str
+    body: bytes
+    headers: Headers = _NO_HEADERS
+    delay: float = 0.0
+    priority: int | None = None
+    ordering_key: str | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Proof of a delivery, with which it is settled. ``handle`` belongs to the transport.
+
+    Attributes:
+        queue: the full name of the queue it came from.
+        handle: what the transport needs to find the message again.
+        delivery_count: how often it was delivered, this time included, as far as the transport
+            can tell. Counted before it is handed over, so that a crash counts.
+        redelivered: it was handed out before, and nobody settled it.
+        priority: as it was sent; a retry keeps it.
+        ordering_key: as it was sent; a retry keeps it.
+    """
+
+    queue: str
+    handle: object
+    delivery_count: int = 1
+    redelivered: bool = False
+    priority: int | None = None
+    ordering_key: str | None = None
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message as it arrived: raw."""
+
+    body: bytes
+    headers: Headers
+    receipt: Receipt
+
+
+# -- settlements: what becomes of a delivery ---------------------------------------------------
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """Done: forget it (or keep it until the queue's retention is over)."""
+
+    receipt: Receipt
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Store ``message`` (its queue and its delay say where and when), then forget the original."""
+
+    receipt: Receipt
+    message: Message
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Put it among the dead letters of its queue, then forget the original.
+
+    ``message`` is None for bytes that nobody could read: the raw ones are kept.
+    """
+
+    receipt: Receipt
+    kind: DeadLetterKind
+    reason: str
+    message: Message | None = None
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give it back as if it had never been delivered: no attempt, and no delivery, is counted."""
+
+    receipt: Receipt
+
+
+Settlement: TypeAlias = Complete | Retry | DeadLetter | Release
+
+# -- what can be seen of a queue from outside ---------------------------------------------------
+
+MessageState: TypeAlias = Literal["ready", "delayed", "in-flight", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message looked at without being consumed.
+
+    ``position`` orders the messages of a queue and finds this one again (``Browsing.take``).
+    """
+
+    position: str
+    id: str
+    queue: str
+    body: bytes
+    headers: Headers = field(default_factory=dict[str, str | int])
+    state: MessageState = "ready"
+    stored_at: datetime | None = None
+    due_at: datetime | None = None
+    delivery_count: int = 0
+    priority: int | None = None
+    ordering_key: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is a dead letter, if it is one."""
+        reason = self.headers.get(REASON_HEADER)
+        return None if reason is None else str(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How many messages of a queue are in which state."""
+
+    ready: int = 0
+    delayed: int = 0
+    in_flight: int = 0
+
+    @property
+    def total(self) -> int:
+        """All that is not finished."""
+        return self.ready + self.delayed + self.in_flight
+
+
+# -- connections -------------------------------------------------------------------------------
+
+ConnectionStatus: TypeAlias = Literal[
+    "disconnected", "connecting", "connected", "reconnecting", "failed"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionState:
+    """Where a connection stands: status, how many tries since it was lost, and why it was."""
+
+    status: ConnectionStatus
+    attempt: int = 0
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyNote:
+    """Something of a topology that a transport could not honour, or did in another way."""
+
+    queue: str | None
+    text: str

@@ -1,0 +1,198 @@
+"""Subscribers: who reacts to an event, and what may be assumed of them.
+
+Running a subscriber is the pipeline's job; here it is only described.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, overload
+
+from matador.errors import ConfigurationError
+from matador.model.capabilities import DeliveryMode
+from matador.model.envelope import Envelope, Importance
+from matador.model.options import suggestion
+
+T = TypeVar("T")
+
+Idempotency: TypeAlias = Literal["yes", "no", "unknown", "resumable"]
+"""May a subscriber run again for the same message? ``resumable`` ones remember their steps."""
+
+Enabled: TypeAlias = Callable[[], bool | Awaitable[bool]]
+Callback: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberStub:
+    """A subscriber whose code lives in another service: dispatched to from here, never run here.
+
+    Example:
+        >>> ship = SubscriberStub("ship", description="Ship the parcel.", queue="warehouse")
+    """
+
+    name: str
+    description: str
+    idempotent: Idempotency = "unknown"
+    importance: Importance = "should-investigate"
+    queue: str | None = None
+    enabled: Enabled | None = field(default=None, compare=False)
+    delivery: DeliveryMode | None = None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str,
+        queue: str | None = None,
+        idempotent: Idempotency = "unknown",
+        importance: Importance = "should-investigate",
+        enabled: Enabled | None = None,
+        delivery: DeliveryMode | None = None,
+    ) -> None:
+        _check_choices(name, idempotent, importance, delivery)
+        for attribute, value in (
+            ("name", name),
+            ("description", description),
+            ("queue", queue),
+            ("idempotent", idempotent),
+            ("importance", importance),
+            ("enabled", enabled),
+            ("delivery", delivery),
+        ):
+            object.__setattr__(self, attribute, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber(Generic[T]):
+    """A subscriber with its callback. Made by ``@subscriber``; call it to call the function.
+
+    ``takes_context`` and ``is_async`` are read off the callback once, here.
+    """
+
+    name: str
+    description: str
+    callback: Callback = field(compare=False)
+    idempotent: Idempotency = "unknown"
+    importance: Importance = "should-investigate"
+    queue: str | None = None
+    enabled: Enabled | None = field(default=None, compare=False)
+    delivery: DeliveryMode | None = None
+    takes_context: bool = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_choices(self.name, self.idempotent, self.importance, self.delivery)
+        if not callable(self.callback):
+            raise ConfigurationError(
+                f"subscriber {self.name!r}: the callback must be callable, got {self.callback!r}"
+            )
+        object.__setattr__(self, "takes_context", _takes_context(self.name, self.callback))
+        object.__setattr__(self, "is_async", _is_async(self.callback))
+
+    def __call__(self, envelope: Envelope[T], *context: Any) -> Any:
+        """Call the callback directly, as a unit test would."""
+        return self.callback(envelope, *context)
+
+
+AnySubscriber: TypeAlias = Subscriber[Any] | SubscriberStub
+
+
+@overload
+def subscriber(
+    *,
+    description: str,
+    name: str | None = None,
+    idempotent: Idempotency = "unknown",
+    importance: Importance = "should-investigate",
+    queue: str | None = None,
+    enabled: Enabled | None = None,
+    delivery: DeliveryMode | None = None,
+) -> Callable[[Callable[..., Any]], Subscriber[Any]]: ...
+@overload
+def subscriber(callback: Callable[..., Any], /, *, description: str) -> Subscriber[Any]: ...
+def subscriber(
+    callback: Callable[..., Any] | None = None,
+    /,
+    *,
+    description: str,
+    name: str | None = None,
+    idempotent: Idempotency = "unknown",
+    importance: Importance = "should-investigate",
+    queue: str | None = None,
+    enabled: Enabled | None = None,
+    delivery: DeliveryMode | None = None,
+) -> Callable[[Callable[..., Any]], Subscriber[Any]] | Subscriber[Any]:
+    """Declare a function to be a subscriber.
+
+    The function takes ``(envelope)`` or ``(envelope, ctx)`` and may be sync or async; a sync one
+    runs in a thread and never blocks the event loop. Its name, with dashes, names the subscriber.
+
+    Example:
+        >>> @subscriber(description="Email the receipt.", idempotent="yes")
+        ... async def email_receipt(envelope: Envelope[dict]) -> None: ...
+        >>> email_receipt.name
+        'email-receipt'
+    """
+
+    def declare(function: Callable[..., Any]) -> Subscriber[Any]:
+        return Subscriber[Any](
+            name=name if name is not None else _dashed(function),
+            description=description,
+            callback=function,
+            idempotent=idempotent,
+            importance=importance,
+            queue=queue,
+            enabled=enabled,
+            delivery=delivery,
+        )
+
+    return declare if callback is None else declare(callback)
+
+
+def _dashed(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return re.sub(r"_+", "-", name.strip("_"))
+
+
+def _check_choices(name: str, idempotent: object, importance: object, delivery: object) -> None:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        raise ConfigurationError(f"a subscriber's name must be a string, got {name!r}")
+    for option, value, choices in (
+        ("idempotent", idempotent, get_args(Idempotency)),
+        ("importance", importance, get_args(Importance)),
+        ("delivery", delivery, (*get_args(DeliveryMode), None)),
+    ):
+        if value not in choices:
+            allowed = ", ".join(repr(choice) for choice in choices)
+            raise ConfigurationError(
+                f"subscriber {name!r}: {option}={value!r} is not one of {allowed}"
+                f"{suggestion(str(value), [str(choice) for choice in choices])}"
+            )
+
+
+def _takes_context(name: str, callback: Callback) -> bool:
+    try:
+        parameters = inspect.signature(callback).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature: the envelope alone
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
+    required = [p for p in positional if p.default is p.empty]
+    if not positional or len(required) > 2:
+        raise ConfigurationError(
+            f"subscriber {name!r}: the callback must take (envelope) or (envelope, ctx), "
+            f"but its signature is {inspect.signature(callback)}"
+        )
+    if len(required) == 2:
+        return True
+    return len(positional) == 2 and positional[1].name in ("ctx", "context")
+
+
+def _is_async(callback: Callback) -> bool:
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
+        getattr(callback, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )

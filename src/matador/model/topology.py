@@ -1,0 +1,292 @@
+"""The topology: queues, dead letters and retries, described once and for every broker.
+
+Transports translate it, create it and say what they could not honour; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from matador.errors import ConfigurationError, InvalidTopologyError, QueueNotFoundError
+from matador.model.options import (
+    Seconds,
+    optional_seconds,
+    seconds,
+    suggestion,
+    whole_number,
+)
+
+DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable"]
+"""``unhandled``: nobody here knows the message. ``undeliverable``: it failed for good."""
+
+DEAD_LETTER_KINDS: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_EXACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class WorkQueue:
+    """A queue that workers consume.
+
+    Attributes:
+        name: its name; brokers see ``{namespace}.{name}``.
+        concurrency: how many messages one worker handles at once (None: the worker's default).
+        consumer_timeout: seconds a callback may take; then it is cancelled and retried.
+        priorities: messages may have a priority, higher first.
+        exact: use the name as it is and do not manage the queue: it belongs to somebody else.
+        retention: seconds for which finished messages stay readable, for replay and for Spark.
+        fallback: the queue to send to when this one cannot take a message.
+
+    Example:
+        >>> WorkQueue("billing", concurrency=4, priorities=True).name
+        'billing'
+    """
+
+    name: str
+    concurrency: int | None
+    consumer_timeout: float | None
+    priorities: bool
+    exact: bool
+    retention: float | None
+    fallback: str | None
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        consumer_timeout: Seconds | None = None,
+        priorities: bool = False,
+        exact: bool = False,
+        retention: Seconds | None = None,
+        fallback: str | None = None,
+    ) -> None:
+        where = f"queue {name!r}"
+        if concurrency is not None:
+            whole_number(concurrency, f"{where}: concurrency", minimum=1)
+        set_ = object.__setattr__
+        set_(self, "name", name)
+        set_(self, "concurrency", concurrency)
+        set_(
+            self,
+            "consumer_timeout",
+            optional_seconds(consumer_timeout, f"{where}: consumer_timeout"),
+        )
+        set_(self, "priorities", priorities)
+        set_(self, "exact", exact)
+        set_(self, "retention", optional_seconds(retention, f"{where}: retention"))
+        set_(self, "fallback", fallback)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DeadLetterQueue:
+    """One kind of dead letters: kept or not, how many, for how long (None: no limit).
+
+    Example:
+        >>> DeadLetterQueue(max_length=10_000).enabled
+        True
+    """
+
+    enabled: bool
+    max_length: int | None
+    ttl: float | None
+
+    def __init__(
+        self, *, enabled: bool = True, max_length: int | None = None, ttl: Seconds | None = None
+    ) -> None:
+        if max_length is not None:
+            whole_number(max_length, "dead letters: max_length", minimum=1)
+        object.__setattr__(self, "enabled", enabled)
+        object.__setattr__(self, "max_length", max_length)
+        object.__setattr__(self, "ttl", optional_seconds(ttl, "dead letters: ttl"))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DeadLetters:
+    """The dead letters of every queue: ``unhandled`` and ``undeliverable``, each on by default.
+
+    Example:
+        >>> DeadLetters(unhandled=False, undeliverable=DeadLetterQueue(ttl=7 * 86400))[
+        ...     "unhandled"].enabled
+        False
+    """
+
+    unhandled: DeadLetterQueue
+    undeliverable: DeadLetterQueue
+
+    def __init__(
+        self,
+        *,
+        unhandled: DeadLetterQueue | bool = True,
+        undeliverable: DeadLetterQueue | bool = True,
+    ) -> None:
+        for kind, given in (("unhandled", unhandled), ("undeliverable", undeliverable)):
+            queue = DeadLetterQueue(enabled=given) if isinstance(given, bool) else given
+            object.__setattr__(self, kind, queue)
+
+    def __getitem__(self, kind: DeadLetterKind) -> DeadLetterQueue:
+        return self.unhandled if kind == "unhandled" else self.undeliverable
+
+    @property
+    def enabled_kinds(self) -> tuple[DeadLetterKind, ...]:
+        """The kinds that are kept."""
+        return tuple(kind for kind in DEAD_LETTER_KINDS if self[kind].enabled)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RetryQueues:
+    """How retries wait: the delay where none is given, and the longest (seconds).
+
+    Example:
+        >>> RetryQueues(default_delay=1, max_delay=300).max_delay
+        300.0
+    """
+
+    enabled: bool
+    default_delay: float
+    max_delay: float
+
+    def __init__(
+        self, *, default_delay: Seconds = 1.0, max_delay: Seconds = 300.0, enabled: bool = True
+    ) -> None:
+        default = seconds(default_delay, "retry: default_delay")
+        longest = seconds(max_delay, "retry: max_delay")
+        if longest < default:
+            raise ConfigurationError(
+                f"retry: max_delay ({longest:g} s) must be at least default_delay ({default:g} s)"
+            )
+        object.__setattr__(self, "enabled", enabled)
+        object.__setattr__(self, "default_delay", default)
+        object.__setattr__(self, "max_delay", longest)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Topology:
+    """All queues of an application. Checked when made; every problem is listed at once.
+
+    Raises:
+        InvalidTopologyError: names that cannot be, duplicates, no queue at all.
+
+    Example:
+        >>> shop = Topology("shop", queues=["events", WorkQueue("billing", concurrency=4)])
+        >>> shop.full_name("billing"), shop.dead_letter_name("billing", "undeliverable")
+        ('shop.billing', 'shop.billing.undeliverable')
+    """
+
+    namespace: str
+    queues: tuple[WorkQueue, ...]
+    dead_letters: DeadLetters
+    retry: RetryQueues
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        queues: Iterable[str | WorkQueue],
+        dead_letters: DeadLetters | None = None,
+        retry: RetryQueues | None = None,
+    ) -> None:
+        given = [queues] if isinstance(queues, str) else list(queues)
+        made = tuple(WorkQueue(queue) if isinstance(queue, str) else queue for queue in given)
+        problems = list(_problems(namespace, made))
+        if problems:
+            raise InvalidTopologyError(problems)
+        object.__setattr__(self, "namespace", namespace)
+        object.__setattr__(self, "queues", made)
+        object.__setattr__(self, "dead_letters", dead_letters or DeadLetters())
+        object.__setattr__(self, "retry", retry or RetryQueues())
+
+    @property
+    def default_queue(self) -> WorkQueue:
+        """Where subscribers without a queue of their own receive: the first one."""
+        return self.queues[0]
+
+    def queue(self, name: str) -> WorkQueue:
+        """The queue with that name, short or full.
+
+        Raises:
+            QueueNotFoundError: there is none.
+        """
+        for queue in self.queues:
+            if name in (queue.name, self._full(queue)):
+                return queue
+        known = [queue.name for queue in self.queues]
+        raise QueueNotFoundError(
+            f"the topology {self.namespace!r} has no queue {name!r}; it has "
+            f"{', '.join(known)}{suggestion(name, known)}"
+        )
+
+    def has_queue(self, name: str) -> bool:
+        """Is there a queue with that name, short or full?"""
+        return any(name in (queue.name, self._full(queue)) for queue in self.queues)
+
+    def full_name(self, name: str) -> str:
+        """The name the broker sees: ``{namespace}.{name}``, or the name itself if ``exact``."""
+        return self._full(self.queue(name))
+
+    def dead_letter_name(self, name: str, kind: DeadLetterKind) -> str:
+        """The full name of a queue's dead letters of one kind."""
+        return dead_letter_name(self.full_name(name), kind)
+
+    def dead_letter_names(self) -> Iterator[tuple[WorkQueue, DeadLetterKind, str]]:
+        """Every dead-letter queue there is: its queue, its kind and its full name."""
+        for queue in self.queues:
+            for kind in self.dead_letters.enabled_kinds:
+                yield queue, kind, dead_letter_name(self._full(queue), kind)
+
+    def _full(self, queue: WorkQueue) -> str:
+        return queue.name if queue.exact else f"{self.namespace}.{queue.name}"
+
+
+def dead_letter_name(full_queue: str, kind: DeadLetterKind) -> str:
+    """The dead letters of a queue, by its full name: ``shop.events.undeliverable``."""
+    return f"{full_queue}.{kind}"
+
+
+def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
+    if not isinstance(namespace, str) or not _NAME.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        yield (
+            f"namespace {namespace!r}: must start with a letter and have only letters, digits, "
+            f"'_' and '-'"
+        )
+    if not queues:
+        yield "there is no queue: give at least one"
+    seen: set[str] = set()
+    names = {queue.name for queue in queues}
+    for queue in queues:
+        if queue.name in seen:
+            yield f"queue {queue.name!r} is there twice"
+        seen.add(queue.name)
+        if queue.exact:
+            if not _EXACT_NAME.fullmatch(queue.name):
+                yield f"queue {queue.name!r}: not a name a broker would take"
+        elif not _NAME.fullmatch(queue.name):
+            dots = " (dots need exact=True)" if "." in queue.name else ""
+            yield (
+                f"queue {queue.name!r}: must start with a letter and have only letters, digits, "
+                f"'_' and '-'{dots}"
+            )
+        if queue.fallback is not None and queue.fallback not in names:
+            yield (
+                f"queue {queue.name!r}: its fallback {queue.fallback!r} is not a queue"
+                f"{suggestion(queue.fallback, names)}"
+            )
+    yield from _circles({queue.name: queue.fallback for queue in queues})
+
+
+def _circles(fallbacks: dict[str, str | None]) -> Iterator[str]:
+    for start in fallbacks:
+        step = fallbacks[start]
+        seen = {start}
+        while step is not None and step in fallbacks:
+            if step == start:
+                yield f"queue {start!r}: its fallbacks go round in a circle"
+                break
+            if step in seen:
+                break
+            seen.add(step)
+            step = fallbacks[step]

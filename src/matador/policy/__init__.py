@@ -1,0 +1,1 @@
+"""Pure decisions: facts in, a decision out. No clock, no randomness, no I/O."""

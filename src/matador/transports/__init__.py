@@ -1,0 +1,1 @@
+"""The brokers: one adapter each, behind one protocol (``matador.transports.base``)."""

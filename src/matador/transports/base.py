@@ -1,0 +1,229 @@
+"""The transport protocol: what every broker adapter implements, and what it promises.
+
+A transport is pure I/O. It stores messages, hands over raw deliveries and carries out settlements;
+it never looks into a body, never decides about retries and knows nothing of events or subscribers.
+Everything comes in batches: a single message is a batch of one. Optional abilities (browse, purge,
+depth, replay, leases) are protocols of their own, declared in ``capabilities``.
+
+All methods are coroutines of one event loop. Unless said otherwise they may be called concurrently.
+Errors of client libraries never escape: each is raised as a ``matador.errors`` error with the
+original as its cause. ``matador.testing.TransportCompliance`` checks all that is promised here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from matador.errors import MatadorError
+from matador.model.capabilities import Capabilities
+from matador.model.message import (
+    ConnectionState,
+    Delivery,
+    Message,
+    QueueDepth,
+    Receipt,
+    Settlement,
+    StoredMessage,
+    TopologyNote,
+)
+from matador.model.topology import Topology
+
+
+class TransportObserver(Protocol):
+    """Who wants to know what happens inside a transport. Calls must return quickly."""
+
+    def connection_changed(self, transport: str, state: ConnectionState) -> None:
+        """The connection of ``transport`` is in another state now."""
+        ...
+
+    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
+        """``message`` could not be stored by ``failed`` and is given to ``next_``."""
+        ...
+
+
+class Subscription(Protocol):
+    """A stream of deliveries from one queue, for one receiver at a time."""
+
+    @property
+    def queue(self) -> str:
+        """The full name of the queue."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """False once closed."""
+        ...
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """Wait for messages; return at least one and at most ``limit``.
+
+        An empty result means that the subscription was closed. ``limit`` is a credit: the
+        transport must not take more than that out of the broker's hands for this receiver (a
+        broker that pushes may hold up to the ``prefetch`` of ``subscribe``). Cancelling the call
+        loses nothing: what was taken meanwhile is returned by the next call or given back.
+        Messages that are due are delivered in order of priority, then of sending.
+
+        Raises:
+            TransportError: this call failed; the next may succeed. The caller backs off.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop receiving. Idempotent; ends a waiting ``receive``.
+
+        What was taken but not yet returned goes back to the queue, uncounted. Deliveries already
+        returned stay with the receiver and can still be settled.
+        """
+        ...
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """A broker, seen from Matador."""
+
+    @property
+    def name(self) -> str:
+        """A short name for logs and metrics, unique in a ``MultiTransport``. Never a secret."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; constant once connected."""
+        ...
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the connection stands."""
+        ...
+
+    def observe(self, observer: TransportObserver) -> None:
+        """Tell ``observer`` about connection states and fall-backs from now on."""
+        ...
+
+    async def connect(self) -> None:
+        """Connect. Idempotent. Afterwards the transport looks after the connection itself.
+
+        Raises:
+            ConnectionFailedError: the broker cannot be reached, or refuses.
+        """
+        ...
+
+    async def disconnect(self) -> None:
+        """Close all subscriptions, finish what is being sent, release everything. Idempotent.
+
+        A transport can be connected again afterwards.
+        """
+        ...
+
+    async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """Create what is missing: queues, dead letters, whatever retries need. Idempotent.
+
+        Never deletes and never changes a message. Returns what it could not honour. ``exact``
+        queues are somebody else's: on brokers with queues of their own they are used, not made.
+        """
+        ...
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """Store messages. For each, in order: None once it is safely stored, or why it is not.
+
+        Safe means: it survives what ``capabilities.durable`` promises. Messages for one queue are
+        stored in the order given. One that fails does not keep others from being stored. The
+        outcome of a failed one may be unknown (a connection lost in between): it may be stored
+        all the same. Must not wait for ever.
+
+        Raises:
+            NotConnectedError: not connected; nothing was stored.
+        """
+        ...
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        """Start receiving from a queue, by its full name; dead-letter queues can be named too.
+
+        ``prefetch`` is the largest number of unsettled deliveries the receiver will hold.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+            NotConnectedError: not connected.
+        """
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        """Carry out settlements. For each, in order: None once it is safely done, or why not.
+
+        ``Retry`` and ``DeadLetter`` store the successor and remove the original atomically where
+        the broker can, else the successor is confirmed first: never is neither there. A settlement
+        whose delivery meanwhile belongs to another receiver is refused with ``LeaseLostError`` and
+        changes nothing. A dead letter goes to ``{queue}.{kind}`` with its reason in the header
+        ``x-matador-dead-letter-reason``. Works for deliveries of a closed subscription.
+
+        Raises:
+            NotConnectedError: not connected; nothing was settled.
+        """
+        ...
+
+
+# -- optional abilities, declared in capabilities -------------------------------------------------
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """``capabilities.lease``: deliveries belong to their receiver until it passes, or is renewed."""
+
+    async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
+        """Hold deliveries for another lease from now. For each: False if it was lost already."""
+        ...
+
+
+@runtime_checkable
+class Browsing(Protocol):
+    """``capabilities.browse``: messages can be looked at, and taken, without being consumed."""
+
+    def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """The messages of a queue in order of sending, whatever their state but ``done``.
+
+        Starts behind the position ``after``. Messages sent or settled meanwhile may or may not be
+        seen; none is seen twice.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+        """Receive exactly these messages, to settle them. Those in other hands are left out."""
+        ...
+
+
+@runtime_checkable
+class Purging(Protocol):
+    """``capabilities.purge``: a queue can be emptied."""
+
+    async def purge(self, queue: str) -> int:
+        """Delete every message of a queue that nobody holds; say how many there were."""
+        ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """``capabilities.depth``: it is known how many messages wait."""
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """How many messages of a queue are ready, delayed and in flight."""
+        ...
+
+
+@runtime_checkable
+class Replaying(Protocol):
+    """``capabilities.replay``: what a queue with a retention finished can be read again."""
+
+    async def read(
+        self, queue: str, *, after: str | None = None, limit: int = 1000
+    ) -> Sequence[StoredMessage]:
+        """Up to ``limit`` messages behind a position, finished ones included, in order of sending.
+
+        The same position gives the same messages again until the retention has passed.
+        """
+        ...
