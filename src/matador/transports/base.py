@@ -168,7 +168,7 @@ class Transport(Protocol):
 
 @runtime_checkable
 class Leasing(Protocol):
-    """``capabilities.lease``: deliveries belong to their receiver until it passes, or is renewed."""
+    """``capabilities.lease``: deliveries belong to their receiver until it passes unrenewed."""
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """Hold deliveries for another lease from now. For each: False if it was lost already."""

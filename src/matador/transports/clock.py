@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
@@ -25,6 +27,23 @@ class Clock(Protocol):
 
     def new_id(self) -> str:
         """A new UUID."""
+        ...
+
+
+class Alarm(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """Do not make the call. Harmless when it was made already."""
+        ...
+
+
+@runtime_checkable
+class Alarms(Protocol):
+    """A clock that can also call back; one that tests move does so as it passes the time."""
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Alarm:
+        """Call ``callback`` from the running loop in ``delay`` seconds, perhaps a little late."""
         ...
 
 
@@ -48,3 +67,7 @@ class SystemClock:
     def new_id(self) -> str:
         """See ``Clock``."""
         return str(uuid.uuid4())
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Alarm:
+        """See ``Alarms``."""
+        return asyncio.get_running_loop().call_later(delay, callback)

@@ -1,0 +1,5 @@
+"""The in-process transport: for tests, for a single process and as a fall-back."""
+
+from matador.transports.memory.transport import Ability, MemoryTransport
+
+__all__ = ["Ability", "MemoryTransport"]

@@ -1,0 +1,305 @@
+"""One queue in memory: who is next, who waits for what, who is held.
+
+A plain data structure: it knows no loop and no clock, time is passed in. A message that needs
+nothing special (no delay, no priority, nobody of its key before it) takes the short way through a
+deque; all others are sorted by heaps. An entry that leaves a deque or heap from the middle is left
+there and skipped later: its state, or its turn, tells that it is gone.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import TypeAlias
+
+from matador.model.message import Message, QueueDepth
+from matador.transports.memory.entry import Entry, EntryState, Hold
+
+Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
+"""A heap: what it is sorted by, then the place and the turn of the entry when it came in."""
+
+
+class MemoryQueue:
+    """The messages of one queue. ``entries`` has them in order of sending, finished ones of a
+    queue with a retention included."""
+
+    __slots__ = (
+        "_delayed",
+        "_finished",
+        "_fresh",
+        "_keys",
+        "_leases",
+        "_ready",
+        "_seq",
+        "completed",
+        "delayed",
+        "entries",
+        "held",
+        "max_length",
+        "name",
+        "ordered",
+        "priorities",
+        "retention",
+        "ttl",
+        "waiters",
+    )
+
+    def __init__(self, name: str, *, ordered: bool) -> None:
+        self.name = name
+        self.ordered = ordered
+        self.priorities = False
+        self.retention: float | None = None
+        self.max_length: int | None = None
+        self.ttl: float | None = None
+        self.entries: dict[int, Entry] = {}
+        self.completed = 0
+        self.held = 0
+        self.delayed = 0
+        self.waiters: dict[Future[None], None] = {}  # in order of waiting
+        self._seq = 0
+        self._fresh: deque[Entry] = deque()
+        self._ready: Sorted = []
+        self._delayed: Sorted = []
+        self._leases: Sorted = []
+        self._keys: dict[str, deque[Entry]] = {}  # the unfinished of each key, in order
+        self._finished: deque[tuple[float, int]] = deque()  # readable until, seq
+
+    # -- in ---------------------------------------------------------------------------------------
+
+    def put(self, message: Message, now: float) -> None:
+        """Store a message at the end."""
+        self._seq = seq = self._seq + 1
+        entry = Entry(seq, message, now)
+        self.entries[seq] = entry
+        plain = True
+        if message.ordering_key is not None and self.ordered:
+            line = self._keys.setdefault(message.ordering_key, deque())
+            line.append(entry)
+            plain = len(line) == 1
+        if message.delay > 0:
+            entry.due = now + message.delay
+            plain = False
+        if plain and (message.priority is None or not self.priorities):
+            self._fresh.append(entry)
+        else:
+            self._enter(entry, now)
+        if self.max_length is not None or self.ttl is not None:
+            self._drop_old(now)
+
+    def put_again(self, entry: Entry, message: Message, now: float) -> bool:
+        """Store the successor of a held message in its place, if its key demands that."""
+        key = entry.message.ordering_key
+        if key is None or message.ordering_key != key or not self.ordered:
+            return False
+        self.held -= 1
+        entry.message = message
+        entry.deliveries = 0
+        entry.stored = now
+        entry.due = now + message.delay
+        self._enter(entry, now)
+        return True
+
+    def _enter(self, entry: Entry, now: float) -> None:
+        key = entry.message.ordering_key
+        if entry.due > now:
+            entry.state = "delayed"
+            self.delayed += 1
+            heappush(self._delayed, (entry.due, entry.seq, entry.turn, entry))
+        elif key is not None and self.ordered and self._keys[key][0] is not entry:
+            entry.state = "blocked"
+        else:
+            entry.state = "ready"
+            priority = entry.message.priority if self.priorities else None
+            rank = inf if priority is None else -priority
+            heappush(self._ready, (rank, entry.seq, entry.turn, entry))
+
+    # -- out --------------------------------------------------------------------------------------
+
+    def take_next(self, limit: int, lease_until: float = inf) -> list[Hold]:
+        """Hold up to ``limit`` messages that are due, the most urgent first."""
+        holds: list[Hold] = []
+        while len(holds) < limit and (entry := self._next()) is not None:
+            holds.append(self._hold(entry, lease_until))
+        return holds
+
+    def take(self, entry: Entry, lease_until: float = inf) -> Hold | None:
+        """Hold one message whatever its place; None if it is in other hands, or finished."""
+        if entry.state in ("held", "done"):
+            return None
+        if entry.state == "delayed":
+            self.delayed -= 1
+        return self._hold(entry, lease_until)
+
+    def _next(self) -> Entry | None:
+        fresh, ready = self._fresh, self._ready
+        while ready and not _current(ready[0], "ready"):
+            heappop(ready)
+        while fresh and fresh[0].state != "fresh":
+            fresh.popleft()
+        if ready and (not fresh or ready[0] < (inf, fresh[0].seq)):
+            return heappop(ready)[3]
+        return fresh.popleft() if fresh else None
+
+    def _hold(self, entry: Entry, lease_until: float) -> Hold:
+        entry.state = "held"
+        entry.deliveries += 1
+        entry.turn = turn = entry.turn + 1
+        self.held += 1
+        if lease_until != inf:
+            entry.lease_until = lease_until
+            heappush(self._leases, (lease_until, entry.seq, turn, entry))
+        return Hold(entry, turn)
+
+    # -- what becomes of the held -----------------------------------------------------------------
+
+    def complete(self, entry: Entry, now: float) -> None:
+        """Finish a held message."""
+        self.completed += 1
+        if self.retention is None:
+            self.remove(entry)
+        else:
+            self._finish(entry)
+            self._finished.append((now + self.retention, entry.seq))
+
+    def remove(self, entry: Entry) -> None:
+        """Forget a message that is not finished, whoever holds it."""
+        del self.entries[entry.seq]
+        self._finish(entry)
+
+    def _finish(self, entry: Entry) -> None:
+        if entry.state == "held":
+            self.held -= 1
+        elif entry.state == "delayed":
+            self.delayed -= 1
+        entry.state = "done"
+        key = entry.message.ordering_key
+        if key is None or not self.ordered:
+            return
+        line = self._keys[key]
+        while line and line[0].state == "done":
+            line.popleft()
+        if not line:
+            del self._keys[key]
+        elif line[0].state == "blocked":
+            self._enter(line[0], inf)
+
+    def give_back(self, entry: Entry, now: float, *, counted: bool) -> None:
+        """Put a held message back in its place; ``counted``: its delivery counts as one."""
+        self.held -= 1
+        if not counted:
+            entry.deliveries -= 1
+        self._enter(entry, now)
+
+    def give_back_all(self, now: float) -> None:
+        """Put back, counted, all that is held."""
+        for entry in self.entries.values():
+            if entry.state == "held":
+                self.give_back(entry, now, counted=True)
+
+    def renew(self, entry: Entry, lease_until: float) -> None:
+        """Hold a held message for longer."""
+        entry.lease_until = lease_until
+        heappush(self._leases, (lease_until, entry.seq, entry.turn, entry))
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def next_time(self) -> float:
+        """When ``pass_time`` has something to do, at the earliest."""
+        due = self._delayed[0][0] if self._delayed else inf
+        return min(due, self._leases[0][0]) if self._leases else due
+
+    def pass_time(self, now: float) -> None:
+        """Let in what is due, take back what was held for too long, drop what is too old."""
+        delayed, leases = self._delayed, self._leases
+        while delayed and delayed[0][0] <= now:
+            item = heappop(delayed)
+            if _current(item, "delayed"):
+                self.delayed -= 1
+                self._enter(item[3], now)
+        while leases and leases[0][0] <= now:
+            item = heappop(leases)
+            if _current(item, "held") and item[3].lease_until <= now:
+                self.give_back(item[3], now, counted=True)
+        while self._finished and self._finished[0][0] <= now:
+            del self.entries[self._finished.popleft()[1]]
+        if self.ttl is not None:
+            self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
+        stored_after = -inf if self.ttl is None else now - self.ttl
+        surplus = 0 if self.max_length is None else len(self.entries) - self.max_length
+        drop: list[Entry] = []
+        for entry in self.entries.values():
+            if len(drop) >= surplus and entry.stored > stored_after:
+                break
+            if entry.state != "held":
+                drop.append(entry)
+        for entry in drop:
+            self.remove(entry)
+
+    # -- from outside -----------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> QueueDepth:
+        """How many are in which state; the blocked are ready."""
+        unfinished = len(self.entries) - len(self._finished)
+        ready = unfinished - self.held - self.delayed
+        return QueueDepth(ready=ready, delayed=self.delayed, in_flight=self.held)
+
+    def page(self, after: int, limit: int, *, finished: bool) -> list[Entry]:
+        """Up to ``limit`` entries behind a place, in order of sending."""
+        found: list[Entry] = []
+        for entry in self._behind(after):
+            if len(found) >= limit:
+                break
+            if finished or entry.state != "done":
+                found.append(entry)
+        return found
+
+    def _behind(self, after: int) -> Iterator[Entry]:
+        if not self.entries:
+            return
+        for seq in range(max(after + 1, next(iter(self.entries))), self._seq + 1):
+            entry = self.entries.get(seq)
+            if entry is not None:
+                yield entry
+
+    def purge(self) -> int:
+        """Forget all that nobody holds, the finished left alone; how many there were."""
+        gone = [entry for entry in self.entries.values() if entry.state not in ("held", "done")]
+        for entry in gone:
+            self.remove(entry)
+        self._fresh.clear()
+        self._ready.clear()
+        self._delayed.clear()
+        return len(gone)
+
+    def clear(self) -> None:
+        """Forget everything, what is held included."""
+        for entry in self.entries.values():
+            entry.state = "done"
+        self.entries.clear()
+        for heap in (self._ready, self._delayed, self._leases):
+            heap.clear()
+        self._fresh.clear()
+        self._keys.clear()
+        self._finished.clear()
+        self.held = self.delayed = self.completed = 0
+
+    def wake(self) -> None:
+        """Wake as many waiting receivers as there may be messages for."""
+        candidates = len(self._fresh) + len(self._ready)
+        while candidates and self.waiters:
+            waiter = next(iter(self.waiters))
+            del self.waiters[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+                candidates -= 1
+
+
+def _current(item: tuple[float, int, int, Entry], state: EntryState) -> bool:
+    entry = item[3]
+    return entry.state == state and entry.turn == item[2]
