@@ -1,0 +1,6 @@
+"""Messages in an SQLite file."""
+
+from matador.transports.sqlite.errors import StorageLockedError
+from matador.transports.sqlite.transport import SqliteTransport
+
+__all__ = ["SqliteTransport", "StorageLockedError"]

@@ -1,0 +1,174 @@
+"""Hands messages out: claims, takes by position, renewals, and what became due meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from matador.model.message import Delivery, Headers, Receipt
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    READY,
+)
+from matador.transports.sqlite.session import Queue, Session
+from matador.transports.sqlite.sweeping import sweep_expired
+
+_PROMOTED_AT_ONCE = 5000
+
+EARLIER = (
+    "ordering_key IS NOT NULL AND EXISTS (SELECT 1 FROM messages AS other "
+    "WHERE other.queue = messages.queue AND other.ordering_key = messages.ordering_key "
+    f"AND other.ordering_key IS NOT NULL AND other.state <> {DONE} AND other.seq < messages.seq)"
+)
+"""Is there an unfinished message with the same key before this one?"""
+
+_PROMOTE = (
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
+    f"token = NULL, due = NULL WHERE seq IN (SELECT seq FROM messages WHERE queue = ?1 "
+    f"AND state = ?2 AND state <> {READY} AND due <= ?3 ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
+)
+_CLAIM = (
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
+    f"WHERE seq IN (SELECT seq FROM messages WHERE queue = ? AND state = {READY} "
+    "ORDER BY rank DESC, seq LIMIT ?) "
+    "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
+)
+_TAKE = (
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND queue = ? "
+    f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
+    "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
+)
+_NEXT_DUE = f"SELECT min(due) FROM messages WHERE queue = ? AND state = ? AND state <> {READY}"
+_RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
+_HELD = (
+    "SELECT json_group_array(json_array(seq, token)) FROM messages "
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND token IS NOT NULL"
+)
+
+_NO_HEADERS: Headers = {}
+_decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
+_decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
+_encode_list = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim brought, and until when it is held.
+
+    If it brought nothing: when the next message of the queue is due, if there is one.
+    """
+
+    deliveries: list[Delivery]
+    held_until: int
+    next_due: int | None = None
+
+
+def seq_list(numbers: Sequence[int]) -> str:
+    """Row numbers as one parameter, so that one prepared statement serves any number of them."""
+    return _encode_list(numbers).decode()
+
+
+def decode_headers(stored: bytes | None) -> Headers:
+    """Headers as they were sent."""
+    return _NO_HEADERS if stored is None else _decode_headers(stored)
+
+
+def handle_of(receipt: Receipt) -> tuple[int, int]:
+    """The row and the claim of a delivery; a receipt of another transport fits no row."""
+    handle = receipt.handle
+    if isinstance(handle, tuple) and len(cast("tuple[Any, ...]", handle)) == 2:
+        return cast("tuple[int, int]", handle)
+    return (-1, -1)
+
+
+def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
+    """Claim up to ``limit`` messages by priority, then order. Each counts as delivered."""
+    if queue.ttl is not None:
+        while sweep_expired(session, queue):
+            pass
+    promote(session, queue)
+    token = secrets.randbits(62)
+    until = session.now + lease
+    rows = session.connection.execute(_CLAIM, (token, until, queue.id, limit)).fetchall()
+    if not rows:
+        return Claim([], until, next_due(session, queue))
+    # RETURNING promises no order.
+    rows.sort(key=_by_rank if queue.priorities else _by_seq)
+    return Claim([_delivery(queue, token, row) for row in rows], until)
+
+
+def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> list[Delivery]:
+    """Claim exactly these messages, in this order; those in other hands are left out."""
+    promote(session, queue)
+    token = secrets.randbits(62)
+    rows = session.connection.execute(
+        _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
+    ).fetchall()
+    found = {row[0]: row for row in rows}
+    return [_delivery(queue, token, found.pop(number)) for number in numbers if number in found]
+
+
+def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[bool]:
+    """Hold deliveries for another lease from now; for each: was it still held?"""
+    tokens = held(session, receipts)
+    handles = [handle_of(receipt) for receipt in receipts]
+    kept = [tokens.get(seq) == token for seq, token in handles]
+    session.connection.execute(
+        _RENEW,
+        (
+            session.now + lease,
+            seq_list([seq for (seq, _), is_held in zip(handles, kept, strict=True) if is_held]),
+        ),
+    )
+    return kept
+
+
+def held(session: Session, receipts: Sequence[Receipt]) -> dict[int, int]:
+    """Which claim holds each of these rows, for those that any claim holds."""
+    numbers = seq_list([handle_of(receipt)[0] for receipt in receipts])
+    (pairs,) = session.connection.execute(_HELD, (numbers,)).fetchone()
+    return dict(_decode_pairs(pairs))
+
+
+def promote(session: Session, queue: Queue) -> None:
+    """Make ready what is due: delayed messages, and those whose lease has passed.
+
+    Whoever holds such a lease has lost it from here on. The count of deliveries stays.
+    """
+    for state in (DELAYED, IN_FLIGHT):
+        session.connection.execute(_PROMOTE, (queue.id, state, session.now))
+
+
+def next_due(session: Session, queue: Queue) -> int | None:
+    """When the next delayed message is due or the next lease passes."""
+    times = [
+        session.connection.execute(_NEXT_DUE, (queue.id, state)).fetchone()[0]
+        for state in (DELAYED, IN_FLIGHT)
+    ]
+    return min((time for time in times if time is not None), default=None)
+
+
+def _delivery(queue: Queue, token: int, row: tuple[Any, ...]) -> Delivery:
+    seq, deliveries, priority, _, ordering_key, headers, body = row
+    return Delivery(
+        body,
+        _NO_HEADERS if headers is None else _decode_headers(headers),
+        Receipt(queue.name, (seq, token), deliveries, deliveries > 1, priority, ordering_key),
+    )
+
+
+def _by_seq(row: tuple[Any, ...]) -> int:
+    return row[0]
+
+
+def _by_rank(row: tuple[Any, ...]) -> tuple[bool, int, int]:
+    rank = row[3]
+    return (rank is None, 0 if rank is None else -rank, row[0])

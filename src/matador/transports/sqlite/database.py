@@ -1,0 +1,156 @@
+"""Opens the file: connection settings, schema, version. Knows nothing of what is stored in it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from matador.errors import ConnectionFailedError, StorageCorruptError, UnsupportedError
+from matador.transports.sqlite.errors import code_of
+
+Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+
+APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognise our files by it
+VERSION = 1
+OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
+
+# States of a message. BLOCKED: an earlier message with its ordering key is not finished yet; kept
+# apart from READY so that a claim never has to step over messages it may not take.
+READY, DELAYED, IN_FLIGHT, DONE, BLOCKED = range(5)
+
+# `due` is when a DELAYED one becomes ready, the lease of an IN_FLIGHT one passes, or a DONE one is
+# forgotten (milliseconds of the database clock). `rank` is the priority that counts: NULL on
+# queues without priorities. `token` names the claim that holds the message.
+_SCHEMA = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    dead_letters INTEGER NOT NULL,
+    priorities INTEGER NOT NULL,
+    max_length INTEGER,
+    ttl INTEGER,
+    retention INTEGER
+);
+CREATE TABLE messages (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    due INTEGER,
+    token INTEGER,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    priority INTEGER,
+    rank INTEGER,
+    stored_at INTEGER NOT NULL,
+    ordering_key TEXT,
+    id TEXT NOT NULL,
+    headers BLOB,
+    body BLOB NOT NULL
+);
+CREATE INDEX by_queue ON messages (queue);
+CREATE INDEX ready ON messages (queue, rank DESC, seq) WHERE state = {READY};
+CREATE INDEX waiting ON messages (queue, state, due) WHERE state <> {READY};
+CREATE INDEX keyed ON messages (queue, ordering_key, seq)
+    WHERE ordering_key IS NOT NULL AND state <> {DONE};
+"""
+
+
+def open_for_writing(
+    path: Path, *, synchronous: Synchronous, busy_timeout: float
+) -> sqlite3.Connection:
+    """The connection of the one writer; makes the file and its tables if they are not there.
+
+    Raises:
+        StorageCorruptError: the file belongs to another application.
+        ConnectionFailedError: it was made by a newer version of this package.
+        sqlite3.Error: whatever SQLite says.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise UnsupportedError(
+            f"SQLite {sqlite3.sqlite_version} is too old: this transport needs at least "
+            f"{'.'.join(map(str, OLDEST_SQLITE))}; use a newer Python or operating system"
+        )
+    connection = _open(path, busy_timeout)
+    try:
+        _prepare(connection, path, synchronous, busy_timeout)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path, *, busy_timeout: float) -> sqlite3.Connection:
+    """A connection that cannot change anything, for any one thread at a time."""
+    connection = _open(path, busy_timeout)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path,
+        timeout=busy_timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def _prepare(
+    connection: sqlite3.Connection, path: Path, synchronous: Synchronous, busy_timeout: float
+) -> None:
+    # Before the first table is made, or it has no effect.
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    _check_owner(connection, path)
+    _use_write_ahead_log(connection, busy_timeout)
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    # Debian turns this on: it would overwrite every deleted message with zeros.
+    connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute("PRAGMA journal_size_limit = 16777216")
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Again, under the lock: another process may have made the tables meanwhile.
+        if _check_owner(connection, path) == 0:
+            for statement in _SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the schema in the file, 0 if the file is empty."""
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    tables = int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+    if tables == 0 and application == 0:
+        return 0
+    if application != APPLICATION_ID:
+        raise StorageCorruptError(f"{path} is a database of another application; name another file")
+    if version > VERSION:
+        raise ConnectionFailedError(
+            f"{path} has schema version {version}, this release knows {VERSION}; "
+            f"upgrade matador-events, or name another file"
+        )
+    return version
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection, busy_timeout: float) -> None:
+    # The change of mode needs the file for itself and does not wait for it: others may be
+    # opening the same new file.
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)

@@ -1,0 +1,95 @@
+"""Translates what ``sqlite3`` raises into errors that say what happened and what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+from matador.errors import (
+    ConnectionFailedError,
+    MatadorError,
+    SendFailedError,
+    StorageCorruptError,
+    StorageFullError,
+    TransportError,
+)
+
+_ROOM_TO_BREATHE = 1 << 20  # bytes; with less, an I/O error is taken for a full disk
+
+
+class StorageLockedError(TransportError):
+    """Another process held the write lock for longer than ``busy_timeout``. Nothing was changed."""
+
+    description = (
+        "The database file is locked by another process. Look for a process that keeps a "
+        "transaction open (a shell, a backup), or raise `busy_timeout`."
+    )
+
+
+def code_of(error: BaseException) -> int:
+    """The primary SQLite result code of an error, 0 if it has none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def is_whole(error: BaseException) -> bool:
+    """Does the error concern the database as a whole, so that trying again by parts is futile?"""
+    return code_of(error) in {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+    }
+
+
+def translate(error: BaseException, path: Path, *, opening: bool = False) -> MatadorError:
+    """The error of this package that stands for ``error``, with ``error`` as its cause."""
+    if isinstance(error, MatadorError):
+        return error
+    made = _translate(error, path, opening)
+    made.__cause__ = error
+    return made
+
+
+def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
+    code = code_of(error)
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
+        return StorageFullError(f"no room left for {path}: {error}")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageLockedError(f"{path} is locked by another process: {error}")
+    if code == sqlite3.SQLITE_NOTADB:
+        return StorageCorruptError(f"{path} is not an SQLite database: {error}")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return StorageCorruptError(f"{path} is damaged: {error}")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or opening:
+        return ConnectionFailedError(f"cannot open {path} for writing: {_why(path, error)}")
+    if isinstance(error, sqlite3.Error):
+        return SendFailedError(f"{path}: {error}")
+    return SendFailedError(f"cannot be stored in {path}: {type(error).__name__}: {error}")
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        return shutil.disk_usage(path.parent).free < _ROOM_TO_BREATHE
+    except OSError:
+        return False
+
+
+def _why(path: Path, error: BaseException) -> str:
+    folder = path.parent
+    if not folder.exists():
+        return f"the folder {folder} does not exist; create it"
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if path.is_dir():
+        return "it is a folder; name a file"
+    if path.exists() and not os.access(path, os.W_OK):
+        return "no permission to write the file; change its owner or mode"
+    if not os.access(folder, os.W_OK):
+        return f"no permission to write in the folder {folder}; change its owner or mode"
+    return f"{error}"

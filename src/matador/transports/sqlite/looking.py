@@ -1,0 +1,106 @@
+"""Looks at queues without changing them: browse, depth, read. Runs on a connection of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from matador.model.message import MessageState, QueueDepth, StoredMessage
+from matador.transports.sqlite.claiming import decode_headers
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.session import Queue
+
+_PAGE_ROWS = 500
+_PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill the memory
+
+_ROWS = (
+    "SELECT seq, id, body, headers, state, stored_at, due, deliveries, priority, ordering_key "
+    "FROM messages INDEXED BY by_queue WHERE queue = ? AND seq > ? "
+)
+_BROWSE = (
+    f"{_ROWS} AND state <> {DONE} AND NOT (state = {READY} AND stored_at <= ?) ORDER BY seq LIMIT ?"
+)
+_READ = f"{_ROWS} AND NOT (state = {DONE} AND due <= ?) ORDER BY seq LIMIT ?"
+_ALWAYS = -1  # nothing was stored before this time
+
+
+def browse_page(
+    connection: sqlite3.Connection, queue: Queue, after: int, limit: int | None, now: int
+) -> list[StoredMessage]:
+    """The next few messages behind a row that are not finished; none: that was all."""
+    rows = _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS)
+    cursor = connection.execute(_BROWSE, (queue.id, after, _oldest(queue, now), rows))
+    page: list[StoredMessage] = []
+    size = 0
+    for row in cursor:
+        page.append(_stored(queue, row, now))
+        size += len(row[2])
+        if size > _PAGE_BYTES:
+            break
+    cursor.close()
+    return page
+
+
+def read(
+    connection: sqlite3.Connection, queue: Queue, after: int, limit: int, now: int
+) -> Sequence[StoredMessage]:
+    """Up to ``limit`` messages behind a row, finished ones included until they are forgotten."""
+    rows: Iterable[tuple[Any, ...]] = connection.execute(_READ, (queue.id, after, now, limit))
+    return [_stored(queue, row, now) for row in rows]
+
+
+def depth(connection: sqlite3.Connection, queue: Queue, now: int) -> QueueDepth:
+    """How many messages there are in which state, by the time that it is."""
+    if queue.ttl is None:
+        ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
+        (count,) = connection.execute(ready, (queue.id,)).fetchone()
+    else:
+        ready = (
+            f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY} AND stored_at > ?"
+        )
+        (count,) = connection.execute(ready, (queue.id, _oldest(queue, now))).fetchone()
+    delayed = in_flight = 0
+    for state, later, number in connection.execute(
+        f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "
+        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}) GROUP BY 1, 2",
+        (now, queue.id),
+    ):
+        if not later:
+            count += number
+        elif state == IN_FLIGHT:
+            in_flight += number
+        else:
+            delayed += number
+    return QueueDepth(ready=count, delayed=delayed, in_flight=in_flight)
+
+
+def _oldest(queue: Queue, now: int) -> int:
+    return _ALWAYS if queue.ttl is None else now - queue.ttl
+
+
+def _stored(queue: Queue, row: tuple[Any, ...], now: int) -> StoredMessage:
+    seq, id_, body, headers, number, stored_at, due, deliveries, priority, ordering_key = row
+    state: MessageState = "ready"
+    if number == DONE:
+        state = "done"
+    elif due is not None and due > now:
+        state = "in-flight" if number == IN_FLIGHT else "delayed"
+    return StoredMessage(
+        position=str(seq),
+        id=id_,
+        queue=queue.name,
+        body=body,
+        headers=decode_headers(headers),
+        state=state,
+        stored_at=_datetime(stored_at),
+        due_at=None if due is None or state != "delayed" else _datetime(due),
+        delivery_count=deliveries,
+        priority=priority,
+        ordering_key=ordering_key,
+    )
+
+
+def _datetime(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,129 @@
+"""Stores messages: many rows in one statement, so that the interpreter is left alone meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from matador.errors import MatadorError
+from matador.model.message import Message
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.errors import translate
+from matador.transports.sqlite.session import Queue, Session, no_such_queue
+
+logger = logging.getLogger("matador.transports.sqlite")
+
+Row: TypeAlias = tuple[Any, ...]
+
+_COLUMNS = "queue, state, due, priority, rank, stored_at, ordering_key, id, headers, body"
+_WIDTH = _COLUMNS.count(",") + 1
+# A thread gives up the interpreter for every statement and gets it back late when others are
+# busy. Few sizes, so that the prepared statements are found again.
+_SIZES = (64, 8, 1)
+_INSERT = {
+    size: f"INSERT INTO messages ({_COLUMNS}) VALUES "
+    + ", ".join(["(" + ", ".join("?" * _WIDTH) + ")"] * size)
+    for size in _SIZES
+}
+_UNFINISHED = (
+    f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
+)
+
+encode_headers = msgspec.json.Encoder().encode
+
+
+def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | None]:
+    """Store messages in the order given; for each None, or why it cannot be."""
+    outcomes: list[MatadorError | None] = [None] * len(messages)
+    rows: list[Row] = []
+    used: set[str] = set()
+    blocked: dict[tuple[int, str], bool] = {}
+    queues = session.queues
+    for index, message in enumerate(messages):
+        queue = queues.get(message.queue)
+        if queue is None:
+            outcomes[index] = no_such_queue(message.queue, queues, session.path)
+            continue
+        try:
+            rows.append(make_row(session, queue, message, blocked))
+        except (OverflowError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            outcomes[index] = translate(error, session.path)
+            continue
+        used.add(message.queue)
+    insert(session, rows)
+    trim(session, (queues[name] for name in used))
+    return outcomes
+
+
+def make_row(
+    session: Session, queue: Queue, message: Message, blocked: dict[tuple[int, str], bool]
+) -> Row:
+    """The row of a message that is new in a queue.
+
+    ``blocked`` remembers which ordering keys have an unfinished message, those of rows that were
+    made but not inserted yet included.
+    """
+    now = session.now
+    state, due = READY, None
+    if message.delay > 0:
+        state, due = DELAYED, now + math.ceil(message.delay * 1000)
+    # Nobody has to wait for a dead letter.
+    key = None if queue.dead_letters else message.ordering_key
+    if key is not None:
+        place = (queue.id, key)
+        if place not in blocked:
+            blocked[place] = session.connection.execute(_UNFINISHED, place).fetchone() is not None
+        if blocked[place]:
+            state = BLOCKED
+        blocked[place] = True
+    return (
+        queue.id,
+        state,
+        due,
+        message.priority,
+        message.priority if queue.priorities else None,
+        now,
+        key,
+        message.id,
+        encode_headers(message.headers) if message.headers else None,
+        message.body,
+    )
+
+
+def insert(session: Session, rows: Sequence[Row]) -> None:
+    """Insert rows, in this order."""
+    start = 0
+    for size in _SIZES:
+        while len(rows) - start >= size:
+            values = [value for row in rows[start : start + size] for value in row]
+            session.connection.execute(_INSERT[size], values)
+            start += size
+
+
+def trim(session: Session, queues: Iterable[Queue]) -> None:
+    """Drop the oldest messages of queues that are over their length, but none that is held."""
+    for queue in queues:
+        if queue.max_length is None:
+            continue
+        (length,) = session.connection.execute(
+            "SELECT count(*) FROM messages WHERE queue = ?", (queue.id,)
+        ).fetchone()
+        excess = length - queue.max_length
+        if excess <= 0:
+            continue
+        session.connection.execute(
+            "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY by_queue "
+            f"WHERE queue = ? AND state <> {IN_FLIGHT} ORDER BY seq LIMIT ?)",
+            (queue.id, excess),
+        )
+        if queue.name not in session.warned:
+            session.warned.add(queue.name)
+            logger.warning(
+                "%s holds max_length=%d messages: the oldest are dropped from now on",
+                queue.name,
+                queue.max_length,
+            )

@@ -1,0 +1,180 @@
+"""Carries out settlements, each only if its delivery is still held by the claim it came from."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from matador.errors import LeaseLostError, MatadorError
+from matador.model.message import (
+    REASON_HEADER,
+    Complete,
+    DeadLetter,
+    Message,
+    Release,
+    Retry,
+    Settlement,
+)
+from matador.model.topology import dead_letter_name
+from matador.transports.sqlite import sending
+from matador.transports.sqlite.claiming import (
+    EARLIER,
+    decode_headers,
+    handle_of,
+    held,
+    seq_list,
+)
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
+from matador.transports.sqlite.session import Queue, Session
+
+_DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
+_KEEP = (
+    f"UPDATE messages SET state = {DONE}, due = ?, token = NULL "
+    "WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_RELEASE = (
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
+    "due = NULL, token = NULL, deliveries = max(deliveries - 1, 0) "
+    "WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_RETRY = (
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE ? END, due = ?, "
+    "token = NULL, deliveries = 0, id = ?, headers = ?, body = ?, priority = ?, rank = ? "
+    "WHERE seq = ?"
+)
+_UNBLOCK = (
+    f"UPDATE messages SET state = CASE WHEN due > ?1 THEN {DELAYED} ELSE {READY} END, "
+    f"due = CASE WHEN due > ?1 THEN due END WHERE state = {BLOCKED} AND seq = "
+    "(SELECT seq FROM messages WHERE queue = ?2 AND ordering_key = ?3 "
+    f"AND ordering_key IS NOT NULL AND state <> {DONE} ORDER BY seq LIMIT 1)"
+)
+
+
+def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+    """Carry out settlements; for each None, or why it was refused."""
+    tokens = held(session, [settlement.receipt for settlement in settlements])
+    batch = _Batch(session)
+    outcomes: list[MatadorError | None] = []
+    for settlement in settlements:
+        seq, token = handle_of(settlement.receipt)
+        if tokens.get(seq) != token:
+            outcomes.append(_lost(settlement))
+            continue
+        try:
+            batch.add(settlement, seq)
+        except MatadorError as error:
+            outcomes.append(error)
+            continue
+        del tokens[seq]  # a second settlement of one delivery is refused
+        outcomes.append(None)
+    batch.finish()
+    return outcomes
+
+
+def _lost(settlement: Settlement) -> LeaseLostError:
+    return LeaseLostError(
+        f"the delivery from {settlement.receipt.queue!r} was settled already, or its lease passed "
+        f"and it went to another receiver; {type(settlement).__name__} was refused"
+    )
+
+
+class _Batch:
+    """Does at once what can be: completions and releases; the successors of the others first."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._finished: defaultdict[str, list[int]] = defaultdict(list)
+        self._moved: list[int] = []
+        self._released: list[int] = []
+        self._freed: set[tuple[int, str]] = set()
+        self._filled: set[Queue] = set()
+
+    def add(self, settlement: Settlement, seq: int) -> None:
+        """Take a settlement whose delivery is held.
+
+        Raises:
+            QueueNotFoundError: its successor has nowhere to go; nothing was changed.
+        """
+        match settlement:
+            case Complete(receipt):
+                self._finished[receipt.queue].append(seq)
+            case Release():
+                self._released.append(seq)
+                return
+            case Retry(receipt, message):
+                same_place = (
+                    message.queue == receipt.queue and message.ordering_key == receipt.ordering_key
+                )
+                if same_place:
+                    self._retry_in_place(message, seq)
+                    return
+                self._move(message, seq)
+            case DeadLetter():
+                self._bury(settlement, seq)
+        key = settlement.receipt.ordering_key
+        if key is not None:
+            self._freed.add((self._session.queue(settlement.receipt.queue).id, key))
+
+    def finish(self) -> None:
+        """Carry out what was collected, then let the next of each freed ordering key through."""
+        session = self._session
+        execute = session.connection.execute
+        gone = self._moved
+        for name, numbers in self._finished.items():
+            retention = session.queue(name).retention
+            if retention is None:
+                gone.extend(numbers)
+            else:
+                execute(_KEEP, (session.now + retention, seq_list(numbers)))
+        if gone:
+            execute(_DELETE, (seq_list(gone),))
+        if self._released:
+            execute(_RELEASE, (seq_list(self._released),))
+        for queue_id, key in self._freed:
+            execute(_UNBLOCK, (session.now, queue_id, key))
+        sending.trim(session, self._filled)
+
+    def _retry_in_place(self, message: Message, seq: int) -> None:
+        # It keeps its place, so that followers with its ordering key stay behind it.
+        session = self._session
+        queue = session.queue(message.queue)
+        state, due = READY, None
+        if message.delay > 0:
+            state, due = DELAYED, session.now + math.ceil(message.delay * 1000)
+        session.connection.execute(
+            _RETRY,
+            (
+                state,
+                due,
+                message.id,
+                sending.encode_headers(message.headers) if message.headers else None,
+                message.body,
+                message.priority,
+                message.priority if queue.priorities else None,
+                seq,
+            ),
+        )
+
+    def _move(self, message: Message, seq: int) -> None:
+        session = self._session
+        queue = session.queue(message.queue)
+        sending.insert(session, [sending.make_row(session, queue, message, {})])
+        self._filled.add(queue)
+        self._moved.append(seq)
+
+    def _bury(self, settlement: DeadLetter, seq: int) -> None:
+        session = self._session
+        name = dead_letter_name(settlement.receipt.queue, settlement.kind)
+        queue = session.queue(name)
+        message = settlement.message
+        if message is None:
+            id_, stored, body = session.connection.execute(
+                "SELECT id, headers, body FROM messages WHERE seq = ?", (seq,)
+            ).fetchone()
+            message = Message(id_, name, body, decode_headers(stored))
+        reason = {**message.headers, REASON_HEADER: settlement.reason}
+        dead = Message(message.id, name, message.body, reason, priority=message.priority)
+        sending.insert(session, [sending.make_row(session, queue, dead, {})])
+        self._filled.add(queue)
+        self._moved.append(seq)
