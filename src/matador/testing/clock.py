@@ -1,0 +1,104 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
+from uuid import UUID
+
+from matador.errors import ConfigurationError
+from matador.model.options import Seconds, seconds
+
+_START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class ManualAlarm:
+    """A call that ``ManualClock.advance`` is to make."""
+
+    callback: Callable[[], object]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """See ``Alarm``."""
+        self.cancelled = True
+
+
+class ManualClock:
+    """A ``Clock`` with ``Alarms`` for tests: deterministic times, ids and wake-ups.
+
+    Example:
+        >>> clock = ManualClock()
+        >>> clock.advance(90)
+        >>> clock.now().isoformat()
+        '2030-01-01T00:01:30+00:00'
+    """
+
+    def __init__(self, start: datetime = _START) -> None:
+        if start.tzinfo is None:
+            raise ConfigurationError("ManualClock: start must have a time zone")
+        self._start = start
+        self._passed = 0.0
+        self._set_by = 0.0
+        self._ids = 0
+        self._alarms: list[tuple[float, int, ManualAlarm]] = []
+        self._alarm_count = 0
+
+    def time(self) -> float:
+        """See ``Clock``."""
+        return self._start.timestamp() + self._passed + self._set_by
+
+    def monotonic(self) -> float:
+        """Seconds since the clock was made; 0 at first."""
+        return self._passed
+
+    def now(self) -> datetime:
+        """See ``Clock``."""
+        return self._start.astimezone(UTC) + timedelta(seconds=self._passed + self._set_by)
+
+    def new_id(self) -> str:
+        """The next of ``00000000-0000-4000-8000-000000000001``, ``…2`` and so on."""
+        self._ids += 1
+        return str(UUID(int=(4 << 76) | (2 << 62) | self._ids))
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> ManualAlarm:
+        """See ``Alarms``: called by the ``advance`` that reaches its time."""
+        alarm = ManualAlarm(callback)
+        self._alarm_count += 1
+        heappush(self._alarms, (self._passed + max(0.0, delay), self._alarm_count, alarm))
+        return alarm
+
+    async def sleep(self, delay: float) -> None:
+        """Wait until the clock was moved by ``delay`` seconds; for code that takes a ``sleep``."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        alarm = self.call_later(delay, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            alarm.cancel()
+
+    @property
+    def alarms(self) -> int:
+        """How many calls, sleepers included, are still to come."""
+        return sum(not alarm.cancelled for _, _, alarm in self._alarms)
+
+    def advance(self, by: Seconds) -> None:
+        """Let time pass. Alarms on the way are called in order, each at its own time.
+
+        Those they set are called too, if they are due. Tasks that were woken run when the
+        caller next awaits something.
+        """
+        end = self._passed + seconds(by, "ManualClock.advance")
+        while self._alarms and self._alarms[0][0] <= end:
+            when, _, alarm = heappop(self._alarms)
+            self._passed = max(self._passed, when)
+            if not alarm.cancelled:
+                alarm.callback()
+        self._passed = end
+
+    def set_back(self, by: Seconds) -> None:
+        """Set the time of day back, as an administrator would; no time passes."""
+        self._set_by -= seconds(by, "ManualClock.set_back")

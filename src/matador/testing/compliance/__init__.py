@@ -1,0 +1,39 @@
+"""The compliance suite: what ``matador.transports.base`` promises, shown on a real transport.
+
+Subclass ``TransportCompliance`` in a test module and give it a factory::
+
+    class TestMyTransport(TransportCompliance):
+        async def make_transport(self) -> Transport:
+            return MyTransport("my://localhost", lease=1)
+
+Which tests apply is never guessed: a declared ability must be shown true, and one that is not
+declared must be refused with its named error, be absent, or take the documented fall-back
+(priorities and retention: a note by ``apply_topology``). Needs pytest and pytest-asyncio.
+"""
+
+from matador.testing.compliance.base import ComplianceBase
+from matador.testing.compliance.connection import ConnectionCompliance
+from matador.testing.compliance.dead_letters import DeadLetterCompliance
+from matador.testing.compliance.delays import DelayCompliance
+from matador.testing.compliance.load import LoadCompliance
+from matador.testing.compliance.looking import LookingCompliance
+from matador.testing.compliance.ordering import OrderingCompliance
+from matador.testing.compliance.receiving import ReceivingCompliance
+from matador.testing.compliance.sending import SendingCompliance
+from matador.testing.compliance.settling import SettlingCompliance
+
+__all__ = ["ComplianceBase", "TransportCompliance"]
+
+
+class TransportCompliance(
+    ConnectionCompliance,
+    SendingCompliance,
+    ReceivingCompliance,
+    SettlingCompliance,
+    DeadLetterCompliance,
+    DelayCompliance,
+    OrderingCompliance,
+    LookingCompliance,
+    LoadCompliance,
+):
+    """Everything a transport promises. See the module, and ``ComplianceBase`` for the knobs."""

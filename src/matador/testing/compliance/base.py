@@ -1,0 +1,99 @@
+"""What every group of compliance tests has: the factory, the hooks, benches, and tidying up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from matador.errors import UnsupportedError
+from matador.model.topology import DeadLetters, Topology, WorkQueue
+from matador.testing.compliance.bench import Bench
+from matador.transports.base import Transport
+
+
+@pytest.mark.asyncio
+class ComplianceBase:
+    """The factory to be given, and the knobs that may be turned."""
+
+    patience: float = 10.0
+    """Seconds until something that must happen is given up. Must be longer than the lease."""
+
+    quiet: float = 0.1
+    """Seconds for which nothing must happen where nothing may."""
+
+    refuses_second_settlement: bool = True
+    """Settling one delivery twice gives ``LeaseLostError``. False for brokers that cannot tell:
+    then the second settlement must be answered with None and change nothing."""
+
+    async def make_transport(self) -> Transport:
+        """A transport that is not connected, on the same broker or store at every call in a test.
+
+        Two calls may give the same object only if it is ``in_process`` and not ``durable``. Use a
+        short lease, one or two seconds, if the transport has leases.
+        """
+        raise NotImplementedError("make_transport() must be overridden")
+
+    async def restart_broker(self) -> None:
+        """Restart the broker, and return once it is up. Embedded transports have none."""
+
+    async def make_exact_queue(self, name: str) -> None:
+        """Make a queue, and its dead letters, as their owner would, where transports do not."""
+
+    # -- for the tests ----------------------------------------------------------------------------
+
+    _opened: list[Transport]
+    _namespace: str
+
+    @pytest_asyncio.fixture(autouse=True)
+    async def _tidy(self) -> AsyncIterator[None]:
+        self._opened = []
+        self._namespace = f"t{uuid4().hex[:10]}"
+        yield
+        for transport in self._opened:
+            await transport.disconnect()
+
+    async def make(self) -> Transport:
+        """A transport, not connected, that is disconnected after the test."""
+        transport = await self.make_transport()
+        self._opened.append(transport)
+        return transport
+
+    def topology(
+        self,
+        *queues: str | WorkQueue,
+        dead_letters: DeadLetters | None = None,
+        namespace: str = "",
+    ) -> Topology:
+        """A topology in a namespace of the test's own."""
+        return Topology(
+            f"{self._namespace}{namespace}",
+            queues=queues or ["events"],
+            dead_letters=dead_letters,
+        )
+
+    async def open(
+        self,
+        *queues: str | WorkQueue,
+        dead_letters: DeadLetters | None = None,
+        topology: Topology | None = None,
+    ) -> Bench:
+        """A bench on a new transport, connected, with its topology applied."""
+        transport = await self.make()
+        await transport.connect()
+        topology = topology or self.topology(*queues, dead_letters=dead_letters)
+        notes = await transport.apply_topology(topology)
+        return Bench(transport, topology, notes, patience=self.patience, quiet=self.quiet)
+
+    async def reopen(self, bench: Bench) -> Bench:
+        """Disconnect, and come back as another transport on the same topology."""
+        await bench.transport.disconnect()
+        return await self.open(topology=bench.topology)
+
+
+async def refused(call: Callable[[], Awaitable[object]]) -> None:
+    """An ability that is implemented but not declared says so."""
+    with pytest.raises(UnsupportedError):
+        await call()

@@ -1,0 +1,32 @@
+"""The pytest plugin: fixtures for tests of code that uses Matador.
+
+pytest loads it in every run, so it imports the rest of Matador only when a fixture is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from matador.testing.clock import ManualClock
+    from matador.transports.memory import MemoryTransport
+
+pytest.register_assert_rewrite("matador.testing.compliance")
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """A clock that stands still until the test moves it."""
+    from matador.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def memory_transport() -> MemoryTransport:
+    """An in-process transport of the test's own, not connected."""
+    from matador.transports.memory import MemoryTransport
+
+    return MemoryTransport()
