@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from matador.transports.sqlite.database import (
     DONE,
     IN_FLIGHT,
     READY,
+    waiting,
 )
 from matador.transports.sqlite.session import Queue, Session
 from matador.transports.sqlite.sweeping import sweep_expired
@@ -29,11 +30,22 @@ EARLIER = (
 )
 """Is there an unfinished message with the same key before this one?"""
 
-_PROMOTE = (
+# The states are written out: with a parameter there, SQLite would prepare the statement anew each
+# time, to see whether the partial index can be used.
+_PROMOTE = tuple(
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
-    f"token = NULL, due = NULL WHERE seq IN (SELECT seq FROM messages WHERE queue = ?1 "
-    f"AND state = ?2 AND state <> {READY} AND due <= ?3 ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
+    f"token = NULL, due = NULL WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
+    f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
+    for state in (DELAYED, IN_FLIGHT)
 )
+NEVER = 1 << 62
+_NEXT_DUE = ", ".join(
+    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)}), {NEVER})"
+    for state in (DELAYED, IN_FLIGHT)
+)
+NEXT_DUE = f"SELECT min({_NEXT_DUE})"
+"""When the next message of a queue is due or its lease passes; ``NEVER``: there is none."""
+
 _CLAIM = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
     f"WHERE seq IN (SELECT seq FROM messages WHERE queue = ? AND state = {READY} "
@@ -46,7 +58,6 @@ _TAKE = (
     f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
     "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
 )
-_NEXT_DUE = f"SELECT min(due) FROM messages WHERE queue = ? AND state = ? AND state <> {READY}"
 _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
 _HELD = (
     "SELECT json_group_array(json_array(seq, token)) FROM messages "
@@ -63,12 +74,12 @@ _encode_list = msgspec.json.Encoder().encode
 class Claim:
     """What a claim brought, and until when it is held.
 
-    If it brought nothing: when the next message of the queue is due, if there is one.
+    If it brought nothing: when the next message of the queue is due; ``NEVER``: there is none.
     """
 
     deliveries: list[Delivery]
     held_until: int
-    next_due: int | None = None
+    next_due: int = NEVER
 
 
 def seq_list(numbers: Sequence[int]) -> str:
@@ -84,9 +95,7 @@ def decode_headers(stored: bytes | None) -> Headers:
 def handle_of(receipt: Receipt) -> tuple[int, int]:
     """The row and the claim of a delivery; a receipt of another transport fits no row."""
     handle = receipt.handle
-    if isinstance(handle, tuple) and len(cast("tuple[Any, ...]", handle)) == 2:
-        return cast("tuple[int, int]", handle)
-    return (-1, -1)
+    return cast("tuple[int, int]", handle) if type(handle) is tuple else (-1, -1)
 
 
 def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
@@ -94,15 +103,15 @@ def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
     if queue.ttl is not None:
         while sweep_expired(session, queue):
             pass
-    promote(session, queue)
+    next_due = promote(session, queue)
     token = secrets.randbits(62)
     until = session.now + lease
     rows = session.connection.execute(_CLAIM, (token, until, queue.id, limit)).fetchall()
     if not rows:
-        return Claim([], until, next_due(session, queue))
+        return Claim([], until, next_due)
     # RETURNING promises no order.
     rows.sort(key=_by_rank if queue.priorities else _by_seq)
-    return Claim([_delivery(queue, token, row) for row in rows], until)
+    return Claim(_deliveries(queue, token, rows), until)
 
 
 def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> list[Delivery]:
@@ -113,7 +122,8 @@ def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> 
         _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
     ).fetchall()
     found = {row[0]: row for row in rows}
-    return [_delivery(queue, token, found.pop(number)) for number in numbers if number in found]
+    wanted = (found.pop(number) for number in numbers if number in found)
+    return _deliveries(queue, token, wanted)
 
 
 def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[bool]:
@@ -138,31 +148,31 @@ def held(session: Session, receipts: Sequence[Receipt]) -> dict[int, int]:
     return dict(_decode_pairs(pairs))
 
 
-def promote(session: Session, queue: Queue) -> None:
+def promote(session: Session, queue: Queue) -> int:
     """Make ready what is due: delayed messages, and those whose lease has passed.
 
-    Whoever holds such a lease has lost it from here on. The count of deliveries stays.
+    Whoever holds such a lease has lost it from here on. The count of deliveries stays. Returns
+    when the next one will be due (``NEXT_DUE``).
     """
-    for state in (DELAYED, IN_FLIGHT):
-        session.connection.execute(_PROMOTE, (queue.id, state, session.now))
+    execute = session.connection.execute
+    (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
+    if due <= session.now:
+        for statement in _PROMOTE:
+            execute(statement, (queue.id, session.now))
+        (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
+    return due
 
 
-def next_due(session: Session, queue: Queue) -> int | None:
-    """When the next delayed message is due or the next lease passes."""
-    times = [
-        session.connection.execute(_NEXT_DUE, (queue.id, state)).fetchone()[0]
-        for state in (DELAYED, IN_FLIGHT)
+def _deliveries(queue: Queue, token: int, rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
+    name = queue.name
+    return [
+        Delivery(
+            body,
+            _NO_HEADERS if headers is None else _decode_headers(headers),
+            Receipt(name, (seq, token), deliveries, deliveries > 1, priority, ordering_key),
+        )
+        for seq, deliveries, priority, _, ordering_key, headers, body in rows
     ]
-    return min((time for time in times if time is not None), default=None)
-
-
-def _delivery(queue: Queue, token: int, row: tuple[Any, ...]) -> Delivery:
-    seq, deliveries, priority, _, ordering_key, headers, body = row
-    return Delivery(
-        body,
-        _NO_HEADERS if headers is None else _decode_headers(headers),
-        Receipt(queue.name, (seq, token), deliveries, deliveries > 1, priority, ordering_key),
-    )
 
 
 def _by_seq(row: tuple[Any, ...]) -> int:

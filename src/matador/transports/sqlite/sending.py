@@ -23,7 +23,7 @@ _COLUMNS = "queue, state, due, priority, rank, stored_at, ordering_key, id, head
 _WIDTH = _COLUMNS.count(",") + 1
 # A thread gives up the interpreter for every statement and gets it back late when others are
 # busy. Few sizes, so that the prepared statements are found again.
-_SIZES = (64, 8, 1)
+_SIZES = (64, 16, 4, 1)
 _INSERT = {
     size: f"INSERT INTO messages ({_COLUMNS}) VALUES "
     + ", ".join(["(" + ", ".join("?" * _WIDTH) + ")"] * size)

@@ -102,7 +102,7 @@ class SqliteSubscription:
             await self._give_back(claim.deliveries[len(kept) :])
         return kept
 
-    async def _sleep(self, next_due: int | None) -> None:
+    async def _sleep(self, next_due: int) -> None:
         self._watcher.add(self, next_due)
         try:
             await self._woken.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-from matador.transports.sqlite.database import DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.database import DONE, IN_FLIGHT, READY, waiting
 from matador.transports.sqlite.session import Queue, Session
 
 _CHUNK = 1000  # rows, or pages, in one bite
@@ -21,7 +21,7 @@ _EXPIRED = (
 )
 _FORGOTTEN = (
     f"DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
-    f"AND state = {DONE} AND due <= ? ORDER BY due LIMIT {_CHUNK})"
+    f"AND {waiting(DONE)} AND due <= ? ORDER BY due LIMIT {_CHUNK})"
 )
 
 

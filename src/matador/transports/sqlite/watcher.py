@@ -10,18 +10,13 @@ import asyncio
 import sqlite3
 from typing import Protocol
 
+from matador.transports.sqlite.claiming import NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import DELAYED, IN_FLIGHT, READY
+from matador.transports.sqlite.database import READY
 
 _PERIOD = 0.008  # seconds between two looks
 
-_LOOK = (
-    f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ?1 AND state = {READY}), min("
-    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND state = {DELAYED} "
-    f"AND state <> {READY}), 1 << 62), "
-    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND state = {IN_FLIGHT} "
-    f"AND state <> {READY}), 1 << 62))"
-)
+_IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
 
 
 class Waiter(Protocol):
@@ -44,11 +39,11 @@ class Watcher:
         self._connection = connection
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Waiter, int | None] = {}
+        self._waiting: dict[Waiter, int] = {}
         self._version = -1
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, waiter: Waiter, next_due: int | None) -> None:
+    def add(self, waiter: Waiter, next_due: int) -> None:
         """Wake ``waiter`` when another process writes to its queue, or at ``next_due``."""
         self._waiting[waiter] = next_due
         if self._timer is None:
@@ -85,14 +80,15 @@ class Watcher:
             self._look_into_queues()
         now = self._clock.now()
         for waiter, due in list(self._waiting.items()):
-            if due is not None and due <= now:
+            if due <= now:
                 waiter.wake()
 
     def _look_into_queues(self) -> None:
-        seen: dict[int, tuple[bool, int]] = {}
-        for waiter in list(self._waiting):
+        execute = self._connection.execute
+        seen: dict[int, int] = {}
+        for waiter in self._waiting:
             queue = waiter.queue_id
             if queue not in seen:
-                seen[queue] = self._connection.execute(_LOOK, (queue,)).fetchone()
-            ready, due = seen[queue]
-            self._waiting[waiter] = 0 if ready else due
+                (ready,) = execute(_IS_READY, (queue,)).fetchone()
+                seen[queue] = 0 if ready else execute(NEXT_DUE, (queue,)).fetchone()[0]
+            self._waiting[waiter] = seen[queue]
