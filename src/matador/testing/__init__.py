@@ -1,26 +1,25 @@
 """What users and third-party transports test with.
 
-``wait_for``, the makers and ``ManualClock`` need nothing else; ``TransportCompliance`` needs
-pytest, which is imported when it is asked for (``pip install 'matador-events[testing]'``).
+Each name is imported when it is asked for: the pytest plugin lives in this package and is loaded in
+every run of pytest, and all but ``TransportCompliance`` works without pytest.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from matador.errors import MissingExtraError
-from matador.testing.clock import ManualClock
-from matador.testing.makers import (
-    make_delivery,
-    make_docket,
-    make_envelope,
-    make_message,
-    make_receipt,
-)
-from matador.testing.wait import wait_for
-
 if TYPE_CHECKING:
+    from matador.testing.clock import ManualClock
     from matador.testing.compliance import TransportCompliance
+    from matador.testing.makers import (
+        make_delivery,
+        make_docket,
+        make_envelope,
+        make_message,
+        make_receipt,
+    )
+    from matador.testing.wait import wait_for
 
 __all__ = [
     "ManualClock",
@@ -33,14 +32,26 @@ __all__ = [
     "wait_for",
 ]
 
+_HOMES = {
+    "ManualClock": "clock",
+    "TransportCompliance": "compliance",
+    "make_delivery": "makers",
+    "make_docket": "makers",
+    "make_envelope": "makers",
+    "make_message": "makers",
+    "make_receipt": "makers",
+    "wait_for": "wait",
+}
+
 
 def __getattr__(name: str) -> object:
-    if name != "TransportCompliance":
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from matador.testing.compliance import TransportCompliance
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name not in ("pytest", "pytest_asyncio"):
             raise
-        raise MissingExtraError("matador.testing.TransportCompliance", "testing") from error
-    return TransportCompliance
+        from matador.errors import MissingExtraError
+
+        raise MissingExtraError(f"{__name__}.{name}", "testing") from error

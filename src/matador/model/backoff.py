@@ -1,0 +1,90 @@
+"""How long to wait before connecting again: a value with a pure function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from matador.errors import ConfigurationError
+from matador.model.options import Seconds, seconds, suggestion, whole_number
+
+BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
+"""No wait; 1, 2, 3 … times the base; 1, 2, 4 … times the base."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ReconnectBackoff:
+    """The waits between attempts to connect.
+
+    Attributes:
+        strategy: how the waits grow.
+        base_delay: seconds before the second attempt.
+        max_delay: the longest wait in seconds.
+        jitter: 0 to 1, the share of each wait that is random, so that a thousand workers do not
+            come back in the same instant. At 1 a wait is anything from nothing to its full length.
+        max_attempts: attempts to restore a lost connection; 0: never give up.
+
+    Example:
+        >>> ReconnectBackoff(base_delay=0.5, max_delay=30).delay(attempt=3)
+        2.0
+    """
+
+    strategy: BackoffStrategy
+    base_delay: float
+    max_delay: float
+    jitter: float
+    max_attempts: int
+
+    def __init__(
+        self,
+        strategy: BackoffStrategy = "exponential",
+        *,
+        base_delay: Seconds = 0.5,
+        max_delay: Seconds = 30.0,
+        jitter: float = 0.5,
+        max_attempts: int = 0,
+    ) -> None:
+        where = "ReconnectBackoff"
+        if strategy not in get_args(BackoffStrategy):
+            raise ConfigurationError(
+                f"{where}: strategy={strategy!r} is not one of "
+                f"{', '.join(get_args(BackoffStrategy))}"
+                f"{suggestion(strategy, get_args(BackoffStrategy))}"
+            )
+        if not 0 <= jitter <= 1:
+            raise ConfigurationError(f"{where}: jitter must be from 0 to 1, got {jitter!r}")
+        base = seconds(base_delay, f"{where}: base_delay")
+        longest = seconds(max_delay, f"{where}: max_delay")
+        if longest < base:
+            raise ConfigurationError(
+                f"{where}: max_delay ({longest:g} s) must be at least base_delay ({base:g} s)"
+            )
+        set_ = object.__setattr__
+        set_(self, "strategy", strategy)
+        set_(self, "base_delay", base)
+        set_(self, "max_delay", longest)
+        set_(self, "jitter", float(jitter))
+        set_(self, "max_attempts", whole_number(max_attempts, f"{where}: max_attempts", minimum=0))
+
+    def delay(self, attempt: int, random: float = 0.0) -> float:
+        """Seconds to wait after the failed attempt with that number, from 1.
+
+        ``random``: from 0 up to 1; takes up to the share ``jitter`` off the wait.
+        """
+        return min(self._grown(attempt), self.max_delay) * (1.0 - self.jitter * random)
+
+    def gives_up(self, attempt: int) -> bool:
+        """Was the failed attempt with that number, from 1, the last one?"""
+        return 0 < self.max_attempts <= attempt
+
+    def _grown(self, attempt: int) -> float:
+        match self.strategy:
+            case "immediate":
+                return 0.0
+            case "linear":
+                return self.base_delay * attempt
+            case "exponential":
+                try:
+                    return self.base_delay * 2.0 ** (attempt - 1)
+                except OverflowError:
+                    return self.max_delay

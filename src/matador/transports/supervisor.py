@@ -1,0 +1,220 @@
+"""Looks after one broker connection: connect, run until it is lost, back off, restore, report.
+
+A transport with a network connection gives it three functions and is told every state; how to
+talk to the broker stays with the transport. Time and randomness are passed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random as randomness
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from matador.errors import ConnectionFailedError, NotConnectedError, TimeoutError
+from matador.model.backoff import ReconnectBackoff
+from matador.model.message import ConnectionState
+
+Connection = TypeVar("Connection")
+Outcome = TypeVar("Outcome")
+
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class ConnectionSupervisor(Generic[Connection]):
+    """Keeps one connection alive until it is stopped.
+
+    The states that ``on_state`` is told, each once and in order::
+
+        start():  connecting → connected | failed (and ConnectionFailedError)
+        lost:     reconnecting(attempt 1, 2 …) → connected | failed after max_attempts
+        stop():   disconnected
+
+    One task does all of it, so two attempts never overlap. Every attempt to reconnect, the first
+    too, comes after its wait, so that those who lost the broker together do not return together.
+    The count starts anew with every connection made. ``start`` may be called again after ``stop``
+    and after a failure.
+
+    Args:
+        connect: make a connection, or raise.
+        wait_lost: return, or raise the reason, when the connection is lost. Cancelled by ``stop``.
+        restore: bring topology and subscriptions back on a new connection, before it counts as
+            connected. If it raises, the attempt failed: it must close what it was given.
+        backoff: the waits between attempts, and how many there are.
+        on_state: told every change of state; must return quickly.
+        sleep, random: time and randomness.
+
+    Example:
+        >>> supervisor = ConnectionSupervisor(connect, wait_lost, restore)
+        >>> await supervisor.start()
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        wait_lost: Callable[[Connection], Awaitable[BaseException | None]],
+        restore: Callable[[Connection], Awaitable[None]],
+        *,
+        backoff: ReconnectBackoff | None = None,
+        on_state: Callable[[ConnectionState], None] = lambda _: None,
+        sleep: Sleep = asyncio.sleep,
+        random: Callable[[], float] = randomness.random,
+    ) -> None:
+        self._connect = connect
+        self._wait_lost = wait_lost
+        self._restore = restore
+        self._backoff = backoff or ReconnectBackoff()
+        self._on_state = on_state
+        self._sleep = sleep
+        self._random = random
+        self._state = ConnectionState("disconnected")
+        self._changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[None] | None = None
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the connection stands."""
+        return self._state
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of this moment.
+
+        Raises:
+            NotConnectedError: there is none; the cause is why.
+        """
+        if self._connection is None:
+            status = self._state.status
+            raise NotConnectedError(f"the connection is {status}") from self._state.error
+        return self._connection
+
+    async def start(self) -> None:
+        """Connect for the first time, and look after the connection from then on. Idempotent.
+
+        One attempt: whoever starts an application wants to know at once.
+
+        Raises:
+            ConnectionFailedError: it failed; nothing goes on in the background.
+        """
+        if self._task is None or self._task.done():
+            self._started = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._started))
+        assert self._started is not None
+        try:
+            await asyncio.shield(self._started)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+
+    async def wait_connected(self, timeout: float | None = None) -> Connection:
+        """The connection, once there is one.
+
+        Raises:
+            NotConnectedError: it was stopped, or has given up; there will be none.
+            TimeoutError: there was none in time.
+        """
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                while self._connection is None:
+                    if self._state.status in ("disconnected", "failed"):
+                        return self.connection
+                    await self._changed.wait()
+        except builtins.TimeoutError as error:
+            raise TimeoutError(f"not connected after {timeout:g} s") from error
+        return self._connection
+
+    async def stop(self) -> None:
+        """Stop looking after it. Idempotent. Closing the connection is left to the caller."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._change(ConnectionState("disconnected"))
+
+    async def _run(self, started: asyncio.Future[None]) -> None:
+        self._change(ConnectionState("connecting"))
+        try:
+            found = await _outcome(self._attempt())
+        except asyncio.CancelledError:
+            started.set_exception(NotConnectedError("stopped while connecting"))
+            raise
+        if isinstance(found, _Failure):
+            self._change(ConnectionState("failed", 1, found.error))
+            started.set_exception(_connection_failed(found.error))
+            return
+        self._connected(found)
+        started.set_result(None)
+        while True:
+            lost = await _outcome(self._wait_lost(found))
+            reason = lost.error if isinstance(lost, _Failure) else lost
+            restored = await self._reconnect(reason)
+            if isinstance(restored, _Failure):
+                return
+            found = restored
+
+    async def _reconnect(self, reason: BaseException | None) -> Connection | _Failure:
+        attempt = 0
+        while True:
+            attempt += 1
+            self._change(ConnectionState("reconnecting", attempt, reason))
+            await self._sleep(self._backoff.delay(attempt, self._random()))
+            found = await _outcome(self._attempt())
+            if not isinstance(found, _Failure):
+                self._connected(found)
+                return found
+            reason = found.error
+            if self._backoff.gives_up(attempt):
+                self._change(ConnectionState("failed", attempt, reason))
+                return found
+
+    async def _attempt(self) -> Connection:
+        connection = await self._connect()
+        await self._restore(connection)
+        return connection
+
+    def _connected(self, connection: Connection) -> None:
+        self._connection = connection
+        self._change(ConnectionState("connected"))
+
+    def _change(self, state: ConnectionState) -> None:
+        if state.status != "connected":
+            self._connection = None
+        if state == self._state:
+            return
+        self._state = state
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._on_state(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+
+
+async def _outcome(awaitable: Awaitable[Outcome]) -> Outcome | _Failure:
+    """What the adapter gave, or why it failed; cancelled only if the supervisor is."""
+    try:
+        return await awaitable
+    except asyncio.CancelledError as error:
+        # A client library may cancel its own futures. Taken for ours, it would end this task, and
+        # the transport would be "connected" for ever with nobody to notice that it is not.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return _Failure(error)
+    except Exception as error:  # noqa: BLE001 - whatever the adapter raises is the reason
+        return _Failure(error)
+
+
+def _connection_failed(error: BaseException) -> ConnectionFailedError:
+    if isinstance(error, ConnectionFailedError):
+        return error
+    failed = ConnectionFailedError(f"could not connect: {error or type(error).__name__}")
+    failed.__cause__ = error
+    return failed
