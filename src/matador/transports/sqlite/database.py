@@ -133,6 +133,7 @@ def _prepare(
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    connection.execute("PRAGMA busy_timeout = 0")  # the session has its own way of waiting
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> int:

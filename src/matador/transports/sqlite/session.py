@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from matador.errors import QueueNotFoundError
 from matador.model.options import suggestion
 from matador.transports.sqlite.clock import DatabaseClock
+from matador.transports.sqlite.errors import code_of
+
+_BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,16 @@ class Session:
         warned: names of queues whose overflow was logged already.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, clock: DatabaseClock) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        clock: DatabaseClock,
+        *,
+        busy_timeout: float,
+    ) -> None:
         self.connection = connection
+        self._busy_timeout = busy_timeout
         self.path = path
         self.clock = clock
         self.now = clock.now()
@@ -43,13 +56,11 @@ class Session:
         self.warned: set[str] = set()
         self._version = -1
 
-    @classmethod
-    def start(cls, connection: sqlite3.Connection, path: Path, clock: DatabaseClock) -> Session:
-        """A session whose clock is set by the file."""
-        connection.execute("BEGIN IMMEDIATE")
-        clock.anchor(connection)
-        connection.execute("COMMIT")
-        return cls(connection, path, clock)
+    def anchor(self) -> None:
+        """Let the file set the clock. Called once, before anything else."""
+        self._lock()
+        self.clock.anchor(self.connection)
+        self.commit()
 
     def close(self) -> None:
         """Note how late it is, and close the connection."""
@@ -62,7 +73,7 @@ class Session:
 
     def begin(self) -> None:
         """Start a transaction that may write; waits for other processes to end theirs."""
-        self.connection.execute("BEGIN IMMEDIATE")
+        self._lock()
         self.now = self.clock.now()
         # Changes only when another process has written: only then may the queues be others.
         (version,) = self.connection.execute("PRAGMA data_version").fetchone()
@@ -94,6 +105,19 @@ class Session:
         if found is None:
             raise no_such_queue(name, self.queues, self.path)
         return found
+
+    def _lock(self) -> None:
+        # SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process
+        # among busy ones would starve for seconds.
+        deadline = time.monotonic() + self._busy_timeout
+        while True:
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(random.uniform(*_BETWEEN_TRIES))
 
 
 def load_queues(connection: sqlite3.Connection) -> dict[str, Queue]:

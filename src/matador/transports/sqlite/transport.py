@@ -199,10 +199,12 @@ class SqliteTransport:
             self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout
         )
         try:
-            return Session.start(connection, self._path, clock)
+            session = Session(connection, self._path, clock, busy_timeout=self._busy_timeout)
+            session.anchor()
         except BaseException:
             connection.close()
             raise
+        return session
 
     def _change(self, state: ConnectionState) -> None:
         self._state = state
