@@ -6,7 +6,7 @@ The whole tree::
     ├── LifecycleError
     │   ├── NotStartedError                 the application was not started
     │   ├── ShuttingDownError               it is shutting down, or has
-    │   └── TimeoutError                    something took longer than it may (also a builtin TimeoutError)
+    │   └── TimeoutError                    something took too long (also a builtin one)
     ├── TransportError
     │   ├── NotConnectedError               there is no connection to the broker
     │   ├── TransportClosedError            the transport was closed
@@ -77,6 +77,10 @@ class MatadorError(Exception):
         """What happened this time."""
         return str(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled and copied by its parts: many errors take other arguments than their message.
+        return _remade, (type(self), self.args), self.__dict__ or None
+
     def as_dict(self) -> Mapping[str, Any]:
         """The error as plain data, for logs and for JSON.
 
@@ -85,6 +89,10 @@ class MatadorError(Exception):
             'DontRetry'
         """
         return {"name": self.name, "message": str(self), "description": self.description}
+
+
+def _remade(kind: type[MatadorError], args: tuple[Any, ...]) -> MatadorError:
+    return kind.__new__(kind, *args)
 
 
 # -- the application's life -------------------------------------------------------------------

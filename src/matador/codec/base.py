@@ -15,7 +15,7 @@ RawEnvelope: TypeAlias = Envelope[msgspec.Raw]
 """An envelope whose ``data`` and ``before`` are bytes of the codec's format, not yet looked at."""
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class Encoded(msgspec.Struct, frozen=True, gc=False):
     """What a transport is given: the body, and the headers that belong to it."""
 
     body: bytes

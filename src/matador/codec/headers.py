@@ -13,11 +13,12 @@ import msgspec
 from matador.codec.base import Encoded, RawEnvelope, Stamp
 from matador.codec.json import read_json_object
 from matador.codec.older import is_older_body, read_older_body
-from matador.codec.payload import PayloadFormat
+from matador.codec.payload import PayloadCodec
+from matador.codec.plain import metadata_problem, unwritable
 from matador.codec.times import from_wire, to_wire
-from matador.errors import DecodeError, InvalidEventError
-from matador.model.envelope import Docket, Importance
-from matador.model.event import EventType
+from matador.codec.wire import none_if
+from matador.errors import DecodeError
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
 from matador.model.message import Headers
 
 EVENT_KEY = "x-matador-event-key"
@@ -31,19 +32,30 @@ FIRST_ERROR = "x-matador-first-error"
 LAST_ERROR = "x-matador-last-error"
 CORRELATION_ID = "x-matador-correlation-id"
 
+_ABSENT = msgspec.Raw(b"")
+
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is written."""
+
     id: str
     data: msgspec.Raw
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
     before: msgspec.Raw | None = None
 
 
-_METADATA = msgspec.json.Decoder(dict[str, Any] | None)
-_STRING = msgspec.json.Decoder(str)
+class _ReadBody(msgspec.Struct, frozen=True):
+    """What is read. With the last two it may be an older body."""
+
+    id: str
+    data: msgspec.Raw
+    metadata: dict[str, Any] | None = None
+    before: msgspec.Raw = _ABSENT
+    key: msgspec.Raw = _ABSENT
+    target_subscriber: msgspec.Raw = msgspec.field(name="targetSubscriber", default=_ABSENT)
 
 
-class HeaderCodec:
+class HeaderCodec(PayloadCodec):
     """Envelopes for brokers whose messages have headers. The default on RabbitMQ.
 
     Example:
@@ -51,32 +63,26 @@ class HeaderCodec:
         >>> app = Matador("memory://", schema=schema, codec=HeaderCodec())
     """
 
-    __slots__ = ("_encoder", "_payloads")
+    __slots__ = ("_encode", "_read")
 
     content_type = "application/json"
 
     def __init__(self) -> None:
-        self._encoder = msgspec.json.Encoder()
-        self._payloads = PayloadFormat("json")
+        super().__init__("json")
+        self._encode = msgspec.json.Encoder().encode
+        self._read = msgspec.json.Decoder(_ReadBody).decode
 
     def __repr__(self) -> str:
         return "HeaderCodec()"
 
-    def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``."""
-        return self._payloads.encode(event, payload)
-
-    def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """See ``Codec``."""
-        return self._payloads.decode(event, raw)
-
     def encode(self, envelope: RawEnvelope) -> Encoded:
         """See ``Codec``."""
         docket = envelope.docket
+        metadata = docket.metadata
         headers: dict[str, str | int] = {
             EVENT_KEY: docket.event_key,
             SUBSCRIBER: docket.target_subscriber,
-            CREATED_AT: to_wire(docket.created_at),
+            CREATED_AT: _written(docket, docket.created_at),
             IMPORTANCE: docket.importance,
             ATTEMPTS: docket.attempts,
         }
@@ -89,36 +95,42 @@ class HeaderCodec:
             if value is not None:
                 headers[name] = value
         if docket.scheduled_for is not None:
-            headers[SCHEDULED_FOR] = to_wire(docket.scheduled_for)
+            headers[SCHEDULED_FOR] = _written(docket, docket.scheduled_for)
         try:
-            body = self._encoder.encode(
-                _Body(envelope.id, envelope.data, docket.metadata or None, envelope.before)
-            )
+            for text in headers.values():
+                if isinstance(text, str) and not text.isascii():
+                    text.encode()
+            body = self._encode(_Body(envelope.id, envelope.data, metadata, envelope.before))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidEventError(
-                f"event {docket.event_key!r}: the metadata cannot be written as JSON: {error}"
-            ) from error
+            raise unwritable(docket, str(error)) from error
+        if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
+            raise unwritable(docket, problem)
         return Encoded(body, headers)
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         """See ``Codec``. Reads the older body too."""
-        fields = read_json_object(body)
-        if is_older_body(fields):
-            return read_older_body(fields, headers, stamp)
-        if "data" not in fields:
-            raise DecodeError("not an envelope: the body has no `data`")
         try:
-            envelope_id = _STRING.decode(fields.get("id", b"null"))
-            metadata = _METADATA.decode(fields.get("metadata", b"null"))
+            if not body.isascii():
+                str(body, "utf-8")  # payloads are not looked at yet
+            read = self._read(body)
         except (ValueError, RecursionError) as error:
-            raise DecodeError(f"not an envelope: {error} (in `id` or `metadata`)") from error
-        before = fields.get("before")
-        return RawEnvelope(
-            id=envelope_id,
-            data=fields["data"],
-            before=None if before is None or bytes(before) == b"null" else before,
-            docket=_docket(headers, metadata or {}),
-        )
+            fields = read_json_object(body)
+            if is_older_body(fields):
+                return read_older_body(fields, headers, stamp)
+            raise DecodeError(f"not an envelope: {error}") from error
+        if len(read.key) and len(read.target_subscriber):
+            fields = read_json_object(body)
+            if is_older_body(fields):
+                return read_older_body(fields, headers, stamp)
+        docket = _docket(headers, read.metadata or {})
+        return Envelope(read.id, read.data, docket, none_if(read.before, b"null"))
+
+
+def _written(docket: Docket, moment: datetime) -> str:
+    try:
+        return to_wire(moment)
+    except ValueError as error:
+        raise unwritable(docket, str(error)) from error
 
 
 def _docket(headers: Headers, metadata: dict[str, Any]) -> Docket:
@@ -142,26 +154,28 @@ def _docket(headers: Headers, metadata: dict[str, Any]) -> Docket:
 
 
 def _required(headers: Headers, name: str) -> str:
-    value = headers.get(name)
-    if value is None or value == "":
+    value = _optional(headers, name)
+    if not value:
         raise DecodeError(f"the header {name} is missing")
-    return str(value)
+    return value
 
 
 def _optional(headers: Headers, name: str) -> str | None:
     value = headers.get(name)
-    return None if value is None else str(value)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_ATTEMPTS:  # pyright: ignore[reportUnnecessaryIsInstance] - brokers
+        return str(value)
+    raise DecodeError(f"the header {name} must be text, it is of type {type(value).__name__}")
 
 
 def _attempts(headers: Headers) -> int:
     text = _required(headers, ATTEMPTS)
-    try:
+    if text.isascii() and text.isdigit() and 0 < len(text) <= 10:
         attempts = int(text)
-    except ValueError:
-        attempts = 0
-    if attempts < 1:
-        raise DecodeError(f"the header {ATTEMPTS} must be a number from 1 on, it is {text!r}")
-    return attempts
+        if 1 <= attempts <= MOST_ATTEMPTS:
+            return attempts
+    raise DecodeError(f"the header {ATTEMPTS} must be a number from 1 on, it is {text[:20]!r}")
 
 
 def _importance(headers: Headers) -> Importance:
@@ -169,7 +183,7 @@ def _importance(headers: Headers) -> Importance:
     for choice in get_args(Importance):
         if text == choice:
             return choice
-    raise DecodeError(f"the header {IMPORTANCE} is not an importance: {text!r}")
+    raise DecodeError(f"the header {IMPORTANCE} is not an importance: {text[:20]!r}")
 
 
 def _time(name: str, text: str) -> datetime:

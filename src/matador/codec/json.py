@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp
 from matador.codec.older import is_older_body, read_older_body
-from matador.codec.payload import PayloadFormat
-from matador.codec.wire import ReadEnvelope, WireDocket, WireEnvelope
-from matador.errors import DecodeError, InvalidEventError
-from matador.model.event import EventType
+from matador.codec.payload import PayloadCodec
+from matador.codec.plain import metadata_problem, unwritable
+from matador.codec.times import POINT, in_utc, to_milliseconds
+from matador.codec.wire import EnvelopeWithBefore
+from matador.errors import DecodeError
 from matador.model.message import Headers
 
 _NO_HEADERS: Headers = {}
-_WITH_MICROSECONDS = len(b'"2026-11-15T19:02:37.435123Z"')
+
+# Where the seconds of the two times end in a docket; the first is cut to milliseconds by then.
+_CREATED_AT = len('{"createdAt":"2026-11-15T19:02:37')
+_SCHEDULED_FOR = len('{"createdAt":"2026-11-15T19:02:37.435Z","scheduledFor":"2026-11-15T19:02:37')
 
 
-class JsonCodec:
+class JsonCodec(PayloadCodec):
     """Envelopes as JSON.
 
     Example:
@@ -29,76 +33,86 @@ class JsonCodec:
         >>> app = Matador("memory://", schema=schema, codec=JsonCodec())
     """
 
-    __slots__ = ("_encode", "_payloads", "_read")
+    __slots__ = ("_encode", "_read", "_read_with_before")
 
     content_type = "application/json"
 
     def __init__(self) -> None:
+        super().__init__("json")
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-        self._read = msgspec.json.Decoder(ReadEnvelope).decode
-        self._payloads = PayloadFormat("json")
+        self._read = msgspec.json.Decoder(RawEnvelope).decode
+        self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
 
     def __repr__(self) -> str:
         return "JsonCodec()"
 
-    def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``."""
-        return self._payloads.encode(event, payload)
-
-    def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """See ``Codec``."""
-        return self._payloads.decode(event, raw)
-
     def encode(self, envelope: RawEnvelope) -> Encoded:
         """See ``Codec``."""
         docket = envelope.docket
-        scheduled = docket.scheduled_for
-        wire = WireEnvelope(
-            envelope.id,
-            envelope.data,
-            WireDocket(
-                docket.event_key,
-                docket.target_subscriber,
-                docket.attempts,
-                self._time(docket.created_at),
-                docket.importance,
-                docket.event_description,
-                docket.original_queue,
-                None if scheduled is None else self._time(scheduled),
-                docket.first_error,
-                docket.last_error,
-                docket.correlation_id,
-                docket.metadata or None,
-            ),
-            envelope.before,
-        )
+        metadata = docket.metadata
+        encode = self._encode
+        # Put together by hand, as a time with milliseconds is not one that msgspec writes.
         try:
-            return Encoded(self._encode(wire), _NO_HEADERS)
+            text = encode(docket)
+            if (
+                envelope.before is None
+                and docket.scheduled_for is None
+                and docket.created_at.tzinfo is UTC
+                and text[_CREATED_AT] == POINT
+            ):  # nearly every message: all in one go
+                body = b"".join(
+                    (
+                        b'{"id":',
+                        encode(envelope.id),
+                        b',"data":',
+                        envelope.data,
+                        b',"docket":',
+                        text[: _CREATED_AT + 4],
+                        text[_CREATED_AT + 7 :],
+                        b"}",
+                    )
+                )
+            else:
+                body = self._encode_slowly(envelope)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidEventError(
-                f"event {docket.event_key!r}: the metadata cannot be written as JSON: {error}"
-            ) from error
+            # UnicodeEncodeError and msgspec's own errors are ValueErrors.
+            raise unwritable(docket, str(error)) from error
+        if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
+            raise unwritable(docket, problem)
+        return Encoded(body, _NO_HEADERS)
+
+    def _encode_slowly(self, envelope: RawEnvelope) -> bytes:
+        docket = envelope.docket
+        scheduled = docket.scheduled_for
+        docket = msgspec.structs.replace(
+            docket,
+            created_at=in_utc(docket.created_at),
+            scheduled_for=None if scheduled is None else in_utc(scheduled),
+        )
+        text = to_milliseconds(self._encode(docket), _CREATED_AT)
+        if scheduled is not None:
+            text = to_milliseconds(text, _SCHEDULED_FOR)
+        start = b'{"id":', self._encode(envelope.id), b',"data":', envelope.data
+        before = () if envelope.before is None else (b',"before":', envelope.before)
+        return b"".join((*start, *before, b',"docket":', text, b"}"))
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         """See ``Codec``. Reads the older body too."""
         try:
-            return self._read(body).as_envelope(b"null")
-        except (ValueError, RecursionError) as error:
-            return self._read_otherwise(body, headers, stamp, error)
+            if not body.isascii():
+                str(body, "utf-8")  # payloads are not looked at yet
+            return self._read(body)
+        except (ValueError, RecursionError):
+            return self._read_otherwise(body, headers, stamp)
 
-    def _read_otherwise(
-        self, body: bytes, headers: Headers, stamp: Stamp, error: Exception
-    ) -> RawEnvelope:
+    def _read_otherwise(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         fields = read_json_object(body)
         if is_older_body(fields):
             return read_older_body(fields, headers, stamp)
-        raise DecodeError(f"not an envelope: {error}") from error
-
-    def _time(self, moment: datetime) -> msgspec.Raw:
-        text = self._encode(moment if moment.tzinfo is UTC else moment.astimezone(UTC))
-        if len(text) == _WITH_MICROSECONDS:  # cut to milliseconds, as every reader expects
-            return msgspec.Raw(text[:24] + b'Z"')
-        return msgspec.Raw(text[:20] + b'.000Z"')
+        try:
+            return self._read_with_before(body).as_envelope(b"null")
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(f"not an envelope: {error}") from error
 
 
 def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:
@@ -110,11 +124,13 @@ def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:
     if not body:
         raise DecodeError("the body is empty")
     try:
+        if not body.isascii():
+            str(body, "utf-8")
         return _OBJECT.decode(body)
     except RecursionError as error:
         raise DecodeError("the body is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise DecodeError(f"the body is not UTF-8: {error}") from error
+        raise DecodeError(f"the body is not UTF-8: {error}{_looks_like(body)}") from error
     except msgspec.ValidationError as error:
         raise DecodeError(f"the body is not a JSON object: {error}") from error
     except ValueError as error:
@@ -125,23 +141,27 @@ def find_duplicate_key(body: bytes) -> str | None:
     """The first key that one JSON object of the body has twice, or None.
 
     Parsers keep one of the two and drop the other in silence, so such a body is ambiguous. A body
-    that reads and writes back to the same length has no duplicates; only others are searched.
+    that reads and writes back to the same bytes has no duplicates; only others are searched. What
+    is not JSON, or nested too deeply to be read, has none: it is refused elsewhere.
     """
     try:
-        if len(_ENCODER.encode(_ANY.decode(body))) == len(body):
+        if _ENCODER.encode(_ANY.decode(body)) == body:
             return None
-        found: list[str] = []
-
-        def note(pairs: list[tuple[str, Any]]) -> None:
-            seen: set[str] = set()
-            for key, _ in pairs:
-                if key in seen:
-                    found.append(key)
-                seen.add(key)
-
-        json.loads(body, object_pairs_hook=note)
     except (ValueError, RecursionError):
-        return None  # not JSON at all: that is found elsewhere
+        pass  # it may hold numbers that only a payload's type can read
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    try:
+        json.loads(str(body, "utf-8"), object_pairs_hook=note, parse_int=len, parse_float=len)
+    except (ValueError, RecursionError):
+        return None
     return found[0] if found else None
 
 

@@ -8,18 +8,42 @@ from typing import Any
 import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp
-from matador.codec.payload import PayloadFormat
+from matador.codec.payload import PayloadCodec
+from matador.codec.plain import metadata_problem, unwritable
 from matador.codec.times import to_wire
-from matador.codec.wire import ReadEnvelope, WireDocket, WireEnvelope
-from matador.errors import DecodeError, InvalidEventError
-from matador.model.event import EventType
+from matador.codec.wire import EnvelopeWithBefore
+from matador.errors import DecodeError
 from matador.model.message import Headers
 
 _HEADERS: Headers = {}
 _NIL = b"\xc0"
 
 
-class MessagePackCodec:
+class _Docket(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A docket as it is written: its times as text, as in JSON, and not as MessagePack has them."""
+
+    created_at: str
+    event_key: str
+    target_subscriber: str
+    attempts: int
+    importance: str
+    event_description: str | None = None
+    original_queue: str | None = None
+    first_error: str | None = None
+    last_error: str | None = None
+    correlation_id: str | None = None
+    metadata: dict[str, Any] = {}
+    scheduled_for: str | None = None
+
+
+class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    data: msgspec.Raw
+    docket: _Docket
+    before: msgspec.Raw | None = None
+
+
+class MessagePackCodec(PayloadCodec):
     """Envelopes as MessagePack, with the same fields as in JSON.
 
     Example:
@@ -27,62 +51,63 @@ class MessagePackCodec:
         >>> app = Matador("sqlite:///shop.db", schema=schema, codec=MessagePackCodec())
     """
 
-    __slots__ = ("_encode", "_payloads", "_read")
+    __slots__ = ("_encode", "_read", "_read_with_before")
 
     content_type = "application/msgpack"
 
     def __init__(self) -> None:
+        super().__init__("msgpack")
         self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-        self._read = msgspec.msgpack.Decoder(ReadEnvelope).decode
-        self._payloads = PayloadFormat("msgpack")
+        self._read = msgspec.msgpack.Decoder(RawEnvelope).decode
+        self._read_with_before = msgspec.msgpack.Decoder(EnvelopeWithBefore).decode
 
     def __repr__(self) -> str:
         return "MessagePackCodec()"
 
-    def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """See ``Codec``."""
-        return self._payloads.encode(event, payload)
-
-    def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """See ``Codec``."""
-        return self._payloads.decode(event, raw)
-
     def encode(self, envelope: RawEnvelope) -> Encoded:
         """See ``Codec``."""
         docket = envelope.docket
+        metadata = docket.metadata
         scheduled = docket.scheduled_for
-        wire = WireEnvelope(
-            envelope.id,
-            envelope.data,
-            WireDocket(
-                docket.event_key,
-                docket.target_subscriber,
-                docket.attempts,
-                msgspec.Raw(self._encode(to_wire(docket.created_at))),
-                docket.importance,
-                docket.event_description,
-                docket.original_queue,
-                None if scheduled is None else msgspec.Raw(self._encode(to_wire(scheduled))),
-                docket.first_error,
-                docket.last_error,
-                docket.correlation_id,
-                docket.metadata or None,
-            ),
-            envelope.before,
-        )
         try:
-            return Encoded(self._encode(wire), _HEADERS)
+            wire = _Envelope(
+                envelope.id,
+                envelope.data,
+                _Docket(
+                    to_wire(docket.created_at),
+                    docket.event_key,
+                    docket.target_subscriber,
+                    docket.attempts,
+                    docket.importance,
+                    docket.event_description,
+                    docket.original_queue,
+                    docket.first_error,
+                    docket.last_error,
+                    docket.correlation_id,
+                    metadata,
+                    None if scheduled is None else to_wire(scheduled),
+                ),
+                envelope.before,
+            )
+            body = self._encode(wire)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidEventError(
-                f"event {docket.event_key!r}: the metadata cannot be written: {error}"
-            ) from error
+            raise unwritable(docket, str(error)) from error
+        if metadata and (problem := metadata_problem(metadata, nested=False)) is not None:
+            raise unwritable(docket, problem)
+        return Encoded(body, _HEADERS)
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         """See ``Codec``."""
         if not body:
             raise DecodeError("the body is empty")
         try:
-            return self._read(body).as_envelope(_NIL)
+            return self._read(body)
+        except (ValueError, RecursionError):
+            return self._read_otherwise(body)
+
+    def _read_otherwise(self, body: bytes) -> RawEnvelope:
+        try:
+            return self._read_with_before(body).as_envelope(_NIL)
         except (ValueError, RecursionError) as error:
             hint = "; it looks like JSON: use JsonCodec" if body[:1] in b"{[" else ""
             raise DecodeError(f"not an envelope in MessagePack: {error}{hint}") from error

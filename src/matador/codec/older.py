@@ -7,14 +7,15 @@ options: {delayMs}?, targetSubscriber}``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from matador.codec.base import RawEnvelope, Stamp
+from matador.codec.wire import none_if
 from matador.errors import DecodeError
-from matador.model.envelope import Docket, Importance
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
 from matador.model.message import Headers
 
 
@@ -53,31 +54,30 @@ def read_older_body(
         metadata = _mapping(fields.get("metadata"))
         options = _OPTIONS.decode(fields.get("options", _NULL))
         importance = _importance(headers)
-    except (ValueError, RecursionError) as error:
+        now = stamp.now()
+        scheduled = _later(now, options)
+        event_id = _text(universal.pop("event_id", None), "universal.event_id")
+        correlation = _text(universal.pop("correlation_id", None), "universal.correlation_id")
+    except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"an older body with a wrong field: {error}") from error
-    now = stamp.now()
-    event_id = universal.pop("event_id", None)
     user_id = universal.pop("user_id", None)
-    correlation = universal.pop("correlation_id", None)
     if user_id is not None:
         metadata["user_id"] = user_id
     metadata.update(universal)
-    before = fields.get("before")
-    delay = options.delay_ms if options else None
-    return RawEnvelope(
-        id=_text(headers.get("x-event-id")) or _text(event_id) or stamp.new_id(),
+    return Envelope(
+        id=_header(headers, "x-event-id") or event_id or stamp.new_id(),
         data=fields["data"],
-        before=None if before is None or bytes(before) == b"null" else before,
+        before=none_if(fields.get("before"), b"null"),
         docket=Docket(
             event_key=key,
             target_subscriber=target,
             created_at=now,
             attempts=_attempts(headers),
             importance=importance,
-            scheduled_for=None if delay is None else now + timedelta(milliseconds=delay),
-            correlation_id=_text(headers.get("x-matador-correlation-id"))
-            or _text(headers.get("x-correlation-id"))
-            or _text(correlation),
+            scheduled_for=scheduled,
+            correlation_id=_header(headers, "x-matador-correlation-id")
+            or _header(headers, "x-correlation-id")
+            or correlation,
             metadata=metadata,
         ),
     )
@@ -95,14 +95,29 @@ def _is_string(raw: msgspec.Raw | None) -> bool:
     return raw is not None and bytes(raw).startswith(b'"')
 
 
-def _text(value: object) -> str | None:
+def _text(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"`{where}` is neither text nor a number")
+
+
+def _later(now: datetime, options: _Options | None) -> datetime | None:
+    if options is None or options.delay_ms is None:
+        return None
+    return now + timedelta(milliseconds=options.delay_ms)
+
+
+def _header(headers: Headers, name: str) -> str | None:
+    value = headers.get(name)
     return None if value is None or value == "" else str(value)
 
 
 def _attempts(headers: Headers) -> int:
     try:
-        return max(1, int(headers.get("x-matador-attempts", 1)))
-    except ValueError:
+        return min(max(1, int(headers.get("x-matador-attempts", 1))), MOST_ATTEMPTS)
+    except (TypeError, ValueError):
         return 1
 
 

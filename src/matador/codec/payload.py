@@ -7,89 +7,143 @@ bring their own validator, which is used without importing pydantic here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from matador.codec.plain import has_room_for_null, not_finite, not_finite_in
 from matador.errors import InvalidEventError
 from matador.model.event import EventType
 
 Format: TypeAlias = Literal["json", "msgpack"]
 
 
-class PayloadFormat:
-    """Encodes and decodes payloads in one format; makes what it needs for a type once."""
+def _nothing(payload: Any) -> None:
+    """Nothing of a payload is lost in MessagePack."""
 
-    __slots__ = ("_decoders", "_encode", "_format")
+
+class _Coder(NamedTuple):
+    """How payloads of one type are written and read.
+
+    ``lost`` says what of a payload cannot be written; ``loses``: reading it again may not show it.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[Any], Any]
+    loses: bool = False
+    lost: Callable[[Any], str | None] = _nothing
+
+
+class PayloadCodec:
+    """The half of a codec that has to do with payloads; makes what it needs for a type once."""
+
+    __slots__ = ("_coders", "_format")
 
     def __init__(self, format: Format) -> None:
         self._format: Format = format
-        self._encode: Callable[[Any], bytes] = (
-            msgspec.json.Encoder().encode if format == "json" else msgspec.msgpack.Encoder().encode
-        )
-        self._decoders: dict[type[Any], Callable[[Any], Any]] = {}
+        self._coders: dict[type[Any], _Coder] = {}
 
-    def encode(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """A payload, or plain data of its shape, as bytes, checked against the type.
-
-        Raises:
-            InvalidEventError: it does not fit; the field is named.
-        """
+    def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
+        """See ``Codec``. Takes a payload, or plain data of its shape."""
         try:
-            if hasattr(payload, "__pydantic_serializer__"):
-                encoded = self._encode_pydantic(payload)
-            else:
-                encoded = self._encode(payload)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            # UnicodeEncodeError and msgspec's own errors are ValueErrors.
-            raise InvalidEventError(f"event {event.key!r}: {error}") from error
-        raw = msgspec.Raw(encoded)
-        self.decode(event, raw)  # the sender learns of a wrong field, not the worker hours later
-        return raw
-
-    def decode(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """Bytes as a payload of the event's type.
-
-        Raises:
-            InvalidEventError: they do not fit; the field is named.
-        """
-        decoder = self._decoders.get(event.payload)
-        if decoder is None:
-            decoder = self._decoders[event.payload] = self._decoder(event)
+            encode, decode, loses, lost = self._coders[event.payload]
+        except KeyError:
+            encode, decode, loses, lost = self._coder(event)
         try:
-            return decoder(raw)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidEventError(f"event {event.key!r}: {_readable(error)}") from error
+            encoded = encode(payload)
+            decode(encoded)  # the sender learns of a wrong field, not the worker hours later
+        except Exception as error:  # noqa: BLE001 - see decode_payload
+            raise _invalid(event, error, lost(payload)) from _cause(error)
+        if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
+            raise InvalidEventError(f"event {event.key!r}: {what}")
+        return msgspec.Raw(encoded)
 
-    def _encode_pydantic(self, payload: Any) -> bytes:
-        serializer = payload.__pydantic_serializer__
-        if self._format == "json":
-            return serializer.to_json(payload, by_alias=True)
-        return self._encode(serializer.to_python(payload, mode="json", by_alias=True))
+    def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
+        """See ``Codec``."""
+        coder = self._coders.get(event.payload) or self._coder(event)
+        try:
+            return coder.decode(raw)
+        except Exception as error:  # noqa: BLE001 - the user's own validators may raise anything
+            raise _invalid(event, error) from _cause(error)
 
-    def _decoder(self, event: EventType) -> Callable[[Any], Any]:
+    def _coder(self, event: EventType) -> _Coder:
         payload = event.payload
-        validator = getattr(payload, "__pydantic_validator__", None)
-        if validator is not None:
-            if self._format == "json":
-                return lambda raw: validator.validate_json(bytes(raw))
-            return lambda raw: validator.validate_python(msgspec.msgpack.decode(raw))
         try:
-            if self._format == "json":
-                return msgspec.json.Decoder(payload).decode
-            return msgspec.msgpack.Decoder(payload).decode
+            if hasattr(payload, "__pydantic_validator__"):
+                coder = _pydantic_coder(payload, self._format)
+            elif self._format == "json":
+                encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(payload).decode
+                coder = _Coder(encode, decode, has_room_for_null(payload), not_finite)
+            else:
+                encode = msgspec.msgpack.Encoder().encode
+                coder = _Coder(encode, msgspec.msgpack.Decoder(payload).decode)
         except (TypeError, NameError) as error:
             raise InvalidEventError(
                 f"event {event.key!r}: {payload.__name__} cannot be used as a payload type: {error}"
             ) from error
+        self._coders[payload] = coder
+        return coder
+
+
+def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
+    validator: Any = model.__pydantic_validator__
+    # What does not fit is found by reading it again, so pydantic need not warn; and computed
+    # fields are left out, as they could not be read again.
+    options: dict[str, Any] = {"by_alias": True, "round_trip": True, "warnings": False}
+
+    def plain(payload: Any, mode: str) -> Any:
+        if not isinstance(payload, model):
+            return payload  # plain data of its shape
+        return payload.__pydantic_serializer__.to_python(payload, mode=mode, **options)
+
+    if format == "msgpack":
+        pack, unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+
+        def to_msgpack(payload: Any) -> bytes:
+            return pack(plain(payload, "json"))
+
+        def from_msgpack(raw: Any) -> Any:
+            return validator.validate_python(unpack(raw))
+
+        return _Coder(to_msgpack, from_msgpack)
+
+    write, check = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+
+    def to_json(payload: Any) -> bytes:
+        if not isinstance(payload, model):
+            return write(payload)
+        encoded = payload.__pydantic_serializer__.to_json(payload, **options)
+        if encoded.find(b"NaN") >= 0 or encoded.find(b"Infinity") >= 0:
+            check(encoded)  # pydantic can be told to write these, though they are not JSON
+        return encoded
+
+    def from_json(raw: Any) -> Any:
+        return validator.validate_json(bytes(raw))
+
+    def lost(payload: Any) -> str | None:
+        return not_finite_in(plain(payload, "python"))
+
+    as_strings = getattr(model, "model_config", {}).get("ser_json_inf_nan") == "strings"
+    return _Coder(to_json, from_json, not as_strings, lost)
+
+
+def _invalid(event: EventType, error: Exception, lost: str | None = None) -> InvalidEventError:
+    return InvalidEventError(f"event {event.key!r}: {lost or _readable(error)}")
+
+
+def _cause(error: Exception) -> Exception | None:
+    """None for pydantic's errors: their text repeats values, which may be secret, in every log."""
+    return None if callable(getattr(error, "errors", None)) else error
 
 
 def _readable(error: Exception) -> str:
-    """A validation error in a line that names the field. Values are left out: they may be secret."""
+    """An error in a line that names the field. pydantic's values are left out: maybe secrets."""
     errors = getattr(error, "errors", None)
-    if not callable(errors):  # msgspec's: "Expected `int`, got `str` - at `$.amount`"
-        return str(error)
-    found: Any = errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(
-        f"{one['msg']} - at `$.{'.'.join(str(step) for step in one['loc'])}`" for one in found
-    )
+    if callable(errors):
+        found: Any = errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(
+            f"{one['msg']} - at `$.{'.'.join(str(step) for step in one['loc'])}`" for one in found
+        )
+    if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
+        return str(error)  # msgspec's: "Expected `int`, got `str` - at `$.amount`"
+    return f"{type(error).__name__}: {error}"

@@ -19,11 +19,15 @@ Importance: TypeAlias = Literal["can-ignore", "should-investigate", "must-invest
 Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """A point in time, with its time zone."""
 
+MOST_ATTEMPTS = 2**31 - 1
+"""More than that many are not believed: every format and every broker can carry this number."""
 
-class Docket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+
+class Docket(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What is known of a message besides its payload: where it goes, how often it was tried, why.
 
-    ``matador.testing.make_envelope`` makes one for tests.
+    ``matador.testing.make_envelope`` makes one for tests. The times come first: ``JsonCodec``
+    counts on it.
 
     Example:
         >>> from datetime import datetime, timezone
@@ -33,14 +37,14 @@ class Docket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         1
     """
 
+    created_at: Instant
+    scheduled_for: Instant | None = None
     event_key: str
     target_subscriber: str
-    created_at: Instant
-    attempts: Annotated[int, msgspec.Meta(ge=1)]
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_ATTEMPTS)]
     importance: Importance
     event_description: str | None = None
     original_queue: str | None = None
-    scheduled_for: Instant | None = None
     first_error: str | None = None
     last_error: str | None = None
     correlation_id: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
@@ -28,7 +29,9 @@ def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise ConfigurationError(f"{what} must be seconds or a timedelta, got {value!r}")
-    if not (minimum <= number < float("inf")):
+    if not math.isfinite(number):
+        raise ConfigurationError(f"{what} must be a finite number of seconds, got {value!r}")
+    if number < minimum:
         raise ConfigurationError(f"{what} must be at least {minimum:g} seconds, got {value!r}")
     return float(number)
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from matador.errors import (
+    ConfigurationError,
     EventNotRegisteredError,
     InvalidSchemaError,
     SubscriberIsStubError,
     SubscriberNotRegisteredError,
 )
-from matador.model.event import EventType, event_type_of
+from matador.model.event import EventType, event_type_of, is_event
 from matador.model.options import suggestion
 from matador.model.subscriber import AnySubscriber, Subscriber, SubscriberStub
 from matador.model.topology import Topology
@@ -37,7 +38,7 @@ class Schema:
 
     def __init__(self, events: Mapping[type[Any], Sequence[AnySubscriber]] | None = None) -> None:
         self._entries: tuple[tuple[EventType, tuple[AnySubscriber, ...]], ...] = tuple(
-            (event_type_of(payload), _subscribers(payload, given))
+            (event_type_of(payload), _subscribers(payload.__name__, given))
             for payload, given in (events or {}).items()
         )
         self._index()
@@ -57,14 +58,18 @@ class Schema:
                 [f"event key {added.key!r} is registered already (override=True replaces it)"]
             )
         kept = tuple(entry for entry in self._entries if entry[0].key != added.key)
-        return self._made((*kept, (added, _subscribers(payload, subscribers))))
+        return self._made((*kept, (added, _subscribers(payload.__name__, subscribers))))
 
     def with_plugin(self, plugin: AnySubscriber, *, exclude: Iterable[EventRef] = ()) -> Schema:
         """A schema with one more subscriber on every event but those excluded.
 
         Raises:
             EventNotRegisteredError: an excluded event is not in the schema.
+            InvalidSchemaError: the plugin is not a subscriber.
         """
+        if isinstance(exclude, str | type | EventType):
+            raise ConfigurationError(f"with_plugin: exclude must be a list; write [{exclude!r}]")
+        _subscribers("with_plugin", [plugin])
         left_out = {self.event(event).key for event in exclude}
         return self._made(
             tuple(
@@ -92,6 +97,8 @@ class Schema:
 
     def find(self, event: EventRef) -> EventType | None:
         """The event type by payload class, key or alias, or None."""
+        if isinstance(event, type) and not is_event(event):
+            return None
         entry = self._by_key.get(_key(event))
         return entry[0] if entry else None
 
@@ -100,6 +107,7 @@ class Schema:
 
         Raises:
             EventNotRegisteredError: there is none; the message suggests a close one.
+            InvalidEventError: a class that is not an event at all.
         """
         found = self.find(event)
         if found is None:
@@ -194,16 +202,14 @@ def _key(event: EventRef) -> str:
     return event.key if isinstance(event, EventType) else event_type_of(event).key
 
 
-def _subscribers(payload: type[Any], given: Sequence[AnySubscriber]) -> tuple[AnySubscriber, ...]:
+def _subscribers(where: str, given: Sequence[AnySubscriber]) -> tuple[AnySubscriber, ...]:
     if isinstance(given, Subscriber | SubscriberStub):
-        raise InvalidSchemaError(
-            [f"{payload.__name__}: subscribers must be a list; write [{given.name}]"]
-        )
+        raise InvalidSchemaError([f"{where}: subscribers must be a list; write [{given.name}]"])
     wrong = [one for one in given if not isinstance(one, Subscriber | SubscriberStub)]  # pyright: ignore[reportUnnecessaryIsInstance] - users
     if wrong:
         raise InvalidSchemaError(
             [
-                f"{payload.__name__}: {_name(one)} is not a subscriber; decorate it with "
+                f"{where}: {_name(one)} is not a subscriber; decorate it with "
                 "@subscriber(description='…')"
                 for one in wrong
             ]

@@ -5,6 +5,7 @@ Running a subscriber is the pipeline's job; here it is only described.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable
@@ -52,7 +53,9 @@ class SubscriberStub:
         enabled: Enabled | None = None,
         delivery: DeliveryMode | None = None,
     ) -> None:
+        _check_texts(name, description, queue)
         _check_choices(name, idempotent, importance, delivery)
+        _check_enabled(name, enabled)
         for attribute, value in (
             ("name", name),
             ("description", description),
@@ -84,11 +87,14 @@ class Subscriber(Generic[T]):
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        _check_texts(self.name, self.description, self.queue)
         _check_choices(self.name, self.idempotent, self.importance, self.delivery)
+        _check_enabled(self.name, self.enabled)
         if not callable(self.callback):
             raise ConfigurationError(
                 f"subscriber {self.name!r}: the callback must be callable, got {self.callback!r}"
             )
+        _check_no_generator(self.name, self.callback)
         object.__setattr__(self, "takes_context", _takes_context(self.name, self.callback))
         object.__setattr__(self, "is_async", _is_async(self.callback))
 
@@ -138,7 +144,7 @@ def subscriber(
     """
 
     def declare(function: Callable[..., Any]) -> Subscriber[Any]:
-        return Subscriber[Any](
+        return Subscriber(
             name=name if name is not None else _dashed(function),
             description=description,
             callback=function,
@@ -153,13 +159,39 @@ def subscriber(
 
 
 def _dashed(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__name__", type(function).__name__)
+    inner = _without_partial(function)
+    name = getattr(inner, "__name__", type(inner).__name__)
     return re.sub(r"_+", "-", name.strip("_"))
 
 
-def _check_choices(name: str, idempotent: object, importance: object, delivery: object) -> None:
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _check_texts(name: object, description: object, queue: object) -> None:
+    if not isinstance(name, str):
         raise ConfigurationError(f"a subscriber's name must be a string, got {name!r}")
+    if not isinstance(description, str):
+        raise ConfigurationError(
+            f"subscriber {name!r}: the description must be a string, got {description!r}"
+        )
+    if queue is not None and not isinstance(queue, str):
+        raise ConfigurationError(
+            f"subscriber {name!r}: queue must be the name of a queue, got {queue!r}"
+        )
+
+
+def _check_enabled(name: str, enabled: object) -> None:
+    if enabled is not None and not callable(enabled):
+        raise ConfigurationError(
+            f"subscriber {name!r}: enabled must be a function, got {enabled!r}; "
+            f"write enabled=lambda: {enabled!r}"
+        )
+
+
+def _check_choices(name: str, idempotent: object, importance: object, delivery: object) -> None:
     for option, value, choices in (
         ("idempotent", idempotent, get_args(Idempotency)),
         ("importance", importance, get_args(Importance)),
@@ -179,20 +211,29 @@ def _takes_context(name: str, callback: Callback) -> bool:
     except (TypeError, ValueError):  # a builtin without a signature: the envelope alone
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return True
     required = [p for p in positional if p.default is p.empty]
-    if not positional or len(required) > 2:
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    missed = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    if missed or len(required) > 2 or not (positional or any_number):
         raise ConfigurationError(
             f"subscriber {name!r}: the callback must take (envelope) or (envelope, ctx), "
             f"but its signature is {inspect.signature(callback)}"
         )
-    if len(required) == 2:
+    if len(required) == 2 or any_number:
         return True
-    return len(positional) == 2 and positional[1].name in ("ctx", "context")
+    return len(positional) >= 2 and positional[1].name in ("ctx", "context")
 
 
 def _is_async(callback: Callback) -> bool:
-    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
-        getattr(callback, "__call__", None)  # noqa: B004 - an object with an async __call__
+    function = _without_partial(callback)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
+
+
+def _check_no_generator(name: str, callback: Callback) -> None:
+    function = _without_partial(callback)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"subscriber {name!r}: the callback has a `yield`, so calling it would run nothing"
+        )

@@ -66,6 +66,8 @@ class WorkQueue:
         fallback: str | None = None,
     ) -> None:
         where = f"queue {name!r}"
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"a queue's name must be a string, got {name!r}")
         if concurrency is not None:
             whole_number(concurrency, f"{where}: concurrency", minimum=1)
         set_ = object.__setattr__
@@ -191,7 +193,7 @@ class Topology:
         retry: RetryQueues | None = None,
     ) -> None:
         given = [queues] if isinstance(queues, str) else list(queues)
-        made = tuple(WorkQueue(queue) if isinstance(queue, str) else queue for queue in given)
+        made = tuple(queue if isinstance(queue, WorkQueue) else WorkQueue(queue) for queue in given)
         problems = list(_problems(namespace, made))
         if problems:
             raise InvalidTopologyError(problems)
@@ -257,6 +259,7 @@ def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
         yield "there is no queue: give at least one"
     seen: set[str] = set()
     names = {queue.name for queue in queues}
+    managed = [queue.name for queue in queues if not queue.exact]
     for queue in queues:
         if queue.name in seen:
             yield f"queue {queue.name!r} is there twice"
@@ -275,6 +278,8 @@ def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
                 f"queue {queue.name!r}: its fallback {queue.fallback!r} is not a queue"
                 f"{suggestion(queue.fallback, names)}"
             )
+        if queue.exact and any(queue.name == f"{namespace}.{name}" for name in managed):
+            yield f"queue {queue.name!r}: that is the full name of another queue"
     yield from _circles({queue.name: queue.fallback for queue in queues})
 
 

@@ -116,9 +116,9 @@ class StandardRetryPolicy:
         max_deliveries: int = 5,
     ) -> None:
         where = "StandardRetryPolicy"
-        if not 0 <= jitter <= 1:
+        if not _is_number(jitter) or not 0 <= jitter <= 1:
             raise ConfigurationError(f"{where}: jitter must be from 0 to 1, got {jitter!r}")
-        if not 1 <= multiplier < float("inf"):
+        if not _is_number(multiplier) or not 1 <= multiplier < float("inf"):
             raise ConfigurationError(f"{where}: multiplier must be at least 1, got {multiplier!r}")
         set_ = object.__setattr__
         set_(self, "max_attempts", whole_number(max_attempts, f"{where}: max_attempts", minimum=1))
@@ -137,7 +137,7 @@ class StandardRetryPolicy:
         try:
             grown = self.base_delay * self.multiplier ** (attempt - 1)
         except OverflowError:
-            grown = self.max_delay
+            grown = self.max_delay if self.base_delay else 0.0
         return min(grown, self.max_delay) * (1.0 - self.jitter * random)
 
     def decide(self, context: RetryContext) -> Decision:
@@ -145,7 +145,9 @@ class StandardRetryPolicy:
         error = context.error
         attempts = context.envelope.docket.attempts
         most = self.max_attempts if context.max_attempts is None else context.max_attempts
-        deliveries = context.max_deliveries or self.max_deliveries
+        deliveries = (
+            self.max_deliveries if context.max_deliveries is None else context.max_deliveries
+        )
         if is_poisoned(context.receipt, deliveries):
             return SendToDeadLetters("undeliverable", poison_reason(context.receipt))
         if isinstance(error, EventAssertionError):
@@ -168,6 +170,10 @@ class StandardRetryPolicy:
         if context.delay is not None:
             return RetryLater(context.delay, reason)
         return RetryLater(self.delay(attempts, context.random), reason)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # -- facts shared with admission ------------------------------------------------------------------
