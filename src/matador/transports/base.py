@@ -155,7 +155,9 @@ class Transport(Protocol):
         the broker can, else the successor is confirmed first: never is neither there. A settlement
         whose delivery meanwhile belongs to another receiver is refused with ``LeaseLostError`` and
         changes nothing. A dead letter goes to ``{queue}.{kind}`` with its reason in the header
-        ``x-matador-dead-letter-reason``. Works for deliveries of a closed subscription.
+        ``x-matador-dead-letter-reason``. A successor for a queue that does not exist (dead letters
+        of a kind that is turned off, too) is refused with ``QueueNotFoundError``, and the delivery
+        stays. Works for deliveries of a closed subscription.
 
         Raises:
             NotConnectedError: not connected; nothing was settled.

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from matador.errors import QueueNotFoundError
 from matador.model.message import REASON_HEADER, DeadLetter, Delivery, Retry
 from matador.model.topology import DeadLetterKind, DeadLetterQueue, DeadLetters, WorkQueue
 from matador.testing.compliance.base import ComplianceBase
@@ -106,12 +107,15 @@ class DeadLetterCompliance(ComplianceBase):
         await wait_for(gone, timeout=self.patience, message="the dead letter to expire")
         await bench.drain(name, 0)
 
-    async def test_a_kind_that_is_off_is_not_kept(self) -> None:
+    async def test_a_dead_letter_with_nowhere_to_go_stays_in_hand(self) -> None:
+        # Whoever settles knows the topology, and completes what is not to be kept.
         bench = await self.open(dead_letters=DeadLetters(unhandled=False))
         delivery = await self._deliver(bench, "a")
-        await bench.settle(DeadLetter(delivery.receipt, "unhandled", "r"))
-        again = await self.reopen(bench)
-        await again.nothing_comes(await again.subscribe())
+        lost = DeadLetter(delivery.receipt, "unhandled", "r")
+        (outcome,) = await bench.transport.settle([lost])
+        assert isinstance(outcome, QueueNotFoundError)
+        await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
+        assert bodies(await bench.drain(bench.dead_letters(), 1)) == ["a"]
 
     async def _deliver(self, bench: Bench, body: str) -> Delivery:
         await bench.send(body)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from matador.errors import ConfigurationError
-from matador.model.message import Delivery, Receipt
+from matador.model.message import Delivery
 from matador.transports.memory.entry import Hold
 from matador.transports.memory.queue import MemoryQueue
+from matador.transports.memory.views import delivery_of
 
 TakeNext: TypeAlias = Callable[[MemoryQueue, int], list[Hold]]
 
@@ -21,7 +22,7 @@ class MemorySubscription:
         self,
         queue: MemoryQueue,
         take_next: TakeNext,
-        on_close: Callable[[MemorySubscription], None],
+        on_close: Callable[[MemorySubscription], object],
     ) -> None:
         self._queue = queue
         self._take_next = take_next
@@ -72,12 +73,3 @@ class MemorySubscription:
         self._on_close(self)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-
-
-def delivery_of(queue: str, hold: Hold) -> Delivery:
-    """What a receiver gets to see of a message it holds."""
-    entry = hold.entry
-    message = entry.message
-    count = entry.deliveries
-    receipt = Receipt(queue, hold, count, count > 1, message.priority, message.ordering_key)
-    return Delivery(message.body, message.headers, receipt)
