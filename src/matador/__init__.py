@@ -1,0 +1,90 @@
+"""Matador: events, jobs, RPC and pub/sub over the broker you already run, with no message lost.
+
+Example:
+    >>> from dataclasses import dataclass
+    >>> from matador import Envelope, Matador, Schema, event, subscriber
+    >>> @event("order.placed", description="A customer placed an order.")
+    ... @dataclass(frozen=True)
+    ... class OrderPlaced:
+    ...     order_id: str
+    >>> @subscriber(description="Email the receipt.", idempotent="yes")
+    ... async def email_receipt(envelope: Envelope[OrderPlaced]) -> None: ...
+    >>> app = Matador("sqlite:///shop.db", schema=Schema({OrderPlaced: [email_receipt]}),
+    ...               consume_from=["events"])
+"""
+
+from matador.codec import CompressedCodec, HeaderCodec, JsonCodec, MessagePackCodec
+from matador.errors import (
+    DontRetry,
+    DoRetry,
+    EventAssertionError,
+    MatadorError,
+    assert_event,
+)
+from matador.events.app import Matador
+from matador.events.lifecycle import Shutdown
+from matador.events.results import SendOptions, SendResult
+from matador.events.sync import SyncMatador
+from matador.model.capabilities import Capabilities
+from matador.model.envelope import Docket, Envelope
+from matador.model.event import EventType, event
+from matador.model.schema import Schema
+from matador.model.subscriber import Subscriber, SubscriberStub, subscriber
+from matador.model.topology import (
+    DeadLetterQueue,
+    DeadLetters,
+    RetryQueues,
+    Topology,
+    WorkQueue,
+)
+from matador.pipeline.checkpoints import (
+    CheckpointStore,
+    MemoryCheckpointStore,
+    NoCheckpointStore,
+)
+from matador.pipeline.context import Context, SyncContext
+from matador.pipeline.hooks import Hooks
+from matador.pipeline.sqlite_checkpoints import SqliteCheckpointStore
+from matador.policy.retry import RetryPolicy, StandardRetryPolicy
+
+__all__ = [
+    "Capabilities",
+    "CheckpointStore",
+    "CompressedCodec",
+    "Context",
+    "DeadLetterQueue",
+    "DeadLetters",
+    "DoRetry",
+    "Docket",
+    "DontRetry",
+    "Envelope",
+    "EventAssertionError",
+    "EventType",
+    "HeaderCodec",
+    "Hooks",
+    "JsonCodec",
+    "Matador",
+    "MatadorError",
+    "MemoryCheckpointStore",
+    "MessagePackCodec",
+    "NoCheckpointStore",
+    "RetryPolicy",
+    "RetryQueues",
+    "Schema",
+    "SendOptions",
+    "SendResult",
+    "Shutdown",
+    "SqliteCheckpointStore",
+    "StandardRetryPolicy",
+    "Subscriber",
+    "SubscriberStub",
+    "SyncContext",
+    "SyncMatador",
+    "Topology",
+    "WorkQueue",
+    "assert_event",
+    "event",
+    "subscriber",
+]
+
+__version__ = "0.1.0"

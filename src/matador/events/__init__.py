@@ -1,0 +1,1 @@
+"""Events: one event becomes one independent message per subscriber. The application object."""

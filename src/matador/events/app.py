@@ -1,0 +1,29 @@
+"""``Matador``: the application, and the two ways to use it besides ``async with``."""
+
+from __future__ import annotations
+
+from matador.events.application import Application
+from matador.events.run import run
+from matador.events.sync import SyncMatador
+
+
+class Matador(Application):
+    __doc__ = Application.__doc__
+
+    def run(self) -> None:
+        """Start, and block until SIGTERM or SIGINT; then shut down. A second signal forces it.
+
+        For worker processes. Example:
+            >>> if __name__ == "__main__":
+            ...     app.run()
+        """
+        run(self)
+
+    def sync(self) -> SyncMatador:
+        """The same application for code without an event loop; it runs one in a thread.
+
+        Example:
+            >>> with app.sync() as shop:
+            ...     shop.send(OrderPlaced(order_id="1", amount=5))
+        """
+        return SyncMatador(self)

@@ -1,0 +1,457 @@
+"""The application: what it sends, what it consumes, and its life between start and shutdown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from matador.codec.base import Codec
+from matador.codec.headers import HeaderCodec
+from matador.codec.json import JsonCodec
+from matador.errors import (
+    ConfigurationError,
+    InvalidEventError,
+    NotStartedError,
+    ShuttingDownError,
+)
+from matador.events.assembly import check_fit, make_worker
+from matador.events.dispatcher import Dispatcher
+from matador.events.fanout import FanOut, Order, UnsupportedDelays
+from matador.events.lifecycle import Lifecycle, Shutdown
+from matador.events.listener import TransportListener
+from matador.events.results import SendOptions, SendResult
+from matador.events.worker import EventWorker
+from matador.model.capabilities import DeliveryMode
+from matador.model.event import EventType, event_type_of
+from matador.model.message import TopologyNote
+from matador.model.options import Seconds, suggestion, whole_number
+from matador.model.schema import Schema
+from matador.model.topology import Topology
+from matador.pipeline.checkpoints import CheckpointStore, NoCheckpointStore
+from matador.pipeline.hooks import Hooks, HookSet
+from matador.pipeline.processor import MalformedStrategy
+from matador.pipeline.state import Activity, AppState
+from matador.policy.retry import RetryPolicy, StandardRetryPolicy
+from matador.transports.base import Transport
+from matador.transports.clock import Clock, SystemClock
+from matador.transports.urls import transport_from_url
+
+log = logging.getLogger("matador")
+
+DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024
+"""Bytes of the largest message, unless told otherwise: 1 MiB."""
+
+_MISSING: Any = object()
+
+
+class Application:
+    """An application: what it sends, what it consumes, and over which transport.
+
+    All methods belong to the event loop in which it was started; ``sync()`` gives the same to code
+    without one. An application can be started again after a shutdown.
+
+    Args:
+        transport: a URL such as ``sqlite:///shop.db``, or a transport object.
+        schema: events and their subscribers.
+        topology: queues; without one, namespace ``matador`` with one queue ``events``.
+        consume_from: queues to consume, by name; empty for an application that only sends.
+        codec: how envelopes become bytes; JSON by default, on AMQP with the docket in headers.
+        retry: the retry policy.
+        delivery: ``at-least-once`` (default) or ``at-most-once``; subscribers may differ.
+        shutdown: how long a graceful shutdown may take, as ``Shutdown`` or seconds.
+        checkpoints: where resumable subscribers keep their steps.
+        hooks: one hook object, or several.
+        malformed: what becomes of bytes that are not an envelope.
+        max_message_size: bytes; larger messages are refused at send, and not read.
+        unsupported_delays: what becomes of delays the transport cannot keep.
+        clock: where time and ids come from; tests pass their own.
+
+    Example:
+        >>> app = Matador("sqlite:///shop.db", schema=schema, consume_from=["events"])
+        >>> async with app:
+        ...     await app.send(OrderPlaced(order_id="1", amount=5))
+    """
+
+    def __init__(
+        self,
+        transport: str | Transport,
+        *,
+        schema: Schema,
+        topology: Topology | None = None,
+        consume_from: Iterable[str] = (),
+        codec: Codec | None = None,
+        retry: RetryPolicy | None = None,
+        delivery: DeliveryMode = "at-least-once",
+        shutdown: Shutdown | Seconds | None = None,
+        checkpoints: CheckpointStore | None = None,
+        hooks: Hooks | Sequence[Hooks] | None = None,
+        malformed: MalformedStrategy = "dead-letter",
+        max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE,
+        unsupported_delays: UnsupportedDelays = "error",
+        clock: Clock | None = None,
+    ) -> None:
+        _check_choice("delivery", delivery, ("at-least-once", "at-most-once"))
+        _check_choice("malformed", malformed, ("dead-letter", "reject", "ignore"))
+        _check_choice("unsupported_delays", unsupported_delays, ("error", "deliver-now"))
+        if not isinstance(schema, Schema):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"Matador: schema must be a Schema, got {schema!r}")
+        self._transport = transport_from_url(transport) if isinstance(transport, str) else transport
+        self._schema = schema
+        self._topology = topology or Topology("matador", queues=["events"])
+        self._consume_from = self._queue_names(consume_from)
+        self._codec: Codec | None = codec
+        self._retry: RetryPolicy = retry if retry is not None else StandardRetryPolicy()
+        self._delivery: DeliveryMode = delivery
+        self._shutdown = Shutdown.of(shutdown)
+        self._checkpoints: CheckpointStore = checkpoints or NoCheckpointStore()
+        self._hook_objects = _hook_objects(hooks)
+        self._malformed: MalformedStrategy = malformed
+        self._max_message_size = whole_number(
+            max_message_size, "Matador: max_message_size", minimum=1
+        )
+        self._unsupported_delays: UnsupportedDelays = unsupported_delays
+        self._clock: Clock = clock or SystemClock()
+        self._activity = Activity()
+        self._lifecycle = Lifecycle(self._activity, self._shutdown)
+        self._hooks = HookSet()
+        self._listener = TransportListener()
+        self._transport.observe(self._listener)
+        self._fan_out: FanOut | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._worker: EventWorker | None = None
+
+    def __repr__(self) -> str:
+        consuming = ", ".join(self._consume_from) or "nothing"
+        return f"<Matador on {self._transport!r}, consuming {consuming}, {self._lifecycle.status}>"
+
+    # -- what it is made of -----------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """Events and their subscribers."""
+        return self._schema
+
+    @property
+    def topology(self) -> Topology:
+        """The queues."""
+        return self._topology
+
+    @property
+    def transport(self) -> Transport:
+        """The broker."""
+        return self._transport
+
+    @property
+    def codec(self) -> Codec:
+        """How envelopes become bytes."""
+        if self._codec is not None:
+            return self._codec
+        headers = self._transport.capabilities.docket_in_headers
+        return HeaderCodec() if headers else JsonCodec()
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Where resumable subscribers keep their steps."""
+        return self._checkpoints
+
+    @property
+    def clock(self) -> Clock:
+        """Where time and ids come from."""
+        return self._clock
+
+    @property
+    def consume_from(self) -> tuple[str, ...]:
+        """The queues it consumes, by name."""
+        return self._consume_from
+
+    @property
+    def state(self) -> AppState:
+        """What is going on: idle or not, how many being processed, how many being sent.
+
+        Example:
+            >>> app.state.is_idle
+            True
+        """
+        return AppState(self._lifecycle.status, self._activity.processing, self._activity.enqueuing)
+
+    @property
+    def worker(self) -> EventWorker | None:
+        """The receiving half, while the application consumes."""
+        return self._worker
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    async def start(self) -> None:
+        """Check everything, connect, apply the topology, and consume. A second call does nothing.
+
+        Raises:
+            InvalidSchemaError: with every problem of the schema.
+            SubscriberIsStubError: a queue to be consumed receives messages for a stub.
+            UnsupportedError: the transport does not support a delivery mode that is asked for.
+            ConnectionFailedError: the broker cannot be reached.
+        """
+        await self._lifecycle.start(self._start)
+
+    async def stop_receiving(self) -> bool:
+        """Receive no more, but go on sending. False if it was not receiving."""
+        if self._worker is None or not self._lifecycle.begin_stop_receiving():
+            return False
+        await self._worker.stop_receiving()
+        self._lifecycle.receiving_stopped()
+        return True
+
+    async def wait_idle(self, timeout: Seconds | None = None) -> bool:
+        """Wait until nothing is being processed or sent. False if ``timeout`` passed first."""
+        return await self._activity.wait_idle(timeout)
+
+    async def shutdown(self, timeout: Seconds | None = None) -> None:
+        """Stop receiving, let running callbacks and sends finish, stop sending, disconnect.
+
+        After ``timeout`` seconds (default: that of ``shutdown=``, 30) it is forced: callbacks are
+        cancelled, their messages given back, and the log says what was abandoned. Idempotent;
+        concurrent calls wait for the same shutdown.
+        """
+        await self._lifecycle.shutdown(self, timeout)
+
+    async def force_shutdown(self) -> None:
+        """Shut down now, cutting short what runs. Also hurries a shutdown that is under way."""
+        self._lifecycle.hurry()
+        await self._lifecycle.shutdown(self, 0)
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        payload: Any,
+        data: Any = _MISSING,
+        /,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        delay: Seconds | None = None,
+        before: Any = None,
+        priority: int | None = None,
+        ordering_key: str | None = None,
+    ) -> SendResult:
+        """Send one event to every enabled subscriber; returns when each is stored, or has failed.
+
+        ``send(OrderPlaced("1", 5))`` and ``send(OrderPlaced, {"order_id": "1", "amount": 5})`` are
+        the same; the second is the way for a ``TypedDict``. An event without subscribers is sent
+        to nobody, which is no error.
+
+        Args:
+            metadata: for debugging; merged over universal and event metadata.
+            correlation_id: travels with every message and what their callbacks send.
+            delay: seconds until it may be handled.
+            before: the earlier state, of the payload's type, for change events.
+            priority: higher first, on queues that are declared with priorities.
+            ordering_key: messages with one key are handled in the order sent.
+
+        Raises:
+            NotStartedError, ShuttingDownError: not in a state to send.
+            InvalidEventError: the payload does not fit its type; the field is named.
+        """
+        options = SendOptions(
+            metadata=metadata,
+            correlation_id=correlation_id,
+            delay=delay,
+            before=before,
+            priority=priority,
+            ordering_key=ordering_key,
+        )
+        fan_out, dispatcher = self._sending()
+        event, value = self._resolve(payload, data)
+        self._activity.enqueuing += 1
+        try:
+            order = await fan_out.make(event, value, options, await self._universal())
+            return await dispatcher.send(order)
+        finally:
+            self._activity.finished_enqueuing()
+
+    async def send_many(
+        self, events: Iterable[Any | tuple[Any, SendOptions]], /
+    ) -> list[SendResult]:
+        """Send many events, in order, in few round trips: the fast path. A result for each.
+
+        Items are payloads, or pairs of a payload and its ``SendOptions``. All are checked before
+        any is sent.
+
+        Raises:
+            InvalidEventError: a payload does not fit its type; nothing was sent.
+
+        Example:
+            >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
+        """
+        fan_out, dispatcher = self._sending()
+        universal = await self._universal()
+        orders: list[Order] = []
+        plain = SendOptions()
+        for item in events:
+            payload, options = _item(item, plain)
+            event, value = self._resolve(payload, _MISSING)
+            orders.append(await fan_out.make(event, value, options, universal))
+        self._activity.enqueuing += len(orders)
+        try:
+            return await dispatcher.send_all(orders)
+        finally:
+            self._activity.finished_enqueuing(len(orders))
+
+    async def check_send(self, payload: Any, data: Any = _MISSING, /) -> EventType:
+        """Check that an event could be sent, and send nothing.
+
+        Raises:
+            InvalidEventError, EventNotRegisteredError: it could not.
+        """
+        event, value = self._resolve(payload, data)
+        self._schema.event(event)
+        self.codec.encode_payload(event, value)
+        return event
+
+    # -- operating --------------------------------------------------------------------------------
+
+    async def apply_topology(self) -> Sequence[TopologyNote]:
+        """Create the queues that are missing; what the transport could not honour."""
+        notes = await self._transport.apply_topology(self._topology)
+        for note in notes:
+            log.warning("topology: %s%s", f"{note.queue}: " if note.queue else "", note.text)
+        return notes
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _sending(self) -> tuple[FanOut, Dispatcher]:
+        if not self._lifecycle.may_send:
+            raise (NotStartedError if self._lifecycle.status == "new" else ShuttingDownError)
+        if self._fan_out is None or self._dispatcher is None:
+            raise NotStartedError
+        return self._fan_out, self._dispatcher
+
+    def _resolve(self, payload: Any, data: Any) -> tuple[EventType, Any]:
+        if data is not _MISSING:
+            if isinstance(payload, str):
+                return self._schema.event(payload), data
+            return event_type_of(payload), data
+        if isinstance(payload, type):
+            raise InvalidEventError(
+                f"{payload.__name__} is a class: send an instance of it, or its data as the second"
+            )
+        return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
+
+    async def _universal(self) -> dict[str, Any] | None:
+        load = self._hooks.load_universal_metadata
+        return None if load is None else await load()
+
+    def _queue_names(self, queues: Iterable[str]) -> tuple[str, ...]:
+        given = [queues] if isinstance(queues, str) else list(queues)
+        return tuple(dict.fromkeys(self._topology.queue(name).name for name in given))
+
+    async def _start(self) -> None:
+        check_fit(
+            self._schema,
+            self._topology,
+            self._transport,
+            consume_from=self._consume_from,
+            delivery=self._delivery,
+            checkpoints=self._checkpoints,
+        )
+        self._hooks = HookSet(self._hook_objects)
+        self._listener.hooks = self._hooks
+        await self._transport.connect()
+        try:
+            await self.apply_topology()
+            await self._checkpoints.open()
+            codec = self.codec
+            self._fan_out = FanOut(
+                schema=self._schema,
+                topology=self._topology,
+                codec=codec,
+                capabilities=self._transport.capabilities,
+                clock=self._clock,
+                max_message_size=self._max_message_size,
+                unsupported_delays=self._unsupported_delays,
+            )
+            self._dispatcher = Dispatcher(self._transport, self._hooks)
+            if self._consume_from:
+                self._worker = make_worker(
+                    transport=self._transport,
+                    schema=self._schema,
+                    topology=self._topology,
+                    codec=codec,
+                    retry=self._retry,
+                    hooks=self._hooks,
+                    checkpoints=self._checkpoints,
+                    sender=self,
+                    activity=self._activity,
+                    clock=self._clock,
+                    delivery=self._delivery,
+                    malformed=self._malformed,
+                    max_message_size=self._max_message_size,
+                )
+                await self._worker.start([self._topology.full_name(q) for q in self._consume_from])
+        except BaseException:
+            await self._close()
+            raise
+        if self._hooks.on_start is not None:
+            await self._hooks.on_start()
+
+    # -- called by the life cycle -----------------------------------------------------------------
+
+    async def finish_receiving(self) -> None:
+        """Wait for running callbacks and their settlements. Called by the shutdown."""
+        if self._worker is not None:
+            await self._worker.finish()
+
+    async def interrupt_receiving(self, grace: float) -> list[str]:
+        """Cut running callbacks short. Called by the shutdown."""
+        return [] if self._worker is None else await self._worker.interrupt(grace)
+
+    async def close(self) -> None:
+        """Release everything. Called by the shutdown, last."""
+        await self._close()
+        if self._hooks.on_stop is not None:
+            await self._hooks.on_stop()
+
+    async def _close(self) -> None:
+        worker, self._worker = self._worker, None
+        self._fan_out = None
+        self._dispatcher = None
+        if worker is not None:
+            await worker.close()
+        await self._checkpoints.close()
+        await self._transport.disconnect()
+        await self._listener.drain()
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        allowed = " or ".join(repr(choice) for choice in choices)
+        raise ConfigurationError(
+            f"Matador: {name} must be {allowed}, got {value!r}{suggestion(str(value), choices)}"
+        )
+
+
+def _hook_objects(hooks: Hooks | Sequence[Hooks] | None) -> tuple[Hooks, ...]:
+    if hooks is None:
+        return ()
+    return tuple(hooks) if isinstance(hooks, Sequence) else (hooks,)
+
+
+def _item(item: Any, plain: SendOptions) -> tuple[Any, SendOptions]:
+    match item:
+        case (payload, SendOptions() as options):
+            return payload, options
+        case _:
+            return item, plain

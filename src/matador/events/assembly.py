@@ -1,0 +1,156 @@
+"""Puts the receiving half of an application together, and checks beforehand that all fits."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from matador.codec.base import Codec
+from matador.errors import SubscriberIsStubError, UnsupportedError
+from matador.events.worker import EventWorker
+from matador.model.capabilities import DeliveryMode
+from matador.model.schema import Schema
+from matador.model.subscriber import SubscriberStub
+from matador.model.topology import Topology
+from matador.pipeline.checkpoints import CheckpointStore
+from matador.pipeline.context import EventSender
+from matador.pipeline.hooks import HookSet
+from matador.pipeline.leases import LeaseKeeper
+from matador.pipeline.processor import MalformedStrategy, Processor
+from matador.pipeline.resolver import Resolver
+from matador.pipeline.runner import Runner
+from matador.pipeline.settler import Settler
+from matador.pipeline.state import Activity
+from matador.policy.retry import RetryPolicy
+from matador.transports.base import Leasing, Transport
+from matador.transports.clock import Clock
+
+log = logging.getLogger("matador")
+
+_MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
+
+
+def make_worker(
+    *,
+    transport: Transport,
+    schema: Schema,
+    topology: Topology,
+    codec: Codec,
+    retry: RetryPolicy,
+    hooks: HookSet,
+    checkpoints: CheckpointStore,
+    sender: EventSender,
+    activity: Activity,
+    clock: Clock,
+    delivery: DeliveryMode,
+    malformed: MalformedStrategy,
+    max_message_size: int,
+) -> EventWorker:
+    """The parts of a worker, each given what it needs and no more."""
+    lease = transport.capabilities.lease
+    leases = (
+        LeaseKeeper(transport, lease)
+        if lease is not None and isinstance(transport, Leasing)
+        else None
+    )
+    settler = Settler(transport, activity, leases)
+    threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="matador-callback")
+    resolver = Resolver(
+        codec=codec,
+        retry=retry,
+        hooks=hooks,
+        topology=topology,
+        clock=clock,
+        random=random.random,
+    )
+    runner = Runner(
+        hooks=hooks,
+        sender=sender,
+        leases=leases,
+        threads=threads,
+        transport_name=transport.name,
+        timeouts={topology.full_name(q.name): q.consumer_timeout for q in topology.queues},
+    )
+    processor = Processor(
+        schema=schema,
+        codec=codec,
+        hooks=hooks,
+        checkpoints=checkpoints,
+        clock=clock,
+        resolver=resolver,
+        runner=runner,
+        settler=settler,
+        transport_name=transport.name,
+        delivery=delivery,
+        malformed=malformed,
+        max_message_size=max_message_size,
+    )
+    return EventWorker(
+        transport=transport,
+        topology=topology,
+        hooks=hooks,
+        processor=processor,
+        settler=settler,
+        leases=leases,
+        threads=threads,
+        activity=activity,
+        clock=clock,
+    )
+
+
+def check_fit(
+    schema: Schema,
+    topology: Topology,
+    transport: Transport,
+    *,
+    consume_from: Sequence[str],
+    delivery: DeliveryMode,
+    checkpoints: CheckpointStore,
+) -> None:
+    """Check that schema, topology and transport go together.
+
+    Raises:
+        InvalidSchemaError: with every problem of the schema.
+        SubscriberIsStubError: a queue to be consumed receives messages for a stub.
+        UnsupportedError: a delivery mode the transport does not support.
+    """
+    schema.check(topology)
+    for warning in schema.warnings():
+        log.warning("schema: %s", warning)
+    _check_stubs(schema, topology, consume_from)
+    _check_delivery_modes(schema, transport, delivery)
+    if not checkpoints.persistent and any(
+        one.idempotent == "resumable" for _, subscribers in schema for one in subscribers
+    ):
+        log.warning(
+            "there are resumable subscribers, but no checkpoint store: every attempt starts from "
+            "the beginning; pass checkpoints=SqliteCheckpointStore(...) or another one"
+        )
+
+
+def _check_stubs(schema: Schema, topology: Topology, consume_from: Sequence[str]) -> None:
+    for event, subscribers in schema:
+        for one in subscribers:
+            queue = topology.queue(one.queue).name if one.queue else topology.default_queue.name
+            if isinstance(one, SubscriberStub) and queue in consume_from:
+                raise SubscriberIsStubError(
+                    f"subscriber {one.name!r} of {event.key!r} is a stub, but its messages go to "
+                    f"{queue!r}, which this application consumes"
+                )
+
+
+def _check_delivery_modes(schema: Schema, transport: Transport, delivery: DeliveryMode) -> None:
+    supported = transport.capabilities.delivery_modes
+    wanted = {"the application": delivery}
+    for event, subscribers in schema:
+        for one in subscribers:
+            if one.delivery is not None:
+                wanted[f"subscriber {one.name!r} of {event.key!r}"] = one.delivery
+    for who, mode in wanted.items():
+        if mode not in supported:
+            raise UnsupportedError(
+                f"{who} asks for {mode} delivery, which {transport.name} does not support; "
+                f"it supports {', '.join(sorted(supported))}"
+            )

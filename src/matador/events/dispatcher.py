@@ -1,0 +1,133 @@
+"""Hands messages to the transport, tries fall-back queues, and tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+
+import msgspec
+
+from matador.errors import MatadorError, SendFailedError
+from matador.events.fanout import Order, Outgoing
+from matador.events.results import SendResult, Sent
+from matador.model.message import Message
+from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
+from matador.transports.base import Transport
+from matador.transports.coalescer import Coalescer
+
+log = logging.getLogger("matador.send")
+
+_CHUNK = 500
+
+
+class Dispatcher:
+    """Sends orders. Single events that are sent together travel together."""
+
+    def __init__(self, transport: Transport, hooks: HookSet) -> None:
+        self._transport = transport
+        self._hooks = hooks
+        self._coalescer: Coalescer[Message, MatadorError | None] = Coalescer(transport.send)
+
+    async def send(self, order: Order) -> SendResult:
+        """Send the messages of one event; each awaits its own confirmation."""
+        waiting: list[tuple[Outgoing, Awaitable[MatadorError | None]]] = [
+            (one, self._coalescer.submit(one.message))
+            for one in order.outgoing
+            if one.message is not None
+        ]
+        for one, outcome in waiting:
+            one.error = await _outcome(outcome)
+        return await self._report(order)
+
+    async def send_all(self, orders: Sequence[Order]) -> list[SendResult]:
+        """Send many events, in order, in as few round trips as there can be."""
+        ready = [one for order in orders for one in order.outgoing if one.message is not None]
+        for start in range(0, len(ready), _CHUNK):
+            chunk = ready[start : start + _CHUNK]
+            messages = [one.message for one in chunk if one.message is not None]
+            for one, error in zip(chunk, await self._send_chunk(messages), strict=True):
+                one.error = error
+        return [await self._report(order) for order in orders]
+
+    async def drain(self) -> None:
+        """Wait until all that was handed over has its outcome."""
+        await self._coalescer.drain()
+
+    async def _send_chunk(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        try:
+            return await self._transport.send(messages)
+        except MatadorError as error:
+            return [error] * len(messages)
+
+    async def _report(self, order: Order) -> SendResult:
+        hooks = self._hooks
+        sent: list[Sent] = []
+        errors: list[SendFailedError] = []
+        for one in order.outgoing:
+            subscriber = one.target.subscriber.name
+            queue = one.target.names[0]
+            if one.error is not None and one.message is not None and len(one.target.names) > 1:
+                queue = await self._fall_back(one)
+            if one.error is not None:
+                errors.append(await self._failed(order, one, queue))
+                continue
+            sent.append(Sent(subscriber, queue, one.envelope.id))
+            for text in one.warnings:
+                await self._warn(one, queue, text)
+            if hooks.on_enqueue_success is not None:
+                await hooks.on_enqueue_success(
+                    EnqueueSuccess(one.envelope, queue, self._transport.name)
+                )
+        return SendResult(order.event.key, len(sent), order.skipped, tuple(errors), tuple(sent))
+
+    async def _fall_back(self, one: Outgoing) -> str:
+        """Try the other queues of the chain, in order; the name of the last one tried."""
+        queue = one.target.names[0]
+        for next_ in one.target.names[1:]:
+            if one.error is None or one.message is None:
+                break
+            failed, error = queue, one.error
+            queue = next_
+            message = msgspec.structs.replace(one.message, queue=next_)
+            one.error = await _outcome(self._coalescer.submit(message))
+            text = f"queue {failed} could not take it ({error}); sent to {next_} instead"
+            await self._warn(one, next_, text, error)
+        return queue
+
+    async def _warn(
+        self, one: Outgoing, queue: str, text: str, error: BaseException | None = None
+    ) -> None:
+        docket = one.envelope.docket
+        log.warning("%s for %s: %s", docket.event_key, docket.target_subscriber, text)
+        if self._hooks.on_enqueue_warning is not None:
+            await self._hooks.on_enqueue_warning(
+                EnqueueWarning(one.envelope, queue, self._transport.name, text, error)
+            )
+
+    async def _failed(self, order: Order, one: Outgoing, queue: str) -> SendFailedError:
+        cause = one.error
+        subscriber = one.target.subscriber.name
+        error = SendFailedError(
+            f"{order.event.key} was not sent to {subscriber} ({queue}): {cause}",
+            queue=queue,
+            subscriber=subscriber,
+            cause=cause,
+        )
+        log.error("%s", error)
+        if self._hooks.on_enqueue_error is not None:
+            await self._hooks.on_enqueue_error(
+                EnqueueError(one.envelope, queue, self._transport.name, error)
+            )
+        return error
+
+
+async def _outcome(outcome: Awaitable[MatadorError | None]) -> MatadorError | None:
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        raise
+    except MatadorError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - a transport that breaks its promise: still no reason to lose count
+        return SendFailedError(f"{type(error).__name__}: {error}", cause=error)

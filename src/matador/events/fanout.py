@@ -1,0 +1,237 @@
+"""Fan-out: one event becomes one envelope per enabled subscriber, its payload encoded once."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from matador.codec.base import Codec, RawEnvelope
+from matador.errors import (
+    ConfigurationError,
+    DelaysNotSupportedError,
+    InProcessCannotRunStubError,
+    InvalidEventError,
+    MatadorError,
+    MessageTooLargeError,
+)
+from matador.events.results import SendOptions
+from matador.model.capabilities import Capabilities
+from matador.model.envelope import Docket, Envelope
+from matador.model.event import EventType
+from matador.model.message import Message
+from matador.model.options import seconds
+from matador.model.schema import Schema
+from matador.model.subscriber import AnySubscriber, SubscriberStub
+from matador.model.topology import Topology, WorkQueue
+from matador.transports.clock import Clock
+
+log = logging.getLogger("matador.send")
+
+UnsupportedDelays: TypeAlias = Literal["error", "deliver-now"]
+"""What becomes of a delay the transport cannot keep: an error, or a warning and no delay."""
+
+_LONG_DELAY = 3600.0
+
+
+class Outgoing(msgspec.Struct):
+    """One envelope on its way out: the message as it is now, and what to say about it."""
+
+    target: Target
+    envelope: Envelope[Any]
+    message: Message | None
+    error: MatadorError | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A subscriber and the queues for it: the first is its own, the others its fall-backs."""
+
+    subscriber: AnySubscriber
+    queues: tuple[WorkQueue, ...]
+    names: tuple[str, ...]
+
+
+class Order(msgspec.Struct):
+    """One event to be sent: what came of asking its subscribers, and its messages."""
+
+    event: EventType
+    skipped: int
+    outgoing: list[Outgoing]
+
+
+class FanOut:
+    """Makes messages out of events. Sends nothing itself."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        topology: Topology,
+        codec: Codec,
+        capabilities: Capabilities,
+        clock: Clock,
+        max_message_size: int,
+        unsupported_delays: UnsupportedDelays,
+    ) -> None:
+        self._codec = codec
+        self._capabilities = capabilities
+        self._clock = clock
+        self._max_size = min(max_message_size, capabilities.max_message_size or max_message_size)
+        self._unsupported_delays: UnsupportedDelays = unsupported_delays
+        self._targets: dict[str, tuple[Target, ...]] = {
+            event.key: tuple(_target(topology, one) for one in subscribers)
+            for event, subscribers in schema
+        }
+
+    async def make(
+        self,
+        event: EventType,
+        payload: Any,
+        options: SendOptions,
+        universal: Mapping[str, Any] | None,
+    ) -> Order:
+        """The messages for one event.
+
+        Raises:
+            InvalidEventError: the payload, ``before`` or the metadata does not fit.
+            ConfigurationError: an option that cannot be.
+        """
+        targets = self._targets.get(event.key, ())
+        delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
+        data = self._codec.encode_payload(event, payload)
+        before = options.before
+        raw_before = None if before is None else self._codec.encode_payload(event, before)
+        metadata = _merged(event, universal, options.metadata)
+        _check(options)
+        now = self._clock.now()
+        order = Order(event, 0, [])
+        for target in targets:
+            subscriber = target.subscriber
+            if subscriber.enabled is not None and not await _is_enabled(subscriber):
+                order.skipped += 1
+                continue
+            docket = Docket(
+                event_key=event.key,
+                target_subscriber=subscriber.name,
+                created_at=now,
+                attempts=1,
+                importance=subscriber.importance,
+                event_description=event.description,
+                scheduled_for=now + timedelta(seconds=delay) if delay else None,
+                correlation_id=options.correlation_id,
+                metadata=metadata,
+            )
+            raw = RawEnvelope(self._clock.new_id(), data, docket, raw_before)
+            envelope = Envelope(raw.id, payload, docket, before)
+            order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
+        return order
+
+    def _outgoing(
+        self,
+        target: Target,
+        envelope: Envelope[Any],
+        raw: RawEnvelope,
+        options: SendOptions,
+        delay: float,
+    ) -> Outgoing:
+        can = self._capabilities
+        if can.in_process and isinstance(target.subscriber, SubscriberStub):
+            return Outgoing(target, envelope, None, _stub_error(target.subscriber))
+        warnings: list[str] = []
+        if delay:
+            problem = self._delay_problem(delay)
+            if problem is not None and self._unsupported_delays == "error":
+                return Outgoing(target, envelope, None, DelaysNotSupportedError(problem))
+            if problem is not None:
+                warnings.append(f"{problem}; delivered at once")
+                delay = 0.0
+            elif delay > _LONG_DELAY:
+                log.warning(
+                    "%s for %s is delayed by %.1f hours; the broker has to keep it until then",
+                    envelope.docket.event_key,
+                    target.subscriber.name,
+                    delay / 3600,
+                )
+        priority, ordering_key = options.priority, options.ordering_key
+        if priority is not None and not (can.priorities and target.queues[0].priorities):
+            missing = "the transport has none" if not can.priorities else "its queue has none"
+            warnings.append(f"sent without its priority: {missing}")
+            priority = None
+        if ordering_key is not None and can.ordering != "partition":
+            warnings.append("sent without its ordering key: the transport keeps no such order")
+            ordering_key = None
+        encoded = self._codec.encode(raw)
+        size = len(encoded.body)
+        if size > self._max_size:
+            return Outgoing(target, envelope, None, MessageTooLargeError(size, self._max_size))
+        message = Message(
+            raw.id, target.names[0], encoded.body, encoded.headers, delay, priority, ordering_key
+        )
+        return Outgoing(target, envelope, message, None, tuple(warnings))
+
+    def _delay_problem(self, delay: float) -> str | None:
+        if not self._capabilities.delays:
+            return "the transport cannot delay messages"
+        longest = self._capabilities.max_delay
+        if longest is not None and delay > longest:
+            return f"the transport cannot delay for more than {longest:g} s, asked were {delay:g} s"
+        return None
+
+
+def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
+    queue: WorkQueue | None = (
+        topology.default_queue if subscriber.queue is None else topology.queue(subscriber.queue)
+    )
+    chain: list[WorkQueue] = []
+    while queue is not None:
+        chain.append(queue)
+        queue = None if queue.fallback is None else topology.queue(queue.fallback)
+    return Target(subscriber, tuple(chain), tuple(topology.full_name(one.name) for one in chain))
+
+
+def _stub_error(stub: SubscriberStub) -> InProcessCannotRunStubError:
+    return InProcessCannotRunStubError(
+        f"subscriber {stub.name!r} is a stub, and the in-process transport reaches nobody else"
+    )
+
+
+async def _is_enabled(subscriber: AnySubscriber) -> bool:
+    try:
+        answer = subscriber.enabled() if subscriber.enabled is not None else True
+        return bool(await answer if inspect.isawaitable(answer) else answer)
+    except Exception:
+        log.exception("enabled() of %r raised; it counts as enabled", subscriber.name)
+        return True
+
+
+def _merged(
+    event: EventType, universal: Mapping[str, Any] | None, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Universal metadata, the event's own over it, the send's over both."""
+    if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        raise InvalidEventError(f"event {event.key!r}: metadata must be a mapping, got {given!r}")
+    return {**(universal or {}), **event.metadata, **(given or {})}
+
+
+def _check(options: SendOptions) -> None:
+    for problem in _option_problems(options):
+        raise ConfigurationError(problem)
+
+
+def _option_problems(options: SendOptions) -> Iterator[str]:
+    priority = options.priority
+    if priority is not None and (
+        isinstance(priority, bool) or not isinstance(priority, int) or priority < 0  # pyright: ignore[reportUnnecessaryIsInstance] - users
+    ):
+        yield f"priority must be a whole number from 0 on, got {priority!r}"
+    for name, value in (
+        ("correlation_id", options.correlation_id),
+        ("ordering_key", options.ordering_key),
+    ):
+        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            yield f"{name} must be a string, got {value!r}"

@@ -1,0 +1,188 @@
+"""The life of an application: started once, shut down once, step by step, and in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from matador.errors import ShuttingDownError
+from matador.model.options import Seconds, seconds
+from matador.pipeline.state import Activity
+
+log = logging.getLogger("matador")
+
+Status: TypeAlias = Literal[
+    "new",
+    "starting",
+    "running",
+    "stopping-receive",
+    "receive-stopped",
+    "waiting-handlers",
+    "stopping-enqueue",
+    "disconnecting",
+    "stopped",
+]
+
+_SENDING: frozenset[Status] = frozenset(
+    {"running", "stopping-receive", "receive-stopped", "waiting-handlers"}
+)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Shutdown:
+    """How a shutdown goes: seconds for a graceful one, and seconds for giving back after that.
+
+    Example:
+        >>> Shutdown(timeout=60).grace
+        5.0
+    """
+
+    timeout: float
+    grace: float
+
+    def __init__(self, timeout: Seconds = 30.0, *, grace: Seconds = 5.0) -> None:
+        object.__setattr__(self, "timeout", seconds(timeout, "shutdown: timeout"))
+        object.__setattr__(self, "grace", seconds(grace, "shutdown: grace"))
+
+    @classmethod
+    def of(cls, given: Shutdown | Seconds | None) -> Shutdown:
+        """The options themselves, or a timeout alone."""
+        if given is None:
+            return cls()
+        return given if isinstance(given, Shutdown) else cls(given)
+
+
+class Stoppable(Protocol):
+    """What a shutdown needs of an application, in the order it is called."""
+
+    async def stop_receiving(self) -> bool:
+        """Receive no more."""
+        ...
+
+    async def finish_receiving(self) -> None:
+        """Wait for running callbacks."""
+        ...
+
+    async def interrupt_receiving(self, grace: float) -> list[str]:
+        """Cut them short; what was abandoned."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect and release."""
+        ...
+
+
+class Lifecycle:
+    """Where an application stands, and how it gets further."""
+
+    def __init__(self, activity: Activity, options: Shutdown) -> None:
+        self._activity = activity
+        self._options = options
+        self._starting: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self.status: Status = "new"
+
+    @property
+    def may_send(self) -> bool:
+        """May events be sent now?"""
+        return self.status in _SENDING
+
+    async def start(self, start: Callable[[], Awaitable[None]]) -> None:
+        """Start once; concurrent calls wait for the same start."""
+        if self.status in _SENDING:
+            return
+        if self.status not in ("new", "stopped", "starting"):
+            raise ShuttingDownError("the application is shutting down; start it again afterwards")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start(start))
+        await asyncio.shield(self._starting)
+
+    async def _start(self, start: Callable[[], Awaitable[None]]) -> None:
+        before = self.status
+        self.status = "starting"
+        self._hurry.clear()
+        self._stopping = None
+        try:
+            await start()
+        except BaseException:
+            self.status = before
+            raise
+        else:
+            self.status = "running"
+        finally:
+            self._starting = None
+
+    def begin_stop_receiving(self) -> bool:
+        """May receiving be stopped now? Then it is being stopped from here on."""
+        if self.status != "running":
+            return False
+        self.status = "stopping-receive"
+        return True
+
+    def receiving_stopped(self) -> None:
+        """Nothing is received any more."""
+        self.status = "receive-stopped"
+
+    def hurry(self) -> None:
+        """Have a shutdown wait no longer."""
+        self._hurry.set()
+
+    async def shutdown(self, app: Stoppable, timeout: Seconds | None) -> None:
+        """Shut down once; concurrent and later calls wait for the same shutdown."""
+        if self.status in ("new", "stopped") and self._starting is None:
+            return
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+            if self.status not in _SENDING:
+                return
+        if self._stopping is None:
+            limit = self._options.timeout if timeout is None else seconds(timeout, "timeout")
+            self._stopping = asyncio.create_task(self._shut_down(app, limit))
+        await asyncio.shield(self._stopping)
+
+    async def _shut_down(self, app: Stoppable, limit: float) -> None:
+        try:
+            await app.stop_receiving()
+            self.status = "waiting-handlers"
+            abandoned = await self._wait(app, limit)
+            self.status = "stopping-enqueue"
+            if self._activity.enqueuing:
+                abandoned.append(f"{self._activity.enqueuing} sends without an outcome")
+            if abandoned:
+                log.warning("shutdown was forced; abandoned: %s", ", ".join(abandoned))
+            self.status = "disconnecting"
+        finally:
+            try:
+                await app.close()
+            finally:
+                self.status = "stopped"
+
+    async def _wait(self, app: Stoppable, limit: float) -> list[str]:
+        """Wait for callbacks and sends, for as long as there is time; else cut them short."""
+        finishing = asyncio.create_task(self._finish(app))
+        hurried = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait(
+                {finishing, hurried}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            if finishing.done():
+                finishing.result()
+                return []
+        finally:
+            for task in (finishing, hurried):
+                task.cancel()
+            await asyncio.gather(finishing, hurried, return_exceptions=True)
+        log.warning(
+            "shutdown: %d messages are still being processed after %g s; cutting them short",
+            self._activity.processing,
+            limit,
+        )
+        return await app.interrupt_receiving(self._options.grace)
+
+    async def _finish(self, app: Stoppable) -> None:
+        await app.finish_receiving()
+        await self._activity.wait_idle(None)

@@ -1,0 +1,51 @@
+"""Passes what a transport reports on to the hooks, which may be async, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+from matador.model.message import ConnectionState, Message
+from matador.pipeline.hooks import ConnectionChange, HookSet, TransportFallback
+
+log = logging.getLogger("matador.transport")
+
+
+class TransportListener:
+    """A ``TransportObserver``: logs, and calls the hooks one after the other in a task."""
+
+    def __init__(self) -> None:
+        self.hooks = HookSet()
+        self._last: asyncio.Task[None] | None = None
+
+    def connection_changed(self, transport: str, state: ConnectionState) -> None:
+        """See ``TransportObserver``."""
+        because = f": {state.error}" if state.error is not None else ""
+        level = logging.WARNING if state.status in ("reconnecting", "failed") else logging.INFO
+        log.log(level, "%s is %s%s", transport, state.status, because)
+        hook = self.hooks.on_connection_state_change
+        if hook is not None:
+            self._call(hook(ConnectionChange(transport, state)))
+
+    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
+        """See ``TransportObserver``."""
+        log.warning("%s failed, %s takes %s: %s", failed, next_, message.id, error)
+        hook = self.hooks.on_transport_fallback
+        if hook is not None:
+            self._call(hook(TransportFallback(message.id, message.queue, failed, next_, error)))
+
+    async def drain(self) -> None:
+        """Wait until every hook was called."""
+        if self._last is not None:
+            await asyncio.gather(self._last, return_exceptions=True)
+
+    def _call(self, hook: Awaitable[None]) -> None:
+        before = self._last
+
+        async def call() -> None:
+            if before is not None:
+                await asyncio.gather(before, return_exceptions=True)
+            await hook
+
+        self._last = asyncio.create_task(call())

@@ -1,0 +1,74 @@
+"""What goes into a send, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from matador.errors import SendFailedError
+from matador.model.options import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """The options of one event in ``send_many``; the same as the keywords of ``send``.
+
+    Example:
+        >>> await app.send_many([(OrderPlaced("1", 5), SendOptions(delay=30)), OrderPlaced("2", 7)])
+    """
+
+    metadata: Mapping[str, Any] | None = None
+    correlation_id: str | None = None
+    delay: Seconds | None = None
+    before: Any = None
+    priority: int | None = None
+    ordering_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message that was stored: for whom, where, and its id."""
+
+    subscriber: str
+    queue: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What came of sending one event.
+
+    Attributes:
+        event_key: the key of the event.
+        sent: how many subscribers it was sent to.
+        skipped: how many were not enabled.
+        errors: for each that failed, why; ``error.subscriber`` and ``error.queue`` say which.
+        messages: what was stored.
+
+    Example:
+        >>> result = await app.send(OrderPlaced("1", 5))
+        >>> result.sent, result.skipped, result.ok
+        (2, 0, True)
+    """
+
+    event_key: str
+    sent: int
+    skipped: int
+    errors: tuple[SendFailedError, ...] = ()
+    messages: tuple[Sent, ...] = field(default=(), repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Did nothing fail?"""
+        return not self.errors
+
+    def raise_for_errors(self) -> SendResult:
+        """Raise the first error, if there is one; else return the result itself.
+
+        Example:
+            >>> (await app.send(OrderPlaced("1", 5))).raise_for_errors()
+        """
+        if self.errors:
+            raise self.errors[0]
+        return self

@@ -1,0 +1,86 @@
+"""Runs an application as a process of its own, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+log = logging.getLogger("matador")
+
+FORCED_EXIT = 1
+
+
+class Runnable(Protocol):
+    """What can be run."""
+
+    async def start(self) -> None:
+        """Start."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Shut down in good order."""
+        ...
+
+    async def force_shutdown(self) -> None:
+        """Shut down now."""
+        ...
+
+
+def run(app: Runnable, *, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Start, wait for SIGTERM or SIGINT, shut down. A second signal forces the shutdown.
+
+    ``meanwhile`` runs beside the application (a display, say) and is cancelled with it. Where
+    callbacks in threads could not be stopped, the process exits all the same, with code 1.
+    """
+    forced = asyncio.run(_run(app, meanwhile))
+    if forced and _threads_are_stuck():
+        log.warning("callbacks in threads are still running; exiting without them")
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(FORCED_EXIT)
+
+
+async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -> bool:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    force = asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.warning("%s again: shutting down at once", number.name)
+            force.set()
+        else:
+            log.info("%s: shutting down, once running callbacks have finished", number.name)
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    try:
+        await app.start()
+        beside = None if meanwhile is None else asyncio.ensure_future(meanwhile())
+        await stop.wait()
+        shutting_down = asyncio.create_task(app.shutdown())
+        forcing = asyncio.create_task(force.wait())
+        await asyncio.wait({shutting_down, forcing}, return_when=asyncio.FIRST_COMPLETED)
+        if force.is_set():
+            await app.force_shutdown()
+        await shutting_down
+        for task in (forcing, beside):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        return True
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _threads_are_stuck() -> bool:
+    return any(thread.name.startswith("matador-callback") for thread in threading.enumerate())

@@ -1,0 +1,1 @@
+"""From a raw delivery to its settlement: decode, look up, admit, validate, run, settle."""

@@ -1,0 +1,206 @@
+"""Consumes one queue: grants credits, receives, and hands deliveries to long-lived slots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from matador.errors import MatadorError
+from matador.model.message import Delivery, Release
+from matador.pipeline.leases import LeaseKeeper
+from matador.pipeline.processor import Processor
+from matador.pipeline.settler import Outcome, Settler
+from matador.pipeline.state import Activity
+from matador.transports.base import Subscription
+from matador.transports.clock import Clock
+
+log = logging.getLogger("matador.worker")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 5.0
+
+
+class Consumer:
+    """As many slots as the queue's concurrency, and one fetcher that keeps them busy.
+
+    Never more is received than slots are free. A slot is free again as soon as its callback has
+    returned: settling goes on beside the next message, so that both can share one round trip; at
+    most twice the concurrency waits to be settled.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        concurrency: int,
+        processor: Processor,
+        settler: Settler,
+        leases: LeaseKeeper | None,
+        activity: Activity,
+        clock: Clock,
+    ) -> None:
+        self._subscription = subscription
+        self._concurrency = concurrency
+        self._processor = processor
+        self._settler = settler
+        self._leases = leases
+        self._activity = activity
+        self._clock = clock
+        self._waiting: deque[Delivery] = deque()
+        self._busy = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._slots: set[asyncio.Task[None]] = set()
+        self._fetcher: asyncio.Task[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._stopping = asyncio.Event()
+        self.last_poll = clock.monotonic()
+        self.handled = 0
+
+    @property
+    def queue(self) -> str:
+        """The full name of the queue."""
+        return self._subscription.queue
+
+    @property
+    def concurrency(self) -> int:
+        """How many messages are handled at once."""
+        return self._concurrency
+
+    @property
+    def in_progress(self) -> int:
+        """Messages received whose callback has not returned."""
+        return self._busy + len(self._waiting)
+
+    def start(self) -> None:
+        """Start to receive."""
+        self._make_slots()
+        self._fetcher = asyncio.create_task(self._fetch(), name=f"matador-fetch-{self.queue}")
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many messages are handled at once; running ones are not disturbed."""
+        if concurrency == self._concurrency:
+            return
+        log.info("%s: concurrency %d -> %d", self.queue, self._concurrency, concurrency)
+        self._concurrency = concurrency
+        self._make_slots()
+        self._wake_all()
+        self._signal_room()
+
+    async def stop_receiving(self) -> None:
+        """Receive no more; what has not started yet is given back, uncounted."""
+        self._stopping.set()
+        await self._subscription.close()
+        if self._fetcher is not None:
+            self._signal_room()
+            self._settler.nudge()
+            await asyncio.gather(self._fetcher, return_exceptions=True)
+        while self._waiting:
+            receipt = self._waiting.popleft().receipt
+            self._settler.submit(Outcome(receipt, Release(receipt)))
+        self._wake_all()
+
+    async def wait_finished(self) -> None:
+        """Wait until every started callback has returned. After ``stop_receiving``."""
+        if self._slots:
+            await asyncio.gather(*self._slots, return_exceptions=True)
+
+    async def interrupt(self) -> None:
+        """Cancel running callbacks: async ones are given back, threads are left to themselves."""
+        for slot in self._slots:
+            slot.cancel()
+        await self.wait_finished()
+
+    # -- the fetcher ------------------------------------------------------------------------------
+
+    async def _fetch(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            free = self._concurrency - self._busy - len(self._waiting)
+            if free <= 0:
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+                continue
+            if self._settler.backlog > 2 * self._concurrency:
+                await self._settler.room(2 * self._concurrency, unless=self._stopping.is_set)
+                continue
+            try:
+                deliveries = await self._subscription.receive(free)
+            except MatadorError as error:
+                if self._stopping.is_set():
+                    return
+                log.warning(
+                    "could not receive from %s, trying again in %.2f s: %s",
+                    self.queue,
+                    pause,
+                    error,
+                )
+                await self._pause(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            self.last_poll = self._clock.monotonic()
+            if not deliveries:
+                return
+            self._accept(deliveries)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        self._activity.processing += len(deliveries)
+        if self._leases is not None:
+            for delivery in deliveries:
+                self._leases.hold(delivery.receipt)
+        self._waiting.extend(deliveries)
+        self._wake()
+
+    # -- the slots --------------------------------------------------------------------------------
+
+    def _make_slots(self) -> None:
+        for _ in range(self._concurrency - len(self._slots)):
+            slot = asyncio.create_task(self._slot(), name=f"matador-slot-{self.queue}")
+            self._slots.add(slot)
+            slot.add_done_callback(self._slots.discard)
+
+    async def _slot(self) -> None:
+        waiting = self._waiting
+        while len(self._slots) <= self._concurrency or waiting:
+            while waiting:
+                delivery = waiting.popleft()
+                self._busy += 1
+                if waiting:  # the next free slot takes the next one, should this one have to wait
+                    self._wake()
+                try:
+                    outcome = await self._processor.process(delivery)
+                finally:
+                    self._busy -= 1
+                    self._signal_room()
+                self.handled += 1
+                self._settler.submit(outcome)
+            if self._stopping.is_set():
+                return
+            free = asyncio.get_running_loop().create_future()
+            self._idle.append(free)
+            await free
+
+    def _wake(self) -> None:
+        while self._idle:
+            slot = self._idle.pop()
+            if not slot.done():
+                slot.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            self._wake()
+
+    def _signal_room(self) -> None:
+        if self._room is not None:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None

@@ -1,0 +1,86 @@
+"""Keeps what is being worked on: renews leases in one batch, and notices those that were lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from matador.model.message import Receipt
+from matador.pipeline.context import Context
+from matador.transports.base import Leasing
+
+log = logging.getLogger("matador.worker")
+
+
+class LeaseKeeper:
+    """Renews every held delivery three times a lease, until it is let go.
+
+    A renewal that fails is tried again at the next turn: two may fail before a lease is lost.
+    """
+
+    def __init__(self, transport: Leasing, lease: float) -> None:
+        self._transport = transport
+        self._every = lease / 3
+        self._held: dict[int, Receipt] = {}
+        self._contexts: dict[int, Context] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """How many deliveries are being kept."""
+        return len(self._held)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._task = asyncio.create_task(self._run(), name="matador-leases")
+
+    async def stop(self) -> None:
+        """Stop renewing."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def hold(self, receipt: Receipt) -> None:
+        """Keep a delivery from now on."""
+        self._held[id(receipt)] = receipt
+
+    def running(self, receipt: Receipt, context: Context) -> None:
+        """Tell this context if the lease of the delivery is lost."""
+        self._contexts[id(receipt)] = context
+
+    def let_go(self, receipt: Receipt) -> None:
+        """The delivery is settled, or given up."""
+        self._held.pop(id(receipt), None)
+        self._contexts.pop(id(receipt), None)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            held = list(self._held.values())
+            if not held:
+                continue
+            try:
+                renewed = await self._transport.renew(held)
+            except Exception as error:  # noqa: BLE001 - renewing must go on
+                log.warning(
+                    "could not renew the leases of %d messages, trying again in %.1f s: %s",
+                    len(held),
+                    self._every,
+                    error,
+                )
+                continue
+            for receipt, kept in zip(held, renewed, strict=True):
+                if not kept and id(receipt) in self._held:
+                    self._lost(receipt)
+
+    def _lost(self, receipt: Receipt) -> None:
+        context = self._contexts.get(id(receipt))
+        if context is not None:
+            context.mark_lease_lost()
+        self.let_go(receipt)
+        log.warning(
+            "lost the lease of a message of %s while it was being handled; "
+            "another worker handles it, and this outcome will be refused",
+            receipt.queue,
+        )

@@ -1,0 +1,364 @@
+"""One delivery, from raw bytes to its outcome: decode, look up, admit, validate, run, resolve.
+
+Nothing is settled here: the outcome says what is to be done, and the settler does it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from matador.codec.base import Codec, RawEnvelope
+from matador.codec.json import find_duplicate_key
+from matador.errors import (
+    DecodeError,
+    EventNotRegisteredError,
+    InvalidEventError,
+    MatadorError,
+    MessageTooLargeError,
+    SubscriberIsStubError,
+    SubscriberNotRegisteredError,
+)
+from matador.model.capabilities import DeliveryMode
+from matador.model.envelope import Envelope
+from matador.model.event import EventType
+from matador.model.message import Complete, DeadLetter, Delivery, Receipt, Release
+from matador.model.schema import Schema
+from matador.model.subscriber import Subscriber, SubscriberStub
+from matador.pipeline.checkpoints import DEAD_LETTER_TTL, CheckpointStore
+from matador.pipeline.hooks import (
+    CheckpointEvent,
+    DecodeFailure,
+    HookSet,
+    WorkerError,
+    WorkerSuccess,
+)
+from matador.pipeline.resolver import Resolver, error_text
+from matador.pipeline.runner import Runner
+from matador.pipeline.settler import Outcome, Settler
+from matador.pipeline.steps import Steps
+from matador.policy.admission import refuse
+from matador.policy.retry import Decision, Discard, RetryLater, SendToDeadLetters
+from matador.transports.clock import Clock
+
+log = logging.getLogger("matador.worker")
+
+MalformedStrategy: TypeAlias = Literal["dead-letter", "reject", "ignore"]
+"""What becomes of bytes that are not an envelope. ``dead-letter`` (default): kept as they are among
+the undeliverable ones. ``reject``: deleted, with an error in the log. ``ignore``: deleted."""
+
+
+class Processor:
+    """Handles deliveries. Called by many slots at once; keeps no state between messages."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        codec: Codec,
+        hooks: HookSet,
+        checkpoints: CheckpointStore,
+        clock: Clock,
+        resolver: Resolver,
+        runner: Runner,
+        settler: Settler,
+        transport_name: str,
+        delivery: DeliveryMode,
+        malformed: MalformedStrategy,
+        max_message_size: int,
+    ) -> None:
+        self._schema = schema
+        self._codec = codec
+        self._hooks = hooks
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._resolver = resolver
+        self._runner = runner
+        self._settler = settler
+        self._transport = transport_name
+        self._delivery: DeliveryMode = delivery
+        self._malformed: MalformedStrategy = malformed
+        self._max_size = max_message_size
+        self._routes: dict[tuple[str, str], tuple[EventType, Subscriber[Any]]] = {
+            (key, one.name): (event, one)
+            for event, subscribers in schema
+            for key in event.keys
+            for one in subscribers
+            if isinstance(one, Subscriber)
+        }
+
+    async def process(self, delivery: Delivery) -> Outcome:
+        """Handle a delivery. Raises nothing: whatever happens is an outcome."""
+        try:
+            return await self._process(delivery)
+        except Exception as error:  # a codec or a policy of the user's that does what it must not
+            log.exception("a message of %s could not be processed", delivery.receipt.queue)
+            return self._refuse_malformed(
+                delivery, DecodeError(f"could not be processed: {type(error).__name__}: {error}")
+            )
+
+    async def _process(self, delivery: Delivery) -> Outcome:
+        try:
+            raw = self._decode(delivery)
+        except DecodeError as error:
+            return self._refuse_malformed(delivery, error)
+        docket = raw.docket
+        receipt = delivery.receipt
+        route = self._routes.get((docket.event_key, docket.target_subscriber))
+        if route is None:
+            unknown = self._unknown(raw)
+            decision = self._resolver.dead_letter("unhandled", str(unknown))
+            return self._refuse(raw, receipt, None, unknown, decision)
+        event, subscriber = route
+        if receipt.redelivered or receipt.delivery_count > 1:
+            refusal = refuse(receipt, subscriber, await self._resolver.max_deliveries(raw))
+            if refusal is not None:
+                decision = self._resolver.dead_letter("undeliverable", str(refusal))
+                return self._refuse(raw, receipt, subscriber, refusal, decision)
+        try:
+            envelope = self._validate(event, raw)
+        except InvalidEventError as error:
+            decision = self._resolver.dead_letter("undeliverable", str(error))
+            return self._refuse(raw, receipt, subscriber, error, decision)
+        if (subscriber.delivery or self._delivery) == "at-most-once":
+            return await self._run_at_most_once(raw, envelope, subscriber, receipt)
+        return await self._run(raw, envelope, subscriber, receipt)
+
+    # -- decode -----------------------------------------------------------------------------------
+
+    def _decode(self, delivery: Delivery) -> RawEnvelope:
+        body = delivery.body
+        if len(body) > self._max_size:
+            raise DecodeError(str(MessageTooLargeError(len(body), self._max_size)))
+        raw = self._codec.decode(body, delivery.headers, self._clock)
+        if body[:1] == b"{" and (twice := find_duplicate_key(body)) is not None:
+            raise DecodeError(f"the body has the key {twice!r} twice in one object")
+        return raw
+
+    def _refuse_malformed(self, delivery: Delivery, error: DecodeError) -> Outcome:
+        receipt = delivery.receipt
+        decision: Decision | None = None
+        settlement: Complete | DeadLetter = Complete(receipt)
+        if self._malformed == "dead-letter":
+            decision = self._resolver.dead_letter("undeliverable", f"malformed: {error}")
+            if isinstance(decision, SendToDeadLetters):
+                settlement = DeadLetter(receipt, decision.kind, decision.reason)
+        elif self._malformed == "reject":
+            decision = Discard(f"malformed: {error}")
+        if decision is not None:
+            what = "kept as it is" if isinstance(settlement, DeadLetter) else "deleted"
+            log.error("a message of %s is malformed and was %s: %s", receipt.queue, what, error)
+        hook = self._hooks.on_decode_error
+        if hook is None:
+            return Outcome(receipt, settlement)
+        event = DecodeFailure(error, delivery, receipt.queue, self._transport, decision)
+        return Outcome(receipt, settlement, lambda: hook(event), self._hooks.quick)
+
+    # -- look up ----------------------------------------------------------------------------------
+
+    def _unknown(self, raw: RawEnvelope) -> MatadorError:
+        key, name = raw.docket.event_key, raw.docket.target_subscriber
+        if key not in self._schema:
+            return EventNotRegisteredError(f"event {key!r} is not in the schema")
+        if isinstance(self._schema.find_subscriber(key, name), SubscriberStub):
+            return SubscriberIsStubError(f"subscriber {name!r} of {key!r} is only a stub here")
+        return SubscriberNotRegisteredError(f"event {key!r} has no subscriber {name!r}")
+
+    def _refuse(
+        self,
+        raw: RawEnvelope,
+        receipt: Receipt,
+        subscriber: Subscriber[Any] | None,
+        error: MatadorError,
+        decision: Decision,
+    ) -> Outcome:
+        """A message that must not, or cannot, run."""
+        failure = WorkerError(
+            raw,
+            subscriber,
+            error,
+            decision,
+            receipt.queue,
+            self._transport,
+            receipt,
+            self._clock.time(),
+            0.0,
+            False,
+        )
+        return self._failed(raw, error, failure, None)
+
+    # -- validate ---------------------------------------------------------------------------------
+
+    def _validate(self, event: EventType, raw: RawEnvelope) -> Envelope[Any]:
+        decode = self._codec.decode_payload
+        before = None if raw.before is None else decode(event, raw.before)
+        return Envelope(raw.id, decode(event, raw.data), raw.docket, before)
+
+    # -- run --------------------------------------------------------------------------------------
+
+    async def _run_at_most_once(
+        self,
+        raw: RawEnvelope,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        receipt: Receipt,
+    ) -> Outcome:
+        """Acknowledge, then run: whatever happens afterwards, it does not run again."""
+        refused = await self._settler.settle_now(Complete(receipt))
+        if refused is not None:
+            log.warning(
+                "a message of %s could not be acknowledged, so it was not run: %s",
+                receipt.queue,
+                refused,
+            )
+            return Outcome(receipt, None)
+        outcome = await self._run(raw, envelope, subscriber, receipt, settled=True)
+        return msgspec.structs.replace(outcome, settlement=None)
+
+    async def _run(
+        self,
+        raw: RawEnvelope,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        receipt: Receipt,
+        *,
+        settled: bool = False,
+    ) -> Outcome:
+        steps: Steps | None = None
+        if subscriber.idempotent == "resumable":
+            steps = Steps(self._checkpoints, self._hooks, envelope.id, subscriber.name)
+        clock = self._clock
+        started_at, start = clock.time(), clock.monotonic()
+        ran = await self._runner.run(envelope, subscriber, receipt, steps)
+        duration = clock.monotonic() - start
+        if ran.interrupted:
+            # A thread that cannot be stopped may still finish: its message is not given back.
+            return Outcome(receipt, Release(receipt) if subscriber.is_async else None)
+        if ran.error is not None:
+            decision = (
+                Discard("failed, and delivered at most once")
+                if settled
+                else await self._resolver.decide(envelope, ran.error, subscriber, receipt)
+            )
+            failure = WorkerError(
+                envelope,
+                subscriber,
+                ran.error,
+                decision,
+                receipt.queue,
+                self._transport,
+                receipt,
+                started_at,
+                duration,
+                True,
+            )
+            return self._failed(raw, ran.error, failure, steps)
+        if self._hooks.on_worker_success is None and steps is None:
+            return Outcome(receipt, Complete(receipt))
+        success = WorkerSuccess(
+            envelope,
+            subscriber,
+            ran.result,
+            receipt.queue,
+            self._transport,
+            receipt,
+            started_at,
+            duration,
+        )
+        return Outcome(
+            receipt,
+            Complete(receipt),
+            self._after_success(success, steps),
+            steps is None and self._hooks.quick,
+        )
+
+    # -- resolve ----------------------------------------------------------------------------------
+
+    def _failed(
+        self, raw: RawEnvelope, error: Exception, failure: WorkerError, steps: Steps | None
+    ) -> Outcome:
+        _log_failure(failure)
+        receipt = failure.receipt
+        settlement = self._resolver.settlement(raw, receipt, error, failure.decision)
+        if self._hooks.on_worker_error is None and steps is None:
+            return Outcome(receipt, settlement)
+        return Outcome(
+            receipt,
+            settlement,
+            self._after_failure(failure, steps),
+            steps is None and self._hooks.quick,
+        )
+
+    def _after_success(
+        self, success: WorkerSuccess, steps: Steps | None
+    ) -> Callable[[], Awaitable[None]]:
+        async def after() -> None:
+            if steps is not None and steps.recorded:
+                await self._clear_checkpoint(success.envelope, "success")
+            if self._hooks.on_worker_success is not None:
+                await self._hooks.on_worker_success(success)
+
+        return after
+
+    def _after_failure(
+        self, failure: WorkerError, steps: Steps | None
+    ) -> Callable[[], Awaitable[None]]:
+        async def after() -> None:
+            if steps is not None and steps.recorded:
+                await self._end_checkpoint(failure)
+            if self._hooks.on_worker_error is not None:
+                await self._hooks.on_worker_error(failure)
+
+        return after
+
+    async def _end_checkpoint(self, failure: WorkerError) -> None:
+        envelope = failure.envelope
+        if isinstance(failure.decision, Discard):
+            await self._clear_checkpoint(envelope, "discarded")
+        elif isinstance(failure.decision, SendToDeadLetters):
+            try:  # for the redrive, which must not repeat what was done
+                await self._checkpoints.keep(envelope.id, DEAD_LETTER_TTL)
+            except Exception:
+                log.exception("could not limit the life of the checkpoint of %s", envelope.id)
+
+    async def _clear_checkpoint(self, envelope: Envelope[Any], reason: str) -> None:
+        try:
+            await self._checkpoints.delete(envelope.id)
+        except Exception:
+            log.exception("could not clear the checkpoint of %s; it does no harm", envelope.id)
+            return
+        if self._hooks.on_checkpoint_cleared is not None:
+            await self._hooks.on_checkpoint_cleared(
+                CheckpointEvent(envelope.id, envelope.docket.target_subscriber, reason=reason)
+            )
+
+
+def _log_failure(failure: WorkerError) -> None:
+    docket = failure.envelope.docket
+    decision = failure.decision
+    if isinstance(decision, RetryLater):
+        level, next_ = logging.WARNING, f"retrying in {decision.delay:g} s"
+    elif isinstance(decision, SendToDeadLetters):
+        level, next_ = logging.ERROR, f"dead-lettered as {decision.kind}: {decision.reason}"
+    else:
+        level, next_ = logging.ERROR, f"discarded: {decision.reason}"
+    log.log(
+        level,
+        "%s of %s failed in attempt %d (%s: %s); %s",
+        docket.target_subscriber,
+        docket.event_key,
+        docket.attempts,
+        type(failure.error).__name__,
+        error_text(failure.error),
+        next_,
+        exc_info=failure.error if failure.ran and level == logging.ERROR else None,
+        extra={
+            "matador_event": docket.event_key,
+            "matador_subscriber": docket.target_subscriber,
+            "matador_envelope": failure.envelope.id,
+            "matador_queue": failure.queue,
+        },
+    )

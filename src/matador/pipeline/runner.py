@@ -1,0 +1,171 @@
+"""Runs one callback: inside the hooks, in a context of its own, in a thread if it is sync."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextvars
+import inspect
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import msgspec
+
+from matador.errors import TimeoutError
+from matador.model.envelope import Envelope
+from matador.model.message import Receipt
+from matador.model.subscriber import Subscriber
+from matador.pipeline.context import Context, EventSender, SyncContext
+from matador.pipeline.hooks import HookSet, Processing
+from matador.pipeline.isolation import InOwnContext
+from matador.pipeline.leases import LeaseKeeper
+from matador.pipeline.steps import Steps
+
+log = logging.getLogger("matador.worker")
+
+
+class Ran(msgspec.Struct):
+    """What came of a callback: a result, an error, or neither if it was interrupted."""
+
+    result: Any = None
+    error: Exception | None = None
+    interrupted: bool = False
+
+
+class Runner:
+    """Runs callbacks. Called by many slots at once.
+
+    ``timeouts`` has the longest run a queue allows, by its full name.
+    """
+
+    def __init__(
+        self,
+        *,
+        hooks: HookSet,
+        sender: EventSender,
+        leases: LeaseKeeper | None,
+        threads: Executor,
+        transport_name: str,
+        timeouts: Mapping[str, float | None],
+    ) -> None:
+        self._hooks = hooks
+        self._sender = sender
+        self._leases = leases
+        self._threads = threads
+        self._transport = transport_name
+        self._timeouts = timeouts
+
+    async def run(
+        self,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        receipt: Receipt,
+        steps: Steps | None,
+    ) -> Ran:
+        """Run a callback once. Raises nothing: cancellation from outside is an interruption."""
+        ran = Ran()
+        try:
+            if self._hooks.wraps or self._hooks.on_worker_before_process is not None:
+                event = Processing(envelope, subscriber, receipt.queue, self._transport, receipt)
+                await InOwnContext(self._inside_hooks(event, steps, ran))
+            else:
+                await InOwnContext(self._guarded(envelope, subscriber, receipt, steps, ran))
+        except asyncio.CancelledError:
+            ran.interrupted = True
+        return ran
+
+    async def _inside_hooks(self, event: Processing, steps: Steps | None, ran: Ran) -> None:
+        async def proceed() -> None:
+            if self._hooks.on_worker_before_process is not None:
+                await self._hooks.on_worker_before_process(event)
+            await self._guarded(event.envelope, event.subscriber, event.receipt, steps, ran)
+
+        await self._hooks.wrapped(event, proceed)
+
+    async def _guarded(
+        self,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        receipt: Receipt,
+        steps: Steps | None,
+        ran: Ran,
+    ) -> None:
+        """Call the callback; what it raises is noted, and seen by nobody further out."""
+        try:
+            if steps is not None:
+                await steps.load()
+            ran.result = await self._call(envelope, subscriber, receipt, steps)
+        except Exception as error:  # noqa: BLE001 - the policy decides about it
+            ran.error = error
+        except asyncio.CancelledError as error:
+            if _cancelled_from_outside():
+                raise
+            ran.error = RuntimeError("the callback awaited something that was cancelled")
+            ran.error.__cause__ = error
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            ran.error = RuntimeError(f"{type(error).__name__}: {error}")
+            ran.error.__cause__ = error
+
+    async def _call(
+        self,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        receipt: Receipt,
+        steps: Steps | None,
+    ) -> Any:
+        context: Context | None = None
+        if subscriber.takes_context:
+            context = Context(envelope, receipt, self._sender, steps)
+            if self._leases is not None:
+                self._leases.running(receipt, context)
+        limit = self._timeouts.get(receipt.queue)
+        if not subscriber.is_async:
+            return await self._call_in_thread(envelope, subscriber, context, limit)
+        call = subscriber.callback
+        if limit is None:
+            return await (call(envelope) if context is None else call(envelope, context))
+        scope = asyncio.timeout(limit)
+        try:
+            async with scope:
+                return await (call(envelope) if context is None else call(envelope, context))
+        except builtins.TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise TimeoutError(
+                f"subscriber {subscriber.name!r} took longer than the {limit:g} s its queue allows"
+            ) from error
+
+    async def _call_in_thread(
+        self,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any],
+        context: Context | None,
+        limit: float | None,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        arguments: tuple[Any, ...] = (envelope,)
+        if context is not None:
+            arguments = (envelope, SyncContext(context, loop))
+        own = contextvars.copy_context()
+        future = loop.run_in_executor(
+            self._threads, lambda: own.run(subscriber.callback, *arguments)
+        )
+        if limit is not None:
+            done, _ = await asyncio.wait([future], timeout=limit)
+            if not done:  # a thread cannot be stopped; only waiting keeps it from running twice
+                log.warning(
+                    "the sync subscriber %r runs for longer than the %g s its queue allows",
+                    subscriber.name,
+                    limit,
+                )
+        result = await future
+        return await result if inspect.isawaitable(result) else result
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

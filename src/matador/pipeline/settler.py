@@ -1,0 +1,179 @@
+"""Settles what was handled, in batches, and does not give up while the message is still ours."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from matador.errors import LeaseLostError, MatadorError
+from matador.model.message import Receipt, Settlement
+from matador.pipeline.leases import LeaseKeeper
+from matador.pipeline.state import Activity
+from matador.transports.base import Transport
+
+log = logging.getLogger("matador.worker")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 5.0
+_MAX_BATCH = 1000
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a delivery ended: what the transport is to do, and what is to be done once it is done.
+
+    ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
+    once the settlement is safe; ``quick`` says that it never waits for anything.
+    """
+
+    receipt: Receipt
+    settlement: Settlement | None
+    then: Callable[[], Awaitable[None]] | None = None
+    quick: bool = False
+
+
+class Settler:
+    """Carries out settlements. Each flush takes all that has gathered while the last one ran.
+
+    A settlement that fails for another reason than a lost lease is tried again, with growing
+    pauses, for as long as the application runs: forgetting it would run the message twice.
+    """
+
+    def __init__(
+        self, transport: Transport, activity: Activity, leases: LeaseKeeper | None = None
+    ) -> None:
+        self._transport = transport
+        self._activity = activity
+        self._leases = leases
+        self._pending: list[Outcome] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._again: set[asyncio.TimerHandle] = set()
+        self._waiting = 0
+        self._room: list[asyncio.Future[None]] = []
+
+    @property
+    def backlog(self) -> int:
+        """Outcomes that are not settled yet."""
+        return self._waiting
+
+    def submit(self, outcome: Outcome) -> None:
+        """Settle in the next batch."""
+        self._waiting += 1
+        self._enqueue(outcome)
+
+    async def settle_now(self, settlement: Settlement) -> MatadorError | None:
+        """Settle and wait for it: why it could not be, or None. Not tried again."""
+        try:
+            return (await self._transport.settle([settlement]))[0]
+        except MatadorError as error:
+            return error
+
+    async def room(self, most: int, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait until at most ``most`` outcomes are unsettled, or ``unless`` holds after a nudge."""
+        while self._waiting > most and not unless():
+            waiter = asyncio.get_running_loop().create_future()
+            self._room.append(waiter)
+            await waiter
+
+    async def drain(self) -> None:
+        """Wait until everything is settled."""
+        await self.room(0)
+
+    def nudge(self) -> None:
+        """Have those who wait for room look at their ``unless`` again."""
+        self._wake()
+
+    def abandon(self) -> int:
+        """Give up on what is not settled: it stays unacknowledged. Says how many there were."""
+        for timer in self._again:
+            timer.cancel()
+        self._again.clear()
+        self._pending.clear()
+        if self._flusher is not None:
+            self._flusher.cancel()
+        left, self._waiting = self._waiting, 0
+        self._activity.finished_processing(left)
+        self._wake()
+        return left
+
+    def _enqueue(self, outcome: Outcome) -> None:
+        self._pending.append(outcome)
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush(), name="matador-settler")
+
+    async def _flush(self) -> None:
+        pause = _FIRST_PAUSE
+        try:
+            while self._pending:
+                batch = self._pending[:_MAX_BATCH]
+                del self._pending[:_MAX_BATCH]
+                failed = await self._flush_batch(batch)
+                if failed:
+                    self._later(failed, pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                else:
+                    pause = _FIRST_PAUSE
+        finally:
+            self._flusher = None
+
+    async def _flush_batch(self, batch: Sequence[Outcome]) -> list[Outcome]:
+        errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
+        position = 0
+        failed: list[Outcome] = []
+        slow: list[Callable[[], Awaitable[None]]] = []
+        done = 0
+        for outcome in batch:
+            error: MatadorError | None = None
+            if outcome.settlement is not None:
+                error = errors[position]
+                position += 1
+            if error is not None and not isinstance(error, LeaseLostError):
+                log.error(
+                    "could not settle a message of %s, trying again: %s",
+                    outcome.receipt.queue,
+                    error,
+                )
+                failed.append(outcome)
+                continue
+            done += 1
+            if self._leases is not None:
+                self._leases.let_go(outcome.receipt)
+            if error is not None:
+                log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
+            elif outcome.then is not None:
+                if outcome.quick:
+                    await outcome.then()
+                else:
+                    slow.append(outcome.then)
+        if slow:  # side by side: a hook that waits for something holds up its batch only once
+            await asyncio.gather(*(then() for then in slow))
+        self._waiting -= done
+        self._activity.finished_processing(done)
+        self._wake()
+        return failed
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        if not settlements:
+            return ()
+        try:
+            return await self._transport.settle(settlements)
+        except MatadorError as error:
+            return [error] * len(settlements)
+
+    def _later(self, outcomes: Sequence[Outcome], pause: float) -> None:
+        def again() -> None:
+            self._again.discard(timer)
+            for outcome in outcomes:
+                self._enqueue(outcome)
+
+        timer = asyncio.get_running_loop().call_later(pause, again)
+        self._again.add(timer)
+
+    def _wake(self) -> None:
+        if self._room:
+            waiters, self._room = self._room, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)

@@ -1,0 +1,144 @@
+"""Checkpoints in a SQLite file: durable, and shared by all worker processes of a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from matador.errors import CheckpointStoreError
+from matador.model.options import Seconds, seconds
+from matador.transports.clock import Clock, SystemClock
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS matador_steps(
+    envelope_id TEXT NOT NULL, step TEXT NOT NULL, value BLOB NOT NULL, expires REAL,
+    PRIMARY KEY (envelope_id, step)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS matador_steps_expires ON matador_steps(expires)
+    WHERE expires IS NOT NULL;
+"""
+
+
+class SqliteCheckpointStore:
+    """Keeps steps in a SQLite file; each step is on the disk before ``io()`` returns.
+
+    It may be the file of the ``SqliteTransport`` or one of its own. One writing thread; safe to
+    use from several processes at once.
+
+    Example:
+        >>> store = SqliteCheckpointStore("checkpoints.db")
+        >>> app = Matador("sqlite:///shop.db", schema=schema, checkpoints=store)
+    """
+
+    persistent = True
+
+    def __init__(
+        self, path: str | Path, *, busy_timeout: Seconds = 10.0, clock: Clock | None = None
+    ) -> None:
+        self._path = Path(path)
+        self._busy_timeout = seconds(busy_timeout, "SqliteCheckpointStore: busy_timeout")
+        self._clock = clock or SystemClock()
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"SqliteCheckpointStore({str(self._path)!r})"
+
+    async def open(self) -> None:
+        """See ``CheckpointStore``."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="matador-checkpoints")
+            try:
+                await self._run(self._connect)
+            except BaseException:
+                self._thread.shutdown(wait=False)
+                self._thread = None
+                raise
+
+    async def close(self) -> None:
+        """See ``CheckpointStore``."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
+            thread.shutdown()
+
+    async def load(self, envelope_id: str) -> Mapping[str, bytes]:
+        """See ``CheckpointStore``."""
+
+        def load(connection: sqlite3.Connection) -> Mapping[str, bytes]:
+            rows = connection.execute(
+                "SELECT step, value FROM matador_steps"
+                " WHERE envelope_id = ? AND (expires IS NULL OR expires > ?)",
+                (envelope_id, self._clock.time()),
+            )
+            return dict(rows.fetchall())
+
+        return await self._use(load)
+
+    async def save(self, envelope_id: str, step: str, value: bytes) -> None:
+        """See ``CheckpointStore``."""
+
+        def save(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO matador_steps VALUES (?, ?, ?, NULL)",
+                (envelope_id, step, value),
+            )
+
+        await self._use(save)
+
+    async def keep(self, envelope_id: str, ttl: float) -> None:
+        """See ``CheckpointStore``. Forgets on the way what is past its time."""
+
+        def keep(connection: sqlite3.Connection) -> None:
+            now = self._clock.time()
+            connection.execute("DELETE FROM matador_steps WHERE expires <= ?", (now,))
+            connection.execute(
+                "UPDATE matador_steps SET expires = ? WHERE envelope_id = ?",
+                (now + ttl, envelope_id),
+            )
+
+        await self._use(keep)
+
+    async def delete(self, envelope_id: str) -> None:
+        """See ``CheckpointStore``."""
+
+        def delete(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM matador_steps WHERE envelope_id = ?", (envelope_id,))
+
+        await self._use(delete)
+
+    async def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def use() -> T:
+            if self._connection is None:
+                raise CheckpointStoreError(f"{self!r} is not open")
+            return work(self._connection)
+
+        return await self._run(use)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._thread is None:
+            raise CheckpointStoreError(f"{self!r} is not open")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise CheckpointStoreError(f"{self!r}: {error}") from error
+
+    def _connect(self) -> None:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_SCHEMA)
+        self._connection = connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,165 @@
+"""The steps of one run of a resumable subscriber: each runs once, and is remembered.
+
+A step's value comes back on a later attempt as what it was: JSON data as it is, objects of the
+user's own classes (dataclass, msgspec, attrs, pydantic) through their type's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from matador.errors import (
+    CheckpointStoreError,
+    ConfigurationError,
+    DuplicateStepKeyError,
+    UnstorableStepValueError,
+)
+from matador.pipeline.checkpoints import CheckpointStore
+from matador.pipeline.hooks import CheckpointEvent, HookSet
+
+MISSING: Any = object()
+"""What ``Steps.recall`` gives for a step that has not run."""
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    value: msgspec.Raw
+    type: str | None = None
+
+
+class Steps:
+    """Recalls and records steps. Used by one run at a time, from the event loop."""
+
+    __slots__ = ("_envelope_id", "_hooks", "_known", "_store", "_subscriber", "_used")
+
+    def __init__(
+        self, store: CheckpointStore, hooks: HookSet, envelope_id: str, subscriber: str
+    ) -> None:
+        self._store = store
+        self._hooks = hooks
+        self._envelope_id = envelope_id
+        self._subscriber = subscriber
+        self._known: Mapping[str, bytes] = {}
+        self._used: set[str] = set()
+
+    @property
+    def recorded(self) -> bool:
+        """Is there anything in the store for this message?"""
+        return bool(self._known) or bool(self._used)
+
+    async def load(self) -> None:
+        """Fetch what earlier attempts stored.
+
+        Raises:
+            CheckpointStoreError: the store failed.
+        """
+        try:
+            self._known = await self._store.load(self._envelope_id)
+        except Exception as error:
+            raise self._failure("load", error) from error
+        if self._known and self._hooks.on_checkpoint_loaded is not None:
+            await self._hooks.on_checkpoint_loaded(self._event(steps=len(self._known)))
+
+    def claim(self, key: str) -> None:
+        """Reserve a key for this run.
+
+        Raises:
+            DuplicateStepKeyError: it was used in this run already.
+        """
+        if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"a step's key must be a non-empty string, got {key!r}")
+        if key in self._used:
+            raise DuplicateStepKeyError(
+                f"subscriber {self._subscriber!r}: the step {key!r} is there twice in one run"
+            )
+        self._used.add(key)
+
+    async def recall(self, key: str) -> Any:
+        """The stored value of a step, or ``MISSING``."""
+        stored = self._known.get(key)
+        hooks = self._hooks
+        if stored is None:
+            if hooks.on_checkpoint_miss is not None:
+                await hooks.on_checkpoint_miss(self._event(step=key))
+            return MISSING
+        value = _load_value(key, stored)
+        if hooks.on_checkpoint_hit is not None:
+            await hooks.on_checkpoint_hit(self._event(step=key))
+        return value
+
+    async def record(self, key: str, value: Any) -> None:
+        """Store the value of a step that has just run.
+
+        Raises:
+            UnstorableStepValueError: not a value that can be stored.
+            CheckpointStoreError: the store failed.
+        """
+        stored = _dump_value(key, value)
+        try:
+            await self._store.save(self._envelope_id, key, stored)
+        except Exception as error:
+            raise self._failure(f"save the step {key!r}", error) from error
+
+    def _event(self, *, step: str | None = None, steps: int = 0) -> CheckpointEvent:
+        return CheckpointEvent(self._envelope_id, self._subscriber, step, steps)
+
+    def _failure(self, what: str, error: Exception) -> CheckpointStoreError:
+        if isinstance(error, CheckpointStoreError):
+            return error
+        return CheckpointStoreError(
+            f"subscriber {self._subscriber!r}: could not {what}: {type(error).__name__}: {error}"
+        )
+
+
+def _dump_value(key: str, value: Any) -> bytes:
+    try:
+        if hasattr(value, "__pydantic_serializer__"):
+            raw = value.__pydantic_serializer__.to_json(value)
+        else:
+            raw = msgspec.json.encode(value)
+        stored = msgspec.json.encode(_Stored(msgspec.Raw(raw), _type_name(value)))
+        _load_value(key, stored)
+    except (TypeError, ValueError, OverflowError, RecursionError, LookupError) as error:
+        raise UnstorableStepValueError(
+            f"the step {key!r} returned {type(value).__name__}, which cannot be stored: {error}"
+        ) from error
+    return stored
+
+
+def _load_value(key: str, stored: bytes) -> Any:
+    found = msgspec.json.decode(stored, type=_Stored)
+    if found.type is None:
+        return msgspec.json.decode(found.value)
+    type_ = _find_type(found.type)
+    validator = getattr(type_, "__pydantic_validator__", None)
+    if validator is not None:
+        return validator.validate_json(bytes(found.value))
+    return msgspec.json.decode(found.value, type=type_)
+
+
+def _type_name(value: Any) -> str | None:
+    """How to find the class of an object again; None for plain data."""
+    type_ = cast("type[Any]", type(value))
+    ours = (
+        dataclasses.is_dataclass(type_)
+        or issubclass(type_, msgspec.Struct)
+        or hasattr(type_, "__attrs_attrs__")
+        or hasattr(type_, "__pydantic_validator__")
+    )
+    return f"{type_.__module__}:{type_.__qualname__}" if ours else None
+
+
+def _find_type(name: str) -> Any:
+    module_name, _, path = name.partition(":")
+    module = sys.modules.get(module_name) or importlib.import_module(module_name)
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise LookupError(f"{name} cannot be found again; define the class in a module")
+        found = getattr(found, part)
+    return found

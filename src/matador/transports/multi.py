@@ -1,0 +1,409 @@
+"""An ordered group of transports: one is chosen to send by, the others take over if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+
+from matador.errors import (
+    AllTransportsFailedError,
+    ConfigurationError,
+    ConnectionFailedError,
+    LeaseLostError,
+    MatadorError,
+    NotConnectedError,
+)
+from matador.model.capabilities import Capabilities
+from matador.model.message import (
+    ConnectionState,
+    Delivery,
+    Message,
+    Receipt,
+    Settlement,
+    TopologyNote,
+)
+from matador.model.topology import Topology
+from matador.transports.base import Leasing, Subscription, Transport, TransportObserver
+
+log = logging.getLogger("matador.transport")
+
+Choose: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
+"""Gives the name of the transport to send by, now; None for the first."""
+
+
+class MultiTransport:
+    """Several transports as one. Consumes from all of them; sends by one, and falls back in order.
+
+    A send goes to the transport that ``choose`` names (the first, if it names none, an unknown one,
+    or raises). If that fails and ``fallback`` is on, the next of the group that is connected takes
+    the message, and every hop is reported to the hooks. A transport that is down is passed over at
+    once: nobody waits for it. It is connected again in the background.
+
+    Abilities are those of the first transport, as far as sending goes; looking at queues (browse,
+    depth, purge) is left to the transports themselves.
+
+    Example:
+        >>> MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
+        MultiTransport(multi(sqlite,memory))
+    """
+
+    def __init__(
+        self,
+        transports: Sequence[Transport],
+        *,
+        fallback: bool = True,
+        choose: Choose | None = None,
+        reconnect_every: float = 1.0,
+    ) -> None:
+        if not transports:
+            raise ConfigurationError("MultiTransport: give at least one transport")
+        names = [transport.name for transport in transports]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"MultiTransport: the transports need names of their own, got {', '.join(names)}"
+            )
+        self._transports = tuple(transports)
+        self._fallback = fallback
+        self._choose = choose
+        self._every = reconnect_every
+        self._observers: list[TransportObserver] = []
+        self._topology: Topology | None = None
+        self._subscriptions: set[_MultiSubscription] = set()
+        self._reconnecting: dict[str, asyncio.Task[None]] = {}
+        self._state = ConnectionState("disconnected")
+
+    def __repr__(self) -> str:
+        return f"MultiTransport({self.name})"
+
+    @property
+    def name(self) -> str:
+        """``multi(a,b)``."""
+        return f"multi({','.join(transport.name for transport in self._transports)})"
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """The group, in order."""
+        return self._transports
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the first transport; the lease is the shortest of the group."""
+        first = self._transports[0].capabilities
+        leases = [t.capabilities.lease for t in self._transports if t.capabilities.lease]
+        return replace(
+            first,
+            lease=min(leases) if leases else None,
+            in_process=all(t.capabilities.in_process for t in self._transports),
+            durable=all(t.capabilities.durable for t in self._transports),
+            browse=False,
+            purge=False,
+            depth=False,
+            replay=False,
+        )
+
+    @property
+    def state(self) -> ConnectionState:
+        """``connected`` while at least one transport of the group is."""
+        return self._state
+
+    def observe(self, observer: TransportObserver) -> None:
+        """See ``Transport``."""
+        self._observers.append(observer)
+        for transport in self._transports:
+            transport.observe(observer)
+
+    # -- connection -------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect all, at once; those that fail are tried again in the background.
+
+        Raises:
+            ConnectionFailedError: not one could be connected.
+        """
+        if self._state.status == "connected":
+            return
+        outcomes = await asyncio.gather(
+            *(transport.connect() for transport in self._transports), return_exceptions=True
+        )
+        failures = [
+            (transport, outcome)
+            for transport, outcome in zip(self._transports, outcomes, strict=True)
+            if isinstance(outcome, BaseException)
+        ]
+        for _, failure in failures:
+            if not isinstance(failure, MatadorError):
+                raise failure
+        if len(failures) == len(self._transports):
+            reasons = "; ".join(f"{transport.name}: {failure}" for transport, failure in failures)
+            raise ConnectionFailedError(f"no transport could be connected: {reasons}")
+        self._state = ConnectionState("connected")
+        for transport, failure in failures:
+            log.warning("%s could not be connected, trying again: %s", transport.name, failure)
+            self._reconnect(transport)
+
+    async def disconnect(self) -> None:
+        """See ``Transport``."""
+        tasks = list(self._reconnecting.values())
+        self._reconnecting.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+        for transport in self._transports:
+            await transport.disconnect()
+        self._state = ConnectionState("disconnected")
+
+    def _reconnect(self, transport: Transport) -> None:
+        if transport.name in self._reconnecting:
+            return
+
+        async def again() -> None:
+            while True:
+                await asyncio.sleep(self._every)
+                try:
+                    await transport.connect()
+                    if self._topology is not None:
+                        await transport.apply_topology(self._topology)
+                    for subscription in list(self._subscriptions):
+                        await subscription.add(transport)
+                except MatadorError as error:
+                    log.debug("%s is still down: %s", transport.name, error)
+                    continue
+                log.info("%s is connected again", transport.name)
+                self._reconnecting.pop(transport.name, None)
+                return
+
+        self._reconnecting[transport.name] = asyncio.create_task(again())
+
+    def _connected(self) -> list[Transport]:
+        return [one for one in self._transports if one.state.status == "connected"]
+
+    # -- topology ---------------------------------------------------------------------------------
+
+    async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Transport``; on all that are connected, and on the others once they are."""
+        self._topology = topology
+        notes: list[TopologyNote] = []
+        for transport in self._connected():
+            notes += [
+                replace(note, text=f"{transport.name}: {note.text}")
+                for note in await transport.apply_topology(topology)
+            ]
+        return notes
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``Transport``."""
+        if self._state.status != "connected":
+            raise NotConnectedError(f"{self.name} is not connected")
+        order = await self._order()
+        if not self._fallback:
+            return await _send(order[0], messages)
+        outcomes: list[MatadorError | None] = [None] * len(messages)
+        failed: dict[int, list[tuple[str, BaseException]]] = {i: [] for i in range(len(messages))}
+        left = list(failed)
+        for position, transport in enumerate(order):
+            errors = await _send(transport, [messages[i] for i in left])
+            still: list[int] = []
+            for i, error in zip(left, errors, strict=True):
+                if error is None:
+                    continue
+                failed[i].append((transport.name, error))
+                still.append(i)
+                if position + 1 < len(order):
+                    for observer in self._observers:
+                        next_ = order[position + 1].name
+                        observer.fell_back(messages[i], transport.name, next_, error)
+            left = still
+            if not left:
+                break
+        for i in left:
+            outcomes[i] = AllTransportsFailedError(failed[i])
+        return outcomes
+
+    async def _order(self) -> list[Transport]:
+        """The group with the chosen one first."""
+        name: str | None = None
+        if self._choose is not None:
+            try:
+                answer = self._choose()
+                name = await answer if inspect.isawaitable(answer) else answer
+            except Exception:
+                log.exception("choose() raised; the first transport is used")
+        known = {transport.name: transport for transport in self._transports}
+        if name is not None and name not in known:
+            log.warning("choose() named %r, which is not in %s", name, self.name)
+        chosen = known.get(name or "", self._transports[0])
+        return [chosen, *(one for one in self._transports if one is not chosen)]
+
+    # -- receiving --------------------------------------------------------------------------------
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        """See ``Transport``: receives from every transport of the group."""
+        if self._state.status != "connected":
+            raise NotConnectedError(f"{self.name} is not connected")
+        subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
+        for transport in self._connected():
+            await subscription.add(transport)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        """See ``Transport``: each by the transport that delivered it."""
+        if self._state.status != "connected":
+            raise NotConnectedError(f"{self.name} is not connected")
+        outcomes: list[MatadorError | None] = [None] * len(settlements)
+        groups: dict[str, list[int]] = {}
+        for i, settlement in enumerate(settlements):
+            source = settlement.receipt.handle
+            if isinstance(source, _From):
+                groups.setdefault(source.transport.name, []).append(i)
+            else:
+                outcomes[i] = LeaseLostError("the receipt is not of this transport")
+        for transport in self._transports:
+            chosen = groups.get(transport.name, [])
+            if not chosen:
+                continue
+            inner = [_unwrapped(settlements[i]) for i in chosen]
+            try:
+                errors = await transport.settle(inner)
+            except MatadorError as error:
+                errors = [error] * len(chosen)
+            for i, error in zip(chosen, errors, strict=True):
+                outcomes[i] = error
+        return outcomes
+
+    async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
+        """See ``Leasing``; deliveries of transports without leases are always kept."""
+        kept = [True] * len(receipts)
+        for transport in self._transports:
+            if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
+                continue
+            chosen = [
+                (i, receipt.handle.receipt)
+                for i, receipt in enumerate(receipts)
+                if isinstance(receipt.handle, _From) and receipt.handle.transport is transport
+            ]
+            if chosen:
+                renewed = await transport.renew([receipt for _, receipt in chosen])
+                for (i, _), still in zip(chosen, renewed, strict=True):
+                    kept[i] = still
+        return kept
+
+
+class _From(msgspec.Struct, frozen=True):
+    """The handle of a receipt: who delivered it, and the receipt it gave."""
+
+    transport: Transport
+    receipt: Receipt
+
+
+def _wrapped(transport: Transport, delivery: Delivery) -> Delivery:
+    receipt = delivery.receipt
+    return msgspec.structs.replace(
+        delivery,
+        receipt=msgspec.structs.replace(receipt, handle=_From(transport, receipt)),
+    )
+
+
+def _unwrapped(settlement: Settlement) -> Settlement:
+    source = settlement.receipt.handle
+    assert isinstance(source, _From)
+    return msgspec.structs.replace(settlement, receipt=source.receipt)
+
+
+async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+    if transport.state.status != "connected":  # passed over at once: nobody waits for it
+        error = NotConnectedError(f"{transport.name} is {transport.state.status}")
+        return [error] * len(messages)
+    try:
+        return await transport.send(messages)
+    except MatadorError as error:
+        return [error] * len(messages)
+
+
+class _MultiSubscription:
+    """Receives from several subscriptions; a call returns what the first one has."""
+
+    def __init__(
+        self, queue: str, prefetch: int, forget: Callable[[_MultiSubscription], None]
+    ) -> None:
+        self._queue = queue
+        self._prefetch = prefetch
+        self._forget = forget
+        self._inner: list[tuple[Transport, Subscription]] = []
+        self._ready: list[Delivery] = []
+        self._changed = asyncio.Event()
+        self._active = True
+
+    @property
+    def queue(self) -> str:
+        """See ``Subscription``."""
+        return self._queue
+
+    @property
+    def active(self) -> bool:
+        """See ``Subscription``."""
+        return self._active
+
+    async def add(self, transport: Transport) -> None:
+        """Receive from one more transport."""
+        self._inner = [pair for pair in self._inner if pair[0] is not transport]
+        inner = await transport.subscribe(self._queue, prefetch=self._prefetch)
+        self._inner.append((transport, inner))
+        self._changed.set()
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``."""
+        while self._active:
+            if self._ready:
+                taken, self._ready = self._ready[:limit], self._ready[limit:]
+                return taken
+            await self._gather(limit)
+        return ()
+
+    async def _gather(self, limit: int) -> None:
+        """Wait until one has something. The others are cancelled, which loses nothing."""
+        self._changed.clear()
+        calls = {
+            asyncio.create_task(inner.receive(limit)): transport
+            for transport, inner in self._inner
+            if inner.active
+        }
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait({*calls, changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(changed, *calls, return_exceptions=True)
+            failures: list[MatadorError] = []
+            for call, transport in calls.items():
+                if call.cancelled():
+                    continue
+                error = call.exception()
+                if error is None:
+                    self._ready += [_wrapped(transport, one) for one in call.result()]
+                elif isinstance(error, MatadorError):
+                    failures.append(error)
+        if failures and not self._ready and len(failures) == len(calls):
+            raise failures[0]
+
+    async def close(self) -> None:
+        """See ``Subscription``. Idempotent."""
+        if not self._active:
+            return
+        self._active = False
+        self._forget(self)
+        self._changed.set()
+        for _, inner in self._inner:
+            await inner.close()

@@ -1,0 +1,55 @@
+"""Transports by URL. An adapter is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from matador.errors import ConfigurationError
+from matador.model.options import suggestion
+from matador.transports.base import Transport
+
+Maker: TypeAlias = Callable[[str], Transport]
+
+
+def _memory(url: str) -> Transport:
+    from matador.transports.memory import MemoryTransport
+
+    if url.rstrip("/") != "memory:":
+        raise ConfigurationError("the in-process transport takes no options: write memory://")
+    return MemoryTransport()
+
+
+def _sqlite(url: str) -> Transport:
+    from matador.transports.sqlite import SqliteTransport
+
+    return SqliteTransport.from_url(url)
+
+
+_MAKERS: dict[str, Maker] = {"memory": _memory, "sqlite": _sqlite}
+
+
+def transport_from_url(url: str) -> Transport:
+    """The transport for a URL, not connected yet.
+
+    Raises:
+        ConfigurationError: not a URL of a known transport; those known are listed.
+
+    Example:
+        >>> transport_from_url("sqlite:///shop.db")
+        SqliteTransport('shop.db')
+    """
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    maker = _MAKERS.get(scheme)
+    if maker is not None:
+        return maker(url)
+    known = ", ".join(f"{name}://" for name in _MAKERS)
+    if not scheme:
+        # The text itself is not repeated: a URL without its scheme may still hold a password.
+        raise ConfigurationError(
+            f"not a transport URL: write for example sqlite:///shop.db (known: {known})"
+        )
+    raise ConfigurationError(
+        f"no transport for {scheme}:// (known: {known}){suggestion(scheme, _MAKERS)}"
+    )
