@@ -65,7 +65,8 @@ _HELD = (
 )
 
 _NO_HEADERS: Headers = {}
-_decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
+# Any values: whatever was stored must come out again, or it would block its queue.
+_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 _encode_list = msgspec.json.Encoder().encode
 

@@ -1,0 +1,41 @@
+"""No statement reads more of the table than it must: every one goes through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from matador.transports.sqlite import claiming, looking, sending, settling, sweeping, watcher
+from matador.transports.sqlite.database import open_for_writing
+
+
+def statements() -> Iterator[str]:
+    for module in (claiming, looking, sending, settling, sweeping, watcher):
+        for name, value in vars(module).items():
+            if name.isupper():
+                for text in cast("tuple[object, ...]", value if type(value) is tuple else (value,)):
+                    if isinstance(text, str) and text.startswith(("SELECT", "UPDATE", "DELETE")):
+                        yield text
+
+
+STATEMENTS = list(statements())
+
+
+def test_all_are_seen() -> None:
+    assert len(STATEMENTS) > 15
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_nothing_is_scanned_or_sorted(file: Path, statement: str) -> None:
+    connection = open_for_writing(file, synchronous="NORMAL", busy_timeout=1)
+    numbered = statement.count("?1") and max(int(n) for n in "123" if f"?{n}" in statement)
+    plan = connection.execute(
+        f"EXPLAIN QUERY PLAN {statement}", [1] * (numbered or statement.count("?"))
+    ).fetchall()
+    connection.close()
+    steps = [str(row[3]) for row in plan]
+    assert [step for step in steps if step.startswith("SCAN messages")] == []
+    assert [step for step in steps if "TEMP B-TREE" in step] == []
