@@ -43,15 +43,16 @@ _HOMES = {
     "wait_for": "wait",
 }
 
+if not TYPE_CHECKING:  # a type checker should know the names above, and only those
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name not in ("pytest", "pytest_asyncio"):
-            raise
-        from matador.errors import MissingExtraError
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("pytest", "pytest_asyncio"):
+                raise
+            from matador.errors import MissingExtraError
 
-        raise MissingExtraError(f"{__name__}.{name}", "testing") from error
+            raise MissingExtraError(f"{__name__}.{name}", "testing") from error

@@ -49,9 +49,17 @@ class ComplianceBase:
 
     @pytest_asyncio.fixture(autouse=True)
     async def _tidy(self) -> AsyncIterator[None]:
+        self.prepare()
+        yield
+        await self.tidy_up()
+
+    def prepare(self) -> None:
+        """Before a test: a namespace of its own."""
         self._opened = []
         self._namespace = f"t{uuid4().hex[:10]}"
-        yield
+
+    async def tidy_up(self) -> None:
+        """After a test: disconnect what it made."""
         for transport in self._opened:
             await transport.disconnect()
 

@@ -1,0 +1,328 @@
+"""The compliance suite finds what it looks for: each broken transport here fails a named test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from matador.errors import MatadorError
+from matador.model.capabilities import Capabilities
+from matador.model.message import (
+    REASON_HEADER,
+    Complete,
+    DeadLetter,
+    Delivery,
+    Message,
+    QueueDepth,
+    Receipt,
+    Release,
+    Retry,
+    Settlement,
+)
+from matador.testing import TransportCompliance
+from matador.transports.base import Subscription, Transport
+from matador.transports.memory import MemoryTransport
+
+
+class Altered(MemoryTransport):
+    """A transport that does something else with messages, settlements or deliveries."""
+
+    declared: ClassVar[dict[str, object]] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, **self.declared)
+
+    def on_send(self, message: Message) -> Message:
+        return message
+
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        return settlement
+
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return deliveries
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        return await super().send([self.on_send(message) for message in messages])
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        return await super().settle([self.on_settle(settlement) for settlement in settlements])
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        inner = await super().subscribe(queue, prefetch=prefetch)
+        return AlteredSubscription(inner, self.on_receive)
+
+
+class AlteredSubscription:
+    more = 0
+
+    def __init__(
+        self, inner: Subscription, alter: Callable[[Sequence[Delivery]], Sequence[Delivery]]
+    ) -> None:
+        self._inner = inner
+        self._alter = alter
+
+    @property
+    def queue(self) -> str:
+        return self._inner.queue
+
+    @property
+    def active(self) -> bool:
+        return self._inner.active
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        return self._alter(await self._inner.receive(limit + self.more))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class LosesHeaders(Altered):
+    def on_send(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, headers={})
+
+
+class CutsBodies(Altered):
+    def on_send(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, body=message.body[: 64 * 1024])
+
+
+class DeliversDelayedNow(Altered):
+    def on_send(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, delay=0.0)
+
+
+class ForgetsKeys(Altered):
+    def on_send(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, ordering_key=None)
+
+
+class ForgetsPriorities(Altered):
+    def on_send(self, message: Message) -> Message:
+        return msgspec.structs.replace(message, priority=None)
+
+
+class AcceptsAnyQueue(Altered):
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        await super().send(messages)
+        return [None] * len(messages)
+
+
+class SendsWhileDisconnected(Altered):
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        if self.state.status != "connected":
+            return [None] * len(messages)
+        return await super().send(messages)
+
+
+class StoresTheOthersOnlyIfAllAreGood(Altered):
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        outcomes = await super().send(messages)
+        if any(outcomes):
+            self.clear()
+        return outcomes
+
+
+class CompletesRetries(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        return Complete(settlement.receipt) if isinstance(settlement, Retry) else settlement
+
+
+class ReleasesWhatIsCompleted(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        return Release(settlement.receipt) if isinstance(settlement, Complete) else settlement
+
+
+class DropsDeadLetters(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        return Complete(settlement.receipt) if isinstance(settlement, DeadLetter) else settlement
+
+
+class LosesReasons(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [
+            msgspec.structs.replace(
+                delivery,
+                headers={k: v for k, v in delivery.headers.items() if k != REASON_HEADER},
+            )
+            for delivery in deliveries
+        ]
+
+
+class NeverSaysRedelivered(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [_with_receipt(delivery, redelivered=False) for delivery in deliveries]
+
+
+class CountsFromZero(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [
+            _with_receipt(delivery, delivery_count=delivery.receipt.delivery_count - 1)
+            for delivery in deliveries
+        ]
+
+
+class ReversesBatches(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return list(reversed(deliveries))
+
+
+class DeliversTwice(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [*deliveries[:-1], deliveries[0]] if len(deliveries) > 1 else deliveries
+
+
+class SettlesTwice(Altered):
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        await super().settle(settlements)
+        return [None] * len(settlements)
+
+
+class TakesMoreThanAsked(Altered):
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        subscription = await super().subscribe(queue, prefetch=prefetch)
+        assert isinstance(subscription, AlteredSubscription)
+        subscription.more = 1
+        return subscription
+
+
+class LosesOnCancel(Altered):
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        inner = await super().subscribe(queue, prefetch=prefetch)
+
+        class Slow(AlteredSubscription):
+            async def receive(self, limit: int) -> Sequence[Delivery]:
+                taken = await super().receive(limit)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                return taken
+
+        return Slow(inner, self.on_receive)
+
+
+class NeverClosesReceivers(Altered):
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        inner = await super().subscribe(queue, prefetch=prefetch)
+
+        class Endless(AlteredSubscription):
+            async def close(self) -> None:
+                return None
+
+        return Endless(inner, self.on_receive)
+
+
+class HidesDepthButHasIt(Altered):
+    declared = {"depth": False}
+
+
+class HidesBrowseButHasIt(Altered):
+    declared = {"browse": False}
+
+
+class HidesReplayButHasIt(Altered):
+    declared = {"replay": False}
+
+
+class HidesDelaysButHasThem(Altered):
+    declared = {"delays": False}
+
+
+class DeclaresLeasesItHasNot(Altered):
+    declared = {"lease": 0.1}
+
+
+class MiscountsDepth(Altered):
+    async def depth(self, queue: str) -> QueueDepth:
+        return replace(await super().depth(queue), in_flight=0)
+
+
+class PurgesWhatIsHeld(Altered):
+    async def purge(self, queue: str) -> int:
+        count = await super().purge(queue)
+        self.clear()
+        return count
+
+
+def _with_receipt(delivery: Delivery, **changes: object) -> Delivery:
+    receipt: Receipt = msgspec.structs.replace(delivery.receipt, **changes)
+    return msgspec.structs.replace(delivery, receipt=receipt)
+
+
+BROKEN: list[tuple[type[Altered], str]] = [
+    (LosesHeaders, "test_headers_are_kept"),
+    (DeliversDelayedNow, "test_a_delayed_message_is_not_early"),
+    (ForgetsKeys, "test_one_key_is_handled_in_order_and_one_at_a_time"),
+    (ForgetsPriorities, "test_higher_priorities_come_first"),
+    (AcceptsAnyQueue, "test_each_message_has_its_outcome_and_the_others_are_stored"),
+    (
+        StoresTheOthersOnlyIfAllAreGood,
+        "test_each_message_has_its_outcome_and_the_others_are_stored",
+    ),
+    (SendsWhileDisconnected, "test_nothing_works_while_disconnected"),
+    (CompletesRetries, "test_retry_stores_the_successor_and_removes_the_original"),
+    (ReleasesWhatIsCompleted, "test_complete_removes"),
+    (DropsDeadLetters, "test_raw_bytes_are_kept"),
+    (LosesReasons, "test_raw_bytes_are_kept"),
+    (NeverSaysRedelivered, "test_what_a_vanished_consumer_held_is_redelivered"),
+    (CountsFromZero, "test_a_first_delivery_says_so"),
+    (ReversesBatches, "test_one_consumer_sees_the_order_of_sending"),
+    (DeliversTwice, "test_many_consumers_handle_each_message_once"),
+    (SettlesTwice, "test_settling_twice_changes_nothing"),
+    (TakesMoreThanAsked, "test_receive_respects_its_limit"),
+    (LosesOnCancel, "test_a_cancelled_receive_loses_nothing"),
+    (NeverClosesReceivers, "test_close_ends_a_waiting_receive"),
+    (HidesDepthButHasIt, "test_depth_counts_each_state"),
+    (HidesBrowseButHasIt, "test_browsing_shows_all_and_consumes_nothing"),
+    (HidesReplayButHasIt, "test_what_is_finished_can_be_read_again"),
+    (HidesDelaysButHasThem, "test_a_delayed_message_is_not_early"),
+    (DeclaresLeasesItHasNot, "test_an_expired_lease_is_redelivered_and_fenced"),
+    (MiscountsDepth, "test_depth_counts_each_state"),
+    (PurgesWhatIsHeld, "test_purge_deletes_all_that_nobody_holds"),
+]
+
+
+class Suite(TransportCompliance):
+    patience = 0.5
+    quiet = 0.03
+    load = 1000
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def make_transport(self) -> Transport:
+        return self._transport
+
+
+async def run(transport: Transport, test: str) -> None:
+    suite = Suite(transport)
+    suite.prepare()
+    try:
+        async with asyncio.timeout(5):
+            await getattr(suite, test)()
+    finally:
+        await suite.tidy_up()
+
+
+@pytest.mark.parametrize(("broken", "test"), BROKEN, ids=[broken.__name__ for broken, _ in BROKEN])
+async def test_a_broken_transport_is_found(broken: type[Altered], test: str) -> None:
+    with pytest.raises((Exception, pytest.fail.Exception)) as caught:
+        await run(broken(), test)
+    assert not isinstance(caught.value, AttributeError), caught.value
+
+
+@pytest.mark.parametrize("test", sorted({test for _, test in BROKEN}))
+async def test_an_unaltered_one_passes(test: str) -> None:
+    await run(Altered(), test)
+
+
+async def test_cut_bodies_are_found() -> None:
+    suite = Suite(CutsBodies())
+    suite.prepare()
+    with pytest.raises(AssertionError):
+        await suite.test_bodies_are_kept(b"x" * 256 * 1024)
+    await suite.tidy_up()
