@@ -18,7 +18,7 @@ from matador.errors import (
 )
 from matador.events.assembly import check_fit, make_worker
 from matador.events.dispatcher import Dispatcher
-from matador.events.fanout import FanOut, Order, UnsupportedDelays
+from matador.events.fanout import PLAIN, FanOut, Order, UnsupportedDelays
 from matador.events.lifecycle import Lifecycle, Shutdown
 from matador.events.listener import TransportListener
 from matador.events.results import SendOptions, SendResult
@@ -299,9 +299,8 @@ class Application:
         fan_out, dispatcher = self._sending()
         universal = await self._universal()
         orders: list[Order] = []
-        plain = SendOptions()
         for item in events:
-            payload, options = _item(item, plain)
+            payload, options = _item(item)
             event, value = self._resolve(payload, _MISSING)
             orders.append(await fan_out.make(event, value, options, universal))
         self._activity.enqueuing += len(orders)
@@ -449,9 +448,9 @@ def _hook_objects(hooks: Hooks | Sequence[Hooks] | None) -> tuple[Hooks, ...]:
     return tuple(hooks) if isinstance(hooks, Sequence) else (hooks,)
 
 
-def _item(item: Any, plain: SendOptions) -> tuple[Any, SendOptions]:
+def _item(item: Any) -> tuple[Any, SendOptions]:
     match item:
         case (payload, SendOptions() as options):
             return payload, options
         case _:
-            return item, plain
+            return item, PLAIN

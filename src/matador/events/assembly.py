@@ -71,7 +71,11 @@ def make_worker(
         leases=leases,
         threads=threads,
         transport_name=transport.name,
-        timeouts={topology.full_name(q.name): q.consumer_timeout for q in topology.queues},
+        timeouts={
+            topology.full_name(queue.name): queue.consumer_timeout
+            for queue in topology.queues
+            if queue.consumer_timeout is not None
+        },
     )
     processor = Processor(
         schema=schema,

@@ -35,6 +35,9 @@ log = logging.getLogger("matador.send")
 UnsupportedDelays: TypeAlias = Literal["error", "deliver-now"]
 """What becomes of a delay the transport cannot keep: an error, or a warning and no delay."""
 
+PLAIN = SendOptions()
+"""No options."""
+
 _LONG_DELAY = 3600.0
 
 
@@ -107,7 +110,8 @@ class FanOut:
         before = options.before
         raw_before = None if before is None else self._codec.encode_payload(event, before)
         metadata = _merged(event, universal, options.metadata)
-        _check(options)
+        if options is not PLAIN:
+            _check(options)
         now = self._clock.now()
         order = Order(event, 0, [])
         for target in targets:
@@ -126,7 +130,7 @@ class FanOut:
                 correlation_id=options.correlation_id,
                 metadata=metadata,
             )
-            raw = RawEnvelope(self._clock.new_id(), data, docket, raw_before)
+            raw = Envelope(self._clock.new_id(), data, docket, raw_before)
             envelope = Envelope(raw.id, payload, docket, before)
             order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
         return order
@@ -215,6 +219,8 @@ def _merged(
     """Universal metadata, the event's own over it, the send's over both."""
     if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise InvalidEventError(f"event {event.key!r}: metadata must be a mapping, got {given!r}")
+    if not universal and not event.metadata:
+        return dict(given) if given else {}
     return {**(universal or {}), **event.metadata, **(given or {})}
 
 

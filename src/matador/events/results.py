@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from matador.errors import SendFailedError
 from matador.model.options import Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendOptions:
+class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one event in ``send_many``; the same as the keywords of ``send``.
 
     Example:
@@ -26,8 +26,7 @@ class SendOptions:
     ordering_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """One message that was stored: for whom, where, and its id."""
 
     subscriber: str
@@ -35,8 +34,7 @@ class Sent:
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """What came of sending one event.
 
     Attributes:
@@ -56,7 +54,7 @@ class SendResult:
     sent: int
     skipped: int
     errors: tuple[SendFailedError, ...] = ()
-    messages: tuple[Sent, ...] = field(default=(), repr=False)
+    messages: tuple[Sent, ...] = ()
 
     @property
     def ok(self) -> bool:

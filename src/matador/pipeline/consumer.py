@@ -52,6 +52,7 @@ class Consumer:
         self._waiting: deque[Delivery] = deque()
         self._busy = 0
         self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
         self._slots: set[asyncio.Task[None]] = set()
         self._fetcher: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -173,7 +174,7 @@ class Consumer:
             while waiting:
                 delivery = waiting.popleft()
                 self._busy += 1
-                if waiting:  # the next free slot takes the next one, should this one have to wait
+                if waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
                     outcome = await self._processor.process(delivery)
@@ -187,11 +188,14 @@ class Consumer:
             free = asyncio.get_running_loop().create_future()
             self._idle.append(free)
             await free
+            self._waking = False
 
     def _wake(self) -> None:
+        """Wake one slot; it wakes the next if there is more to do than it can take at once."""
         while self._idle:
             slot = self._idle.pop()
             if not slot.done():
+                self._waking = True
                 slot.set_result(None)
                 return
 

@@ -93,39 +93,33 @@ class Processor:
     async def process(self, delivery: Delivery) -> Outcome:
         """Handle a delivery. Raises nothing: whatever happens is an outcome."""
         try:
-            return await self._process(delivery)
+            raw = self._decode(delivery)
+            docket = raw.docket
+            receipt = delivery.receipt
+            route = self._routes.get((docket.event_key, docket.target_subscriber))
+            if route is None:
+                unknown = self._unknown(raw)
+                decision = self._resolver.dead_letter("unhandled", str(unknown))
+                return self._refuse(raw, receipt, None, unknown, decision)
+            event, subscriber = route
+            if receipt.redelivered or receipt.delivery_count > 1:
+                refusal = refuse(receipt, subscriber, await self._resolver.max_deliveries(raw))
+                if refusal is not None:
+                    return self._refuse_delivery(raw, receipt, subscriber, refusal)
+            try:
+                envelope = self._validate(event, raw)
+            except InvalidEventError as error:
+                return self._refuse_delivery(raw, receipt, subscriber, error)
+            if (subscriber.delivery or self._delivery) == "at-most-once":
+                return await self._run_at_most_once(raw, envelope, subscriber, receipt)
+            return await self._run(raw, envelope, subscriber, receipt)
+        except DecodeError as error:
+            return self._refuse_malformed(delivery, error)
         except Exception as error:  # a codec or a policy of the user's that does what it must not
             log.exception("a message of %s could not be processed", delivery.receipt.queue)
             return self._refuse_malformed(
                 delivery, DecodeError(f"could not be processed: {type(error).__name__}: {error}")
             )
-
-    async def _process(self, delivery: Delivery) -> Outcome:
-        try:
-            raw = self._decode(delivery)
-        except DecodeError as error:
-            return self._refuse_malformed(delivery, error)
-        docket = raw.docket
-        receipt = delivery.receipt
-        route = self._routes.get((docket.event_key, docket.target_subscriber))
-        if route is None:
-            unknown = self._unknown(raw)
-            decision = self._resolver.dead_letter("unhandled", str(unknown))
-            return self._refuse(raw, receipt, None, unknown, decision)
-        event, subscriber = route
-        if receipt.redelivered or receipt.delivery_count > 1:
-            refusal = refuse(receipt, subscriber, await self._resolver.max_deliveries(raw))
-            if refusal is not None:
-                decision = self._resolver.dead_letter("undeliverable", str(refusal))
-                return self._refuse(raw, receipt, subscriber, refusal, decision)
-        try:
-            envelope = self._validate(event, raw)
-        except InvalidEventError as error:
-            decision = self._resolver.dead_letter("undeliverable", str(error))
-            return self._refuse(raw, receipt, subscriber, error, decision)
-        if (subscriber.delivery or self._delivery) == "at-most-once":
-            return await self._run_at_most_once(raw, envelope, subscriber, receipt)
-        return await self._run(raw, envelope, subscriber, receipt)
 
     # -- decode -----------------------------------------------------------------------------------
 
@@ -166,6 +160,16 @@ class Processor:
         if isinstance(self._schema.find_subscriber(key, name), SubscriberStub):
             return SubscriberIsStubError(f"subscriber {name!r} of {key!r} is only a stub here")
         return SubscriberNotRegisteredError(f"event {key!r} has no subscriber {name!r}")
+
+    def _refuse_delivery(
+        self,
+        raw: RawEnvelope,
+        receipt: Receipt,
+        subscriber: Subscriber[Any],
+        error: MatadorError,
+    ) -> Outcome:
+        decision = self._resolver.dead_letter("undeliverable", str(error))
+        return self._refuse(raw, receipt, subscriber, error, decision)
 
     def _refuse(
         self,

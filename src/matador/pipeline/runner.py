@@ -48,14 +48,14 @@ class Runner:
         leases: LeaseKeeper | None,
         threads: Executor,
         transport_name: str,
-        timeouts: Mapping[str, float | None],
+        timeouts: Mapping[str, float],
     ) -> None:
         self._hooks = hooks
         self._sender = sender
         self._leases = leases
         self._threads = threads
         self._transport = transport_name
-        self._timeouts = timeouts
+        self._limits = timeouts
 
     async def run(
         self,
@@ -96,7 +96,10 @@ class Runner:
         try:
             if steps is not None:
                 await steps.load()
-            ran.result = await self._call(envelope, subscriber, receipt, steps)
+            if subscriber.is_async and not subscriber.takes_context and not self._limits:
+                ran.result = await subscriber.callback(envelope)
+            else:
+                ran.result = await self._call(envelope, subscriber, receipt, steps)
         except Exception as error:  # noqa: BLE001 - the policy decides about it
             ran.error = error
         except asyncio.CancelledError as error:
@@ -122,7 +125,7 @@ class Runner:
             context = Context(envelope, receipt, self._sender, steps)
             if self._leases is not None:
                 self._leases.running(receipt, context)
-        limit = self._timeouts.get(receipt.queue)
+        limit = self._limits.get(receipt.queue)
         if not subscriber.is_async:
             return await self._call_in_thread(envelope, subscriber, context, limit)
         call = subscriber.callback
