@@ -143,9 +143,16 @@ class _Zstd:
 
     def inflate(self, body: bytes, limit: int) -> bytes:
         if hasattr(self._module, "FORMAT_ZSTD1"):  # the zstandard package
-            with self._module.ZstdDecompressor().stream_reader(io.BytesIO(body)) as stream:
+            reader = self._module.ZstdDecompressor().stream_reader(
+                io.BytesIO(body), read_across_frames=True
+            )
+            with reader as stream:
                 return stream.read(limit)
-        return self._module.ZstdDecompressor().decompress(body, max_length=limit)
+        decompressor = self._module.ZstdDecompressor()
+        plain = decompressor.decompress(body, max_length=limit)
+        if decompressor.unused_data or (decompressor.needs_input and not decompressor.eof):
+            raise self.error("it does not end where it should")
+        return plain
 
 
 def _zstd_module() -> _Zstd:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -26,7 +26,6 @@ class _Options(msgspec.Struct, frozen=True, rename="camel"):
 _STRING = msgspec.json.Decoder(str)
 _MAPPING: msgspec.json.Decoder[dict[str, Any] | None] = msgspec.json.Decoder(dict[str, Any] | None)
 _OPTIONS = msgspec.json.Decoder(_Options | None)
-_IMPORTANCE = msgspec.json.Decoder(Importance)
 
 
 def is_older_body(fields: Mapping[str, msgspec.Raw]) -> bool:
@@ -123,8 +122,9 @@ def _attempts(headers: Headers) -> int:
 
 def _importance(headers: Headers) -> Importance:
     given = headers.get("x-matador-importance")
-    return (
-        "should-investigate"
-        if given is None
-        else _IMPORTANCE.decode(msgspec.json.encode(str(given)))
-    )
+    if given is None:
+        return "should-investigate"
+    for choice in get_args(Importance):
+        if given == choice:
+            return choice
+    raise ValueError("the header x-matador-importance is not an importance")

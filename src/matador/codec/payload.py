@@ -51,6 +51,9 @@ class PayloadCodec:
             encode, decode, loses, lost = self._coder(event)
         try:
             encoded = encode(payload)
+        except Exception as error:  # the user's own serializers may raise anything
+            raise _invalid(event, error) from error
+        try:
             decode(encoded)  # the sender learns of a wrong field, not the worker hours later
         except Exception as error:  # noqa: BLE001 - see decode_payload
             raise _invalid(event, error, lost(payload)) from _cause(error)
@@ -114,7 +117,10 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
             return write(payload)
         encoded = payload.__pydantic_serializer__.to_json(payload, **options)
         if encoded.find(b"NaN") >= 0 or encoded.find(b"Infinity") >= 0:
-            check(encoded)  # pydantic can be told to write these, though they are not JSON
+            try:  # pydantic can be told to write these, though they are not JSON
+                check(encoded)
+            except ValueError as error:
+                raise ValueError(lost(payload)) from error
         return encoded
 
     def from_json(raw: Any) -> Any:

@@ -1,0 +1,54 @@
+"""Keys that one object has twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from matador.codec.json import find_duplicate_key
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"a":1,"a":1}', "a"),
+        (b'{"a":1,"b":2,"a":3}', "a"),
+        (b'{"x":{"a":1,"a":2}}', "a"),
+        (b'[{"a":1},{"b":1,"b":2}]', "b"),
+        (b'{"":1,"":2}', ""),
+        (b'{"a":1,"\\u0061":2}', "a"),
+        ('{"é":1,"\\u00e9":2}'.encode(), "é"),
+        (b'{"a":1 , "a":2}', "a"),
+        # A number or an escape that is written longer makes up for the dropped key.
+        (b'{"a":1e5,"a":1e5}', "a"),
+        (b'{"k":1,"k":1,"n":[1E5,1E5,1E5,1E5]}', "k"),
+        (b'{"a":0,"a":1e22}', "a"),
+        # Numbers that only a payload's type can read.
+        (b'{"a":' + b"9" * 5000 + b',"a":1}', "a"),
+        (b'{"a":1e999,"a":1}', "a"),
+    ],
+)
+def test_a_duplicate_is_found(body: bytes, key: str) -> None:
+    assert find_duplicate_key(body) == key
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":1,"b":2}',
+        b'{"a":{"a":{"a":1}}}',
+        b'[{"a":1},{"a":1}]',
+        b'{"a":"\\"a\\":1,\\"a\\":2"}',
+        b'{ "a" : 1e5 , "b" : "\\u0061" }',
+        b'{"n":' + b"9" * 5000 + b"}",
+        b"1",
+        b"",
+        b"{",
+        b'{"a":1,"a":2',
+        b"\xff",
+        b'{"a":"\xff","a":1}',
+        b"[" * 100_000 + b"]" * 100_000,
+    ],
+    ids=lambda body: str(body)[:30],
+)
+def test_where_there_is_none_none_is_found(body: bytes) -> None:
+    assert find_duplicate_key(body) is None
