@@ -1,0 +1,31 @@
+"""A shop: one event, two subscribers, a SQLite file. Run it with `matador worker shop.py`."""
+
+from dataclasses import dataclass
+
+from matador import DontRetry, Envelope, Matador, Schema, event, subscriber
+
+
+@event("order.placed", description="A customer placed an order.")
+@dataclass(frozen=True)
+class OrderPlaced:
+    order_id: str
+    amount: int
+
+
+@subscriber(description="Email the receipt.", idempotent="yes")
+async def email_receipt(envelope: Envelope[OrderPlaced]) -> None:
+    print(f"receipt for order {envelope.data.order_id} sent")
+
+
+@subscriber(description="Write the order into the books.", idempotent="yes")
+def book_order(envelope: Envelope[OrderPlaced]) -> None:  # not async: runs in a thread
+    if envelope.data.amount <= 0:
+        raise DontRetry(f"order {envelope.data.order_id} has no amount")
+    print(f"order {envelope.data.order_id} booked: {envelope.data.amount}")
+
+
+app = Matador(
+    "sqlite:///shop.db",
+    schema=Schema({OrderPlaced: [email_receipt, book_order]}),
+    consume_from=["events"],
+)

@@ -1,0 +1,68 @@
+"""Matador in code without an event loop: a web view that sends, callbacks that block."""
+
+import threading
+from dataclasses import dataclass
+
+from matador import Envelope, Matador, Schema, SyncContext, event, subscriber
+
+
+@event("order.placed", description="A customer placed an order.")
+@dataclass(frozen=True)
+class OrderPlaced:
+    order_id: str
+    amount: int
+
+
+@event("receipt.printed", description="A receipt came out of the printer.")
+@dataclass(frozen=True)
+class ReceiptPrinted:
+    order_id: str
+
+
+filed = threading.Event()
+
+
+# --8<-- [start:subscribers]
+@subscriber(description="Print the receipt.", idempotent="yes")
+def print_receipt(envelope: Envelope[OrderPlaced], ctx: SyncContext) -> None:
+    print(f"printing the receipt of order {envelope.data.order_id}")  # in a thread: may block
+    ctx.send(ReceiptPrinted(envelope.data.order_id))  # keeps the correlation id
+
+
+@subscriber(description="File the receipt.", idempotent="yes")
+def file_receipt(envelope: Envelope[ReceiptPrinted]) -> None:
+    print(f"filed under {envelope.docket.correlation_id}")
+    filed.set()
+
+
+# --8<-- [end:subscribers]
+
+app = Matador(
+    "sqlite:///sync_code.db",
+    schema=Schema({OrderPlaced: [print_receipt], ReceiptPrinted: [file_receipt]}),
+    consume_from=["events"],
+)
+
+# --8<-- [start:view]
+shop = app.sync()
+
+
+def place_order(form: dict[str, str]) -> tuple[int, str]:
+    """A view, as Flask or Django would call it, from any thread."""
+    order = OrderPlaced(form["order_id"], int(form["amount"]))
+    result = shop.send(order, correlation_id=form["request_id"])
+    return (202, "accepted") if result.ok else (503, "try again")
+
+
+# --8<-- [end:view]
+
+
+def main() -> None:
+    with shop:  # in a server: shop.start() at boot, shop.shutdown() at exit
+        print(place_order({"order_id": "1", "amount": "5", "request_id": "request-9"}))
+        filed.wait(10)
+        shop.wait_idle(5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Every example runs as a user would run it, in a folder of its own, and says what it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+SAYS: dict[str, list[str]] = {
+    "retries.py": [
+        "dead letter: assertion error: the amount must be positive",
+        "dead letter: card declined",
+        "receipt sent in attempt 3",
+        "reserved in attempt 2",
+    ],
+    "resumable.py": [
+        "charging 20",
+        "checked out with payment-7 in attempt 2",
+        "telling the accounting",
+        "telling the warehouse",
+        "thanks for payment-7",
+    ],
+    "hooks.py": [
+        "page somebody: over the limit (SendToDeadLetters)",
+        "span opened: charge, trace web-17",
+        "span opened: charge, trace web-18",
+        "{'sent': 2, 'handled': 1, 'failed': 1}",
+    ],
+    "sync_code.py": [
+        "(202, 'accepted')",
+        "filed under request-9",
+        "printing the receipt of order 1",
+    ],
+    "fallback.py": [
+        "handled: 1, 2",
+        "order 1 is stored",
+        "order 2 is stored",
+        "volume failed, spare takes the message",
+    ],
+    "delays_and_priorities.py": [
+        "mails: password reset, newsletter, reminder",
+        "pen: [0, 1, 2, 3, 4] ink: [0, 1, 2, 3, 4]",
+    ],
+}
+"""The lines of each example, sorted: subscribers run side by side. Each must come exactly once."""
+
+
+def run(folder: Path, *arguments: str | Path) -> str:
+    """Run Python in a folder, with warnings as errors; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", SAYS)
+def test_an_example_does_what_it_says(example: str, tmp_path: Path) -> None:
+    lines = run(tmp_path, EXAMPLES / example).splitlines()
+    assert sorted(lines) == sorted(SAYS[example])
+
+
+def test_codecs_get_smaller_from_line_to_line(tmp_path: Path) -> None:
+    lines = run(tmp_path, EXAMPLES / "codecs.py").splitlines()
+    sizes = [int(line.split()[-2].replace(",", "")) for line in lines]
+    assert len(sizes) == 4
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_testing_example_passes(tmp_path: Path) -> None:
+    copy = tmp_path / "test_shop.py"
+    copy.write_text((EXAMPLES / "testing_example.py").read_text())
+    config = ("-c", "/dev/null", "--rootdir", tmp_path, "-o", "asyncio_mode=auto")
+    options = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider")
+    printed = run(tmp_path, "-m", "pytest", "-q", *config, *options, copy)
+    assert "5 passed" in printed
+
+
+def test_no_example_is_forgotten() -> None:
+    run_elsewhere = {"codecs.py", "demo.py", "demo_shop.py", "shop.py", "testing_example.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere
