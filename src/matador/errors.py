@@ -92,7 +92,9 @@ class MatadorError(Exception):
 
 
 def _remade(kind: type[MatadorError], args: tuple[Any, ...]) -> MatadorError:
-    return kind.__new__(kind, *args)
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 # -- the application's life -------------------------------------------------------------------
