@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from matador.model.message import Message
 from matador.transports.memory.entry import Entry, Hold
@@ -26,15 +26,22 @@ class MemoryQueueMachine(RuleBasedStateMachine):
         self.holds: list[Hold] = []
 
     @rule(
-        key=st.sampled_from([None, None, "k", "l"]),
-        priority=st.sampled_from([None, None, 1, 9]),
-        delay=st.sampled_from([0.0, 0.0, 1.0, 7.0]),
+        kinds=st.lists(
+            st.tuples(
+                st.sampled_from([0.0, 0.0, 1.0, 7.0]),
+                st.sampled_from([None, None, 1, 9]),
+                st.sampled_from([None, None, "k", "l"]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
     )
-    def put(self, key: str | None, priority: int | None, delay: float) -> None:
-        self.sent += 1
-        message = Message(str(self.sent), "q", b"", {}, delay, priority, key)
-        self.queue.put(message, self.now)
-        self.alive.add(message.id)
+    def put(self, kinds: list[tuple[float, int | None, str | None]]) -> None:
+        for delay, priority, key in kinds:
+            self.sent += 1
+            message = Message(str(self.sent), "q", b"", {}, delay, priority, key)
+            self.queue.put(message, self.now)
+            self.alive.add(message.id)
 
     @rule(limit=st.integers(1, 4))
     def receive(self, limit: int) -> None:
@@ -59,13 +66,13 @@ class MemoryQueueMachine(RuleBasedStateMachine):
         priority = entry.message.priority
         return (priority is None, -(priority or 0), entry.seq)
 
-    @precondition(lambda self: self.holds)
-    @rule(data=st.data(), fate=st.sampled_from(["complete", "release", "retry", "renew"]))
-    def settle(self, data: st.DataObject, fate: str) -> None:
-        hold = self.holds.pop(data.draw(st.integers(0, len(self.holds) - 1)))
-        entry = hold.entry
-        if not hold.valid:  # the lease was lost
+    @rule(which=st.integers(0, 20), fate=st.sampled_from(["complete", "release", "retry", "renew"]))
+    def settle(self, which: int, fate: str) -> None:
+        self.holds = [hold for hold in self.holds if hold.valid]  # the others lost their lease
+        if not self.holds:
             return
+        hold = self.holds.pop(which % len(self.holds))
+        entry = hold.entry
         if fate == "complete":
             self.queue.complete(entry, self.now)
             self.alive.discard(entry.message.id)
@@ -83,10 +90,11 @@ class MemoryQueueMachine(RuleBasedStateMachine):
         if fate != "renew":
             assert not hold.valid
 
-    @precondition(lambda self: self.queue.entries)
-    @rule(data=st.data())
-    def take(self, data: st.DataObject) -> None:
-        entry = data.draw(st.sampled_from(list(self.queue.entries.values())))
+    @rule(which=st.integers(0, 20))
+    def take(self, which: int) -> None:
+        if not self.queue.entries:
+            return
+        entry = list(self.queue.entries.values())[which % len(self.queue.entries)]
         held = entry.state == "held"
         hold = self.queue.take(entry, self.now + LEASE)
         assert (hold is None) == held
@@ -98,16 +106,15 @@ class MemoryQueueMachine(RuleBasedStateMachine):
         self.now += by
         self.queue.pass_time(self.now)
 
-    @rule()
-    def give_back_all(self) -> None:
-        self.queue.give_back_all(self.now)
-        assert not any(hold.valid for hold in self.holds)
-
-    @rule()
-    def purge(self) -> None:
-        held = {e.message.id for e in self.queue.entries.values() if e.state == "held"}
-        assert self.queue.purge() == len(self.alive) - len(held)
-        self.alive = held
+    @rule(upheaval=st.sampled_from(["none", "none", "none", "disconnect", "purge"]))
+    def upheave(self, upheaval: str) -> None:
+        if upheaval == "disconnect":
+            self.queue.give_back_all(self.now)
+            assert not any(hold.valid for hold in self.holds)
+        elif upheaval == "purge":
+            held = {e.message.id for e in self.queue.entries.values() if e.state == "held"}
+            assert self.queue.purge() == len(self.alive) - len(held)
+            self.alive = held
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
@@ -130,4 +137,4 @@ class MemoryQueueMachine(RuleBasedStateMachine):
 
 
 TestMemoryQueue = MemoryQueueMachine.TestCase
-TestMemoryQueue.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMemoryQueue.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)

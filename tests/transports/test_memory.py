@@ -159,6 +159,20 @@ async def test_a_receipt_of_another_transport_is_refused() -> None:
     assert [type(outcome) for outcome in outcomes] == [LeaseLostError, LeaseLostError]
 
 
+async def test_a_keyed_retry_starts_counting_anew() -> None:
+    transport = await opened(MemoryTransport())
+    keyed = make_message(b"a", queue=QUEUE, ordering_key="k")
+    await transport.send([keyed])
+    await receive(transport)
+    await transport.disconnect()
+    await transport.connect()
+    (second,) = await receive(transport)
+    assert second.receipt.delivery_count == 2
+    await transport.settle([Retry(second.receipt, keyed)])
+    (retried,) = await receive(transport)
+    assert (retried.receipt.delivery_count, retried.receipt.redelivered) == (1, False)
+
+
 # -- receivers ---------------------------------------------------------------------------------
 
 
