@@ -1,0 +1,86 @@
+"""Runs contestants in turn, round after round, and prints their rates as ratios.
+
+The machine is noisy: a figure alone says little. Contestants take turns within a round, so that
+noise hits all of them, and the median of the rounds' ratios is what counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a ratio has to reach: ours against one contestant."""
+
+    against: str
+    at_least: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One thing measured: each contestant gives its rate, in messages (or calls) per second."""
+
+    name: str
+    ours: str
+    contestants: dict[str, Callable[[], float]]
+    bars: Sequence[Bar] = ()
+    unit: str = "/s"
+
+
+@dataclass
+class Outcome:
+    """The rates of all rounds."""
+
+    contest: Contest
+    rates: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    def rate(self, contestant: str) -> float:
+        """The median rate of a contestant."""
+        return statistics.median(self.rates[contestant])
+
+    def ratio(self, against: str) -> float:
+        """The median of the rounds' ratios: ours to the other's."""
+        pairs = zip(self.rates[self.contest.ours], self.rates[against], strict=True)
+        return statistics.median(ours / other for ours, other in pairs)
+
+    @property
+    def met(self) -> bool:
+        """Is every bar met?"""
+        return all(self.ratio(bar.against) >= bar.at_least for bar in self.contest.bars)
+
+
+def hold(contest: Contest, rounds: int) -> Outcome:
+    """Run a contest; the order of the contestants alternates from round to round."""
+    outcome = Outcome(contest, {name: [] for name in contest.contestants})
+    for number in range(rounds):
+        names = list(contest.contestants)
+        for name in names if number % 2 == 0 else reversed(names):
+            print(f"  {contest.name}: round {number + 1}/{rounds}, {name} …", file=sys.stderr)
+            outcome.rates[name].append(contest.contestants[name]())
+    return outcome
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """All outcomes as a Markdown table."""
+    lines = [
+        "| what | contestant | median | ours is | bar |",
+        "|---|---|---:|---:|---|",
+    ]
+    for outcome in outcomes:
+        contest = outcome.contest
+        bars = {bar.against: bar.at_least for bar in contest.bars}
+        for name in contest.contestants:
+            ours = name == contest.ours
+            ratio = "" if ours else f"{outcome.ratio(name):.2f} ×"
+            bar = ""
+            if name in bars:
+                met = outcome.ratio(name) >= bars[name]
+                bar = f"≥ {bars[name]:g} × {'met' if met else 'NOT MET'}"
+            label = f"**{name}**" if ours else name
+            rate = f"{outcome.rate(name):,.0f}{contest.unit}"
+            lines.append(f"| {contest.name if ours else ''} | {label} | {rate} | {ratio} | {bar} |")
+    return "\n".join(lines)
