@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from matador.events.application import Application
+from matador.events.dead_letters import DeadLetterOffice
 from matador.events.run import run
 from matador.events.sync import SyncMatador
 
@@ -27,3 +28,19 @@ class Matador(Application):
             ...     shop.send(OrderPlaced(order_id="1", amount=5))
         """
         return SyncMatador(self)
+
+    @property
+    def dead_letters(self) -> DeadLetterOffice:
+        """The dead letters: to look at, to send back, to delete.
+
+        Example:
+            >>> async for letter in app.dead_letters.browse():
+            ...     print(letter.id, letter.stored.reason)
+        """
+        return DeadLetterOffice(
+            transport=self.transport,
+            topology=self.topology,
+            codec=self.codec,
+            checkpoints=self.checkpoints,
+            clock=self.clock,
+        )

@@ -13,6 +13,7 @@ from matador.codec.json import JsonCodec
 from matador.errors import (
     ConfigurationError,
     InvalidEventError,
+    LifecycleError,
     NotStartedError,
     ShuttingDownError,
 )
@@ -181,6 +182,37 @@ class Application:
         """The receiving half, while the application consumes."""
         return self._worker
 
+    def configure(
+        self,
+        *,
+        transport: Transport | None = None,
+        schema: Schema | None = None,
+        consume_from: Iterable[str] | None = None,
+        checkpoints: CheckpointStore | None = None,
+        hooks: Sequence[Hooks] = (),
+    ) -> None:
+        """Change how it will run, before it is started: for tools and tests.
+
+        What is not given stays. ``hooks`` come before those it has.
+
+        Raises:
+            LifecycleError: it is running.
+            QueueNotFoundError: a queue to consume that the topology does not have.
+
+        Example:
+            >>> app.configure(transport=MemoryTransport(), consume_from=["events"])
+        """
+        if self._lifecycle.status not in ("new", "stopped"):
+            raise LifecycleError("a running application cannot be changed; shut it down first")
+        if consume_from is not None:
+            self._consume_from = self._queue_names(consume_from)
+        if transport is not None:
+            self._transport = transport
+            self._transport.observe(self._listener)
+        self._schema = schema or self._schema
+        self._checkpoints = checkpoints or self._checkpoints
+        self._hook_objects = (*hooks, *self._hook_objects)
+
     # -- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -320,6 +352,19 @@ class Application:
         self.codec.encode_payload(event, value)
         return event
 
+    async def plan_send(
+        self, payload: Any, data: Any = _MISSING, /, *, options: SendOptions | None = None
+    ) -> Order:
+        """The messages a send would store, and for whom; nothing is sent or need be started.
+
+        Raises:
+            InvalidEventError, EventNotRegisteredError: it could not be sent.
+        """
+        event, value = self._resolve(payload, data)
+        load = HookSet(self._hook_objects).load_universal_metadata
+        universal = None if load is None else await load()
+        return await self._new_fan_out().make(event, value, options or SendOptions(), universal)
+
     # -- operating --------------------------------------------------------------------------------
 
     async def apply_topology(self) -> Sequence[TopologyNote]:
@@ -357,6 +402,17 @@ class Application:
         given = [queues] if isinstance(queues, str) else list(queues)
         return tuple(dict.fromkeys(self._topology.queue(name).name for name in given))
 
+    def _new_fan_out(self) -> FanOut:
+        return FanOut(
+            schema=self._schema,
+            topology=self._topology,
+            codec=self.codec,
+            capabilities=self._transport.capabilities,
+            clock=self._clock,
+            max_message_size=self._max_message_size,
+            unsupported_delays=self._unsupported_delays,
+        )
+
     async def _start(self) -> None:
         check_fit(
             self._schema,
@@ -372,23 +428,14 @@ class Application:
         try:
             await self.apply_topology()
             await self._checkpoints.open()
-            codec = self.codec
-            self._fan_out = FanOut(
-                schema=self._schema,
-                topology=self._topology,
-                codec=codec,
-                capabilities=self._transport.capabilities,
-                clock=self._clock,
-                max_message_size=self._max_message_size,
-                unsupported_delays=self._unsupported_delays,
-            )
+            self._fan_out = self._new_fan_out()
             self._dispatcher = Dispatcher(self._transport, self._hooks)
             if self._consume_from:
                 self._worker = make_worker(
                     transport=self._transport,
                     schema=self._schema,
                     topology=self._topology,
-                    codec=codec,
+                    codec=self.codec,
                     retry=self._retry,
                     hooks=self._hooks,
                     checkpoints=self._checkpoints,

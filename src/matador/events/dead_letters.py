@@ -1,0 +1,435 @@
+"""The dead letters of an application: found, read, sent back to their queues, or deleted.
+
+For people and tools: the command line, the dashboard. Works beside running workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import msgspec
+
+from matador.codec.base import Codec, RawEnvelope
+from matador.codec.json import find_duplicate_key
+from matador.errors import DecodeError, InvalidEventError, MatadorError, UnsupportedError
+from matador.model.event import EventType
+from matador.model.message import (
+    REASON_HEADER,
+    Complete,
+    Delivery,
+    Message,
+    Release,
+    Retry,
+    Settlement,
+    StoredMessage,
+)
+from matador.model.topology import DeadLetterKind, Topology, WorkQueue
+from matador.pipeline.checkpoints import CheckpointStore
+from matador.transports.base import Browsing, Transport
+from matador.transports.clock import Clock
+
+BATCH = 100
+"""How many are moved at once; that many are held for a lease by whoever is killed at it."""
+
+_LOOK_AGAIN = 0.5
+
+Where: TypeAlias = Callable[[Any], bool]
+"""Decides about a payload, given as plain data."""
+
+Settling: TypeAlias = Callable[["Place", Delivery], Settlement]
+Progress: TypeAlias = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which dead letters are meant; what is None does not matter, and all that is given must hold.
+
+    Attributes:
+        queue: those of this work queue, by its short or full name.
+        kind: ``unhandled`` or ``undeliverable``.
+        event: the key of their event.
+        subscriber: the name of their subscriber.
+        error: a text in their reason or errors, in capitals or not.
+        where: a decision about their payload.
+        ids: their ids, or beginnings of them.
+        undecodable: True: only those that are not envelopes; False: only those that are.
+    """
+
+    queue: str | None = None
+    kind: DeadLetterKind | None = None
+    event: str | None = None
+    subscriber: str | None = None
+    error: str | None = None
+    where: Where | None = None
+    ids: tuple[str, ...] = ()
+    undecodable: bool | None = None
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter as it lies there.
+
+    ``envelope`` is None if its bytes are not one; ``problem`` says why then.
+    """
+
+    stored: StoredMessage
+    queue: WorkQueue
+    kind: DeadLetterKind
+    envelope: RawEnvelope | None
+    problem: str | None
+    codec: Codec = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The envelope's id, or what the transport calls it."""
+        return self.stored.id if self.envelope is None else self.envelope.id
+
+    @property
+    def held(self) -> bool:
+        """Is somebody moving it right now?"""
+        return self.stored.state == "in-flight"
+
+    @cached_property
+    def payload(self) -> Any:
+        """The payload as plain data, whatever its event's type says; None if it cannot be read."""
+        return None if self.envelope is None else self._plain(self.envelope.data)
+
+    @cached_property
+    def before(self) -> Any:
+        """The earlier state as plain data, if there is one."""
+        before = None if self.envelope is None else self.envelope.before
+        return None if before is None else self._plain(before)
+
+    def texts(self) -> Iterator[str]:
+        """All that is known of why it died."""
+        docket = None if self.envelope is None else self.envelope.docket
+        errors = () if docket is None else (docket.first_error, docket.last_error)
+        for text in (self.stored.reason, self.problem, *errors):
+            if text:
+                yield text
+
+    def _plain(self, raw: msgspec.Raw) -> Any:
+        try:
+            return self.codec.decode_payload(_ANY_EVENT, raw)
+        except InvalidEventError:
+            return None
+
+
+_ANY_EVENT = EventType("any", "Any object at all.", dict)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a chosen dead letter lies: enough to move it, and no more is kept of it."""
+
+    dead_letters: str
+    position: str
+    id: str
+    home: str
+    body_hash: int
+
+
+@dataclass(slots=True)
+class Moved:
+    """What came of redriving or purging.
+
+    Attributes:
+        done: how many were moved.
+        gone: how many were not there any more: somebody else moved them.
+        held: how many somebody else still holds; one who was killed, perhaps.
+        failed: the ids of those that could not be moved, and why. They are where they were.
+    """
+
+    done: int = 0
+    gone: int = 0
+    held: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+class DeadLetterOffice:
+    """Finds dead letters and moves them. The transport must be connected.
+
+    Every letter is moved in one step, so whoever is interrupted can start again: none is lost, and
+    none is moved twice.
+
+    Example:
+        >>> office = app.dead_letters
+        >>> chosen = await office.choose(Selection(subscriber="charge", error="timeout"))
+        >>> moved = await office.redrive(chosen)
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        topology: Topology,
+        codec: Codec,
+        checkpoints: CheckpointStore,
+        clock: Clock,
+    ) -> None:
+        self._transport = transport
+        self._topology = topology
+        self._codec = codec
+        self._checkpoints = checkpoints
+        self._clock = clock
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which what a killed process held is free again."""
+        return (self._transport.capabilities.lease or 0.0) + 1.0
+
+    def queues(self, selection: Selection | None = None) -> list[tuple[WorkQueue, DeadLetterKind]]:
+        """The work queues and kinds in question.
+
+        Raises:
+            QueueNotFoundError: no such work queue.
+        """
+        chosen = selection or Selection()
+        only = None if chosen.queue is None else self._topology.queue(chosen.queue)
+        return [
+            (queue, kind)
+            for queue, kind, _ in self._topology.dead_letter_names()
+            if (only is None or queue == only) and chosen.kind in (None, kind)
+        ]
+
+    async def browse(
+        self, selection: Selection | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[Letter]:
+        """The dead letters that are meant, queue by queue, oldest first.
+
+        Raises:
+            UnsupportedError: the transport cannot look at its messages.
+            QueueNotFoundError: no such queue, or it was never made.
+        """
+        chosen = selection or Selection()
+        browsing = self._browsing()
+        found = 0
+        for queue, kind in self.queues(chosen):
+            name = self._topology.dead_letter_name(queue.name, kind)
+            async for stored in browsing.browse(name):
+                letter = self._letter(stored, queue, kind)
+                if not _fits(letter, chosen):
+                    continue
+                if limit is not None and found >= limit:
+                    return
+                found += 1
+                yield letter
+
+    async def choose(self, selection: Selection, *, limit: int | None = None) -> list[Place]:
+        """Those that are meant as they lie there now; what dies afterwards is not among them."""
+        places: list[Place] = []
+        async for letter in self.browse(selection, limit=limit):
+            stored = letter.stored
+            places.append(
+                Place(
+                    stored.queue,
+                    stored.position,
+                    letter.id,
+                    self._home(letter),
+                    hash(stored.body),
+                )
+            )
+        return places
+
+    async def redrive(
+        self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
+    ) -> Moved:
+        """Send dead letters back to where they came from, as if they had never been tried.
+
+        They keep their ids, so resumable subscribers go on behind their last step. Those that
+        somebody else holds are waited for, ``patience`` seconds at most. ``progress`` is told how
+        many more are done.
+        """
+        return await self._move(places, self._redriven, patience, progress or _nobody)
+
+    async def purge(
+        self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
+    ) -> Moved:
+        """Delete dead letters and the checkpoints of their steps. The store must be open."""
+
+        def delete(_: Place, delivery: Delivery) -> Settlement:
+            return Complete(delivery.receipt)
+
+        return await self._move(
+            places, delete, patience, progress or _nobody, self._checkpoints.delete
+        )
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _browsing(self) -> Browsing:
+        transport = self._transport
+        if not transport.capabilities.browse or not isinstance(transport, Browsing):
+            raise UnsupportedError(
+                f"{transport.name} cannot look at its messages, so its dead letters cannot be "
+                f"listed, redriven or purged from here"
+            )
+        return transport
+
+    def _letter(self, stored: StoredMessage, queue: WorkQueue, kind: DeadLetterKind) -> Letter:
+        try:
+            envelope, problem = self._decode(stored.body, stored.headers), None
+        except DecodeError as error:
+            envelope, problem = None, str(error)
+        return Letter(stored, queue, kind, envelope, problem, self._codec)
+
+    def _decode(self, body: bytes, headers: Any) -> RawEnvelope:
+        envelope = self._codec.decode(body, headers, self._clock)
+        if body[:1] == b"{" and (twice := find_duplicate_key(body)) is not None:
+            raise DecodeError(f"the body has the key {twice!r} twice in one object")
+        return envelope
+
+    def _home(self, letter: Letter) -> str:
+        original = None if letter.envelope is None else letter.envelope.docket.original_queue
+        if original is not None and self._topology.has_queue(original):
+            return self._topology.full_name(original)
+        return self._topology.full_name(letter.queue.name)
+
+    def _redriven(self, place: Place, delivery: Delivery) -> Settlement:
+        receipt = delivery.receipt
+        try:
+            envelope = self._decode(delivery.body, delivery.headers)
+        except DecodeError:
+            headers = {k: v for k, v in delivery.headers.items() if k != REASON_HEADER}
+            body = delivery.body
+        else:
+            docket = msgspec.structs.replace(
+                envelope.docket, attempts=1, first_error=None, last_error=None, scheduled_for=None
+            )
+            encoded = self._codec.encode(msgspec.structs.replace(envelope, docket=docket))
+            headers, body = encoded.headers, encoded.body
+        message = Message(place.id, place.home, body, headers, 0.0, receipt.priority)
+        if receipt.ordering_key is not None:
+            message = msgspec.structs.replace(message, ordering_key=receipt.ordering_key)
+        return Retry(receipt, message)
+
+    async def _move(
+        self,
+        places: Sequence[Place],
+        settling: Settling,
+        patience: float,
+        progress: Progress,
+        afterwards: Callable[[str], Any] | None = None,
+    ) -> Moved:
+        moved = Moved()
+        left = list(places)
+        until = self._clock.monotonic() + patience
+        while left:
+            missed: list[Place] = []
+            for batch in _batches(left):
+                missed += await self._move_batch(batch, settling, moved, progress, afterwards)
+            left = await self._still_there(missed)
+            moved.gone += len(missed) - len(left)
+            progress(len(missed) - len(left))
+            if self._clock.monotonic() >= until:
+                break
+            if left:
+                await asyncio.sleep(_LOOK_AGAIN)
+        moved.held = len(left)
+        return moved
+
+    async def _move_batch(
+        self,
+        batch: Sequence[Place],
+        settling: Settling,
+        moved: Moved,
+        progress: Progress,
+        afterwards: Callable[[str], Any] | None,
+    ) -> list[Place]:
+        """Move a few of one queue; those that somebody else holds, or moved, are returned."""
+        taken = await self._take(batch)
+        settlements: list[Settlement] = []
+        problems: dict[str, str] = {}
+        for place, delivery in taken:
+            try:
+                settlements.append(settling(place, delivery))
+            except MatadorError as error:
+                problems[place.position] = str(error)
+                settlements.append(Release(delivery.receipt))
+        try:
+            errors = await self._transport.settle(settlements)
+        except BaseException:
+            await self._give_back([delivery for _, delivery in taken])
+            raise
+        refused: list[Delivery] = []
+        for (place, delivery), error in zip(taken, errors, strict=True):
+            if error is not None:
+                problems[place.position] = str(error)
+                refused.append(delivery)
+            if place.position in problems:
+                moved.failed.append((place.id, problems[place.position]))
+                continue
+            moved.done += 1
+            if afterwards is not None:
+                await afterwards(place.id)
+        await self._give_back(refused)
+        progress(len(taken))
+        settled = {place.position for place, _ in taken}
+        return [place for place in batch if place.position not in settled]
+
+    async def _take(self, batch: Sequence[Place]) -> list[tuple[Place, Delivery]]:
+        browsing, name = self._browsing(), batch[0].dead_letters
+        taken = await browsing.take(name, [place.position for place in batch])
+        # A delivery does not say which position it is of, but its body does. Those of one body
+        # are all alike, unless some of them were left out.
+        unmatched: dict[int, list[Place]] = {}
+        for place in batch:
+            unmatched.setdefault(place.body_hash, []).append(place)
+        if len(taken) == len(batch) and all(hash(one.body) in unmatched for one in taken):
+            return [(unmatched[hash(one.body)].pop(), one) for one in taken]
+        await self._give_back(taken)
+        pairs: list[tuple[Place, Delivery]] = []
+        for place in batch:
+            pairs += [(place, one) for one in await browsing.take(name, [place.position])]
+        return pairs
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            await self._transport.settle([Release(delivery.receipt) for delivery in deliveries])
+
+    async def _still_there(self, places: Sequence[Place]) -> list[Place]:
+        found: set[tuple[str, str]] = set()
+        for name in {place.dead_letters for place in places}:
+            async for stored in self._browsing().browse(name):
+                found.add((name, stored.position))
+        return [place for place in places if (place.dead_letters, place.position) in found]
+
+
+def _fits(letter: Letter, chosen: Selection) -> bool:
+    envelope = letter.envelope
+    if chosen.ids and not any(letter.id.startswith(one) for one in chosen.ids):
+        return False
+    if chosen.undecodable is not None and chosen.undecodable != (envelope is None):
+        return False
+    if chosen.error is not None:
+        wanted = chosen.error.casefold()
+        if not any(wanted in text.casefold() for text in letter.texts()):
+            return False
+    if envelope is None:
+        return chosen.event is None and chosen.subscriber is None and chosen.where is None
+    docket = envelope.docket
+    return (
+        chosen.event in (None, docket.event_key)
+        and chosen.subscriber in (None, docket.target_subscriber)
+        and (chosen.where is None or chosen.where(letter.payload))
+    )
+
+
+def _batches(places: Sequence[Place]) -> Iterator[Sequence[Place]]:
+    """Places of one queue each, few at a time."""
+    for _, group in groupby(places, key=lambda place: place.dead_letters):
+        batch: list[Place] = []
+        for place in group:
+            batch.append(place)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+
+def _nobody(_: int) -> None:
+    """Nobody wants to know."""
