@@ -146,7 +146,7 @@ class Lifecycle:
 
     async def _shut_down(self, app: Stoppable, limit: float) -> None:
         try:
-            await app.stop_receiving()
+            await _in_time(app.stop_receiving(), max(limit, self._options.grace), "stop receiving")
             self.status = "waiting-handlers"
             abandoned = await self._wait(app, limit)
             self.status = "stopping-enqueue"
@@ -157,7 +157,7 @@ class Lifecycle:
             self.status = "disconnecting"
         finally:
             try:
-                await app.close()
+                await _in_time(app.close(), max(limit, self._options.grace), "disconnect")
             finally:
                 self.status = "stopped"
 
@@ -186,3 +186,12 @@ class Lifecycle:
     async def _finish(self, app: Stoppable) -> None:
         await app.finish_receiving()
         await self._activity.wait_idle(None)
+
+
+async def _in_time(step: Awaitable[object], limit: float, what: str) -> None:
+    """Wait for a step of the shutdown, but not for ever: a broker that hangs must not hold us."""
+    try:
+        async with asyncio.timeout(limit):
+            await step
+    except TimeoutError:
+        log.error("shutdown: could not %s within %g s; going on without", what, limit)

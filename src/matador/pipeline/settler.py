@@ -65,10 +65,10 @@ class Settler:
 
     async def settle_now(self, settlement: Settlement) -> MatadorError | None:
         """Settle and wait for it: why it could not be, or None. Not tried again."""
-        try:
-            return (await self._transport.settle([settlement]))[0]
-        except MatadorError as error:
-            return error
+        error = (await self._settle([settlement]))[0]
+        if error is None and self._leases is not None:
+            self._leases.let_go(settlement.receipt)
+        return error
 
     async def room(self, most: int, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until at most ``most`` outcomes are unsettled, or ``unless`` holds after a nudge."""

@@ -28,7 +28,7 @@ CREATE INDEX IF NOT EXISTS matador_steps_expires ON matador_steps(expires)
 class SqliteCheckpointStore:
     """Keeps steps in a SQLite file; each step is on the disk before ``io()`` returns.
 
-    It may be the file of the ``SqliteTransport`` or one of its own. One writing thread; safe to
+    Give it a file of its own, beside that of the ``SqliteTransport``. One writing thread; safe to
     use from several processes at once.
 
     Example:
