@@ -1,0 +1,321 @@
+"""Draws the diagrams of the documentation, each for light and for dark pages: `python draw.py`.
+
+The tests check that the committed files are what this script draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+HERE = Path(__file__).parent
+
+
+class Palette(NamedTuple):
+    """The colours of a page: text, quieter text, lines, and pairs of fill and edge."""
+
+    text: str
+    quiet: str
+    line: str
+    yours: tuple[str, str]
+    core: tuple[str, str]
+    store: tuple[str, str]
+    good: tuple[str, str]
+    warn: tuple[str, str]
+    bad: tuple[str, str]
+    plain: tuple[str, str]
+
+
+LIGHT = Palette(
+    text="#1f2330",
+    quiet="#5b6172",
+    line="#7a8194",
+    yours=("#eaf2fe", "#3b78d8"),
+    core=("#efeafc", "#6941c6"),
+    store=("#fdf3e3", "#b9770e"),
+    good=("#e6f6ec", "#2c8a55"),
+    warn=("#fdf3e3", "#b9770e"),
+    bad=("#fdeaea", "#c23b3b"),
+    plain=("#f4f5f8", "#9aa1b3"),
+)
+DARK = Palette(
+    text="#eceef4",
+    quiet="#a9b0c2",
+    line="#8a92a8",
+    yours=("#1a2b46", "#6ea3f2"),
+    core=("#2c2347", "#a98df0"),
+    store=("#3a2d17", "#e0a84b"),
+    good=("#173527", "#5cc48a"),
+    warn=("#3a2d17", "#e0a84b"),
+    bad=("#402022", "#ec7f7f"),
+    plain=("#262a35", "#6b7288"),
+)
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
+MONO = "ui-monospace, 'SF Mono', Menlo, 'DejaVu Sans Mono', monospace"
+
+
+class Drawing:
+    """Collects shapes; ``svg`` gives the picture."""
+
+    def __init__(self, width: int, height: int, title: str, palette: Palette) -> None:
+        self.size = (width, height)
+        self.title = title
+        self.colours = palette
+        self.parts: list[str] = []
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        content: str,
+        *,
+        size: float = 13,
+        quiet: bool = False,
+        bold: bool = False,
+        mono: bool = False,
+        anchor: str = "middle",
+        colour: str | None = None,
+    ) -> None:
+        fill = colour or (self.colours.quiet if quiet else self.colours.text)
+        weight = ' font-weight="600"' if bold else ""
+        family = f' font-family="{MONO}"' if mono else ""
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}" '
+            f'text-anchor="{anchor}"{weight}{family}>{escape(content)}</text>'
+        )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: tuple[str, str],
+        *lines: str,
+        mono: bool = False,
+        radius: float = 9,
+        dashed: bool = False,
+    ) -> None:
+        """A box with a bold first line and quieter ones under it."""
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" '
+            f'fill="{kind[0]}" stroke="{kind[1]}" stroke-width="1.4"{dash}/>'
+        )
+        top = y + height / 2 - (len(lines) - 1) * 8.5 + 4.5
+        for number, line in enumerate(lines):
+            first = number == 0
+            self.text(
+                x + width / 2,
+                top + number * 17,
+                line,
+                size=13.5 if first else 11.5,
+                bold=first,
+                quiet=not first,
+                mono=mono and not first,
+            )
+
+    def arrow(self, path: str, *, dashed: bool = False, colour: str | None = None) -> None:
+        """A line with a head at its end."""
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
+        stroke = colour or self.colours.line
+        name = "head" + stroke[1:]
+        self.parts.append(
+            f'<path d="{path}" fill="none" stroke="{stroke}" stroke-width="1.7" '
+            f'marker-end="url(#{name})"{dash}/>'
+        )
+
+    def svg(self) -> str:
+        """The picture."""
+        width, height = self.size
+        colours = sorted({c for pair in self.colours[3:] for c in pair} | {self.colours.line})
+        heads = "".join(
+            f'<marker id="head{c[1:]}" viewBox="0 0 10 10" refX="8.5" refY="5" markerWidth="7" '
+            f'markerHeight="7" orient="auto"><path d="M0 1 L9 5 L0 9 z" fill="{c}"/></marker>'
+            for c in colours
+            if f"#head{c[1:]})" in "".join(self.parts)
+        )
+        body = "\n".join(self.parts)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img" font-family="{FONT}">\n'
+            f"<title>{escape(self.title)}</title>\n<defs>{heads}</defs>\n{body}\n</svg>\n"
+        )
+
+
+def architecture(palette: Palette) -> Drawing:
+    """Who talks to whom."""
+    d = Drawing(
+        960,
+        424,
+        "Your code sends an event; Matador stores one message per subscriber in a transport; "
+        "workers run the subscribers and settle each message.",
+        palette,
+    )
+    c = palette
+    # the sender
+    d.text(110, 30, "YOUR CODE", size=11, quiet=True, bold=True)
+    d.box(20, 44, 180, 62, c.yours, "app.send(event)", "from async or sync code")
+    d.box(20, 206, 180, 62, c.yours, "subscribers", "functions, sync or async")
+    # the core
+    d.text(360, 30, "MATADOR", size=11, quiet=True, bold=True)
+    d.box(
+        252,
+        44,
+        216,
+        62,
+        c.core,
+        "fan-out",
+        "check the payload, one envelope",
+        "per enabled subscriber",
+    )
+    d.box(252, 206, 216, 62, c.core, "pipeline", "decode · look up · admit", "validate · run")
+    d.box(252, 322, 216, 46, c.core, "retry policy", "pure: facts in, decision out")
+    # the transport
+    d.text(728, 30, "TRANSPORT", size=11, quiet=True, bold=True)
+    d.parts.append(
+        f'<rect x="520" y="44" width="416" height="324" rx="12" fill="{c.store[0]}" '
+        f'stroke="{c.store[1]}" stroke-width="1.4"/>'
+    )
+    d.text(728, 70, "SQLite file · in process · a group of both", size=13.5, bold=True)
+    d.text(728, 88, "brokers: the same protocol, the same compliance suite", size=11.5, quiet=True)
+    for row, (name, what) in enumerate(
+        [
+            ("shop.events", "ready, delayed, in flight"),
+            ("shop.billing", "each queue its concurrency"),
+        ]
+    ):
+        y = 108 + row * 78
+        d.box(548, y, 360, 58, c.plain, name, what)
+    d.box(548, 274, 172, 62, c.bad, "undeliverable", "failed for good,", "with its error")
+    d.box(736, 274, 172, 62, c.bad, "unhandled", "nobody here", "knows it")
+    d.text(728, 356, "dead letters: look, fix, redrive", size=11.5, quiet=True)
+    # arrows
+    d.arrow("M200 75 H248")
+    d.arrow("M468 68 C506 68 506 128 544 132")
+    d.arrow("M468 82 C500 84 500 198 544 206")
+    d.text(494, 58, "store", size=11.5, quiet=True)
+    d.arrow("M548 228 C516 230 506 236 472 237")
+    d.text(496, 254, "deliver", size=11.5, quiet=True)
+    d.arrow("M252 237 H204")
+    d.text(226, 229, "call", size=11.5, quiet=True)
+    d.arrow("M330 268 V318")
+    d.text(322, 298, "raised", size=11.5, quiet=True, anchor="end")
+    d.arrow("M440 322 C440 276 492 274 544 240", colour=c.warn[1])
+    d.text(434, 298, "retry later", size=11.5, colour=c.warn[1], anchor="end")
+    d.arrow("M468 345 C508 345 508 305 544 305", colour=c.bad[1])
+    d.text(494, 366, "give up", size=11.5, colour=c.bad[1])
+    # hooks
+    d.box(
+        20,
+        322,
+        180,
+        46,
+        c.plain,
+        "hooks",
+        "logs · metrics · traces",
+        dashed=True,
+    )
+    d.arrow("M252 258 C222 262 236 340 204 345", dashed=True)
+    d.text(
+        480,
+        410,
+        "A message goes only when its outcome is stored: handled, retried, or a dead letter.",
+        size=12.5,
+        quiet=True,
+    )
+    return d
+
+
+def message(palette: Palette) -> Drawing:
+    """The life of one message."""
+    d = Drawing(
+        960,
+        372,
+        "A message is decoded, its subscriber looked up, admitted, validated and run; "
+        "the outcome is complete, retry, dead letter or release.",
+        palette,
+    )
+    c = palette
+    steps = [
+        ("decode", "bytes to envelope"),
+        ("look up", "event, subscriber"),
+        ("admit", "safe to run?"),
+        ("validate", "payload to type"),
+        ("run", "your function"),
+    ]
+    d.box(20, 40, 116, 58, c.store, "delivery", "raw bytes")
+    for number, (name, what) in enumerate(steps):
+        x = 172 + number * 156
+        d.box(x, 40, 126, 58, c.core if name != "run" else c.yours, name, what)
+        d.arrow(f"M{136 if number == 0 else x - 30} 69 H{x - 4}")
+    d.text(480, 22, "EVERY STEP ENDS IN AN OUTCOME", size=11, quiet=True, bold=True)
+    # failures, each under its step
+    labels = [
+        (235, "not an envelope"),
+        (391, "nobody knows it"),
+        (547, "poisoned, or must", "not run twice"),
+        (703, "field does", "not fit"),
+    ]
+    for x, *lines in labels:
+        d.arrow(f"M{x} 98 V186", colour=c.bad[1])
+        for row, line in enumerate(lines):
+            d.text(x + 8, 130 + row * 15, line, size=11.5, quiet=True, anchor="start")
+    d.box(
+        172,
+        190,
+        594,
+        52,
+        c.bad,
+        "dead letter",
+        "undeliverable (or unhandled, if nobody knows it), with the reason; raw bytes are kept",
+    )
+    d.arrow("M859 98 V186", colour=c.good[1])
+    d.text(867, 130, "returned", size=11.5, quiet=True, anchor="start")
+    d.box(796, 190, 126, 52, c.good, "complete", "and forgotten")
+    d.arrow("M817 98 C817 150 790 160 790 212 V300 H770", colour=c.warn[1])
+    d.text(809, 130, "raised", size=11.5, quiet=True, anchor="end")
+    d.box(560, 276, 206, 52, c.core, "retry policy", "attempts, error, idempotent?")
+    d.arrow("M620 276 V246", colour=c.bad[1])
+    d.text(628, 264, "give up", size=11.5, quiet=True, anchor="start")
+    d.box(292, 276, 206, 52, c.warn, "retry", "stored with its delay")
+    d.arrow("M560 302 H502", colour=c.warn[1])
+    d.arrow("M292 302 C120 302 78 260 78 102", colour=c.warn[1])
+    d.text(214, 322, "delivered again", size=11.5, quiet=True)
+    d.text(
+        480,
+        358,
+        "The successor is stored before the original goes, or with it: one is always there.",
+        size=12.5,
+        quiet=True,
+    )
+    return d
+
+
+DRAWINGS: dict[str, Callable[[Palette], Drawing]] = {
+    "architecture": architecture,
+    "message": message,
+}
+
+
+def drawn() -> dict[str, str]:
+    """Every picture, by its file name."""
+    return {
+        f"{name}-{mode}.svg": draw(palette).svg()
+        for name, draw in DRAWINGS.items()
+        for mode, palette in (("light", LIGHT), ("dark", DARK))
+    }
+
+
+def main() -> None:
+    """Write the files."""
+    for name, svg in drawn().items():
+        (HERE / name).write_text(svg)
+        print(f"drew {name}")
+
+
+if __name__ == "__main__":
+    main()
