@@ -10,6 +10,7 @@ import pytest
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import (
+    ConfigurationError,
     ConnectionFailedError,
     MatadorError,
     NotConnectedError,
@@ -43,6 +44,10 @@ async def refusal(file: Path) -> MatadorError:
 
 def fill(file: Path, content: bytes) -> None:
     file.write_bytes(content)
+
+
+def move(file: Path, to: Path) -> None:
+    file.rename(to)
 
 
 def content_of(file: Path) -> bytes:
@@ -118,6 +123,19 @@ async def test_a_damaged_file_is_reported_and_the_writer_lives_on(
     await transport.disconnect()
 
 
+async def test_a_file_that_was_deleted_takes_nothing_more(
+    file: Path, connect: Open, make: Make
+) -> None:
+    transport = await connect()
+    aside = file.with_name("aside.db")
+    move(file, aside)
+    (outcome,) = await transport.send([make()])
+    assert isinstance(outcome, StorageCorruptError)
+    assert "deleted or replaced" in str(outcome)
+    move(aside, file)
+    assert await transport.send([make()]) == [None]
+
+
 async def test_a_full_disk_refuses_sends_and_recovers(connect: Open, make: Make) -> None:
     transport = await connect()
     (pages,) = await pragma(transport, "page_count")
@@ -187,6 +205,15 @@ async def test_odd_headers_do_not_block_their_queue(connect: Open, make: Make) -
     subscription = await transport.subscribe("t.q", prefetch=1)
     (delivery,) = await subscription.receive(1)
     assert delivery.headers == odd
+
+
+async def test_a_position_of_somebody_else(connect: Open, make: Make) -> None:
+    transport = await connect()
+    await transport.send([make()])
+    for position in ("0-1", "9" * 30):
+        assert await transport.take("t.q", [position]) == []
+        with pytest.raises(ConfigurationError, match="not a position"):
+            await transport.read("t.q", after=position)
 
 
 async def test_nothing_works_while_disconnected(connect: Open, make: Make) -> None:

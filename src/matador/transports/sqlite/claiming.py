@@ -129,8 +129,8 @@ def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> 
 
 def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[bool]:
     """Hold deliveries for another lease from now; for each: was it still held?"""
-    tokens = held(session, receipts)
     handles = [handle_of(receipt) for receipt in receipts]
+    tokens = held(session, [seq for seq, _ in handles])
     kept = [tokens.get(seq) == token for seq, token in handles]
     session.connection.execute(
         _RENEW,
@@ -142,10 +142,9 @@ def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[boo
     return kept
 
 
-def held(session: Session, receipts: Sequence[Receipt]) -> dict[int, int]:
+def held(session: Session, numbers: Sequence[int]) -> dict[int, int]:
     """Which claim holds each of these rows, for those that any claim holds."""
-    numbers = seq_list([handle_of(receipt)[0] for receipt in receipts])
-    (pairs,) = session.connection.execute(_HELD, (numbers,)).fetchone()
+    (pairs,) = session.connection.execute(_HELD, (seq_list(numbers),)).fetchone()
     return dict(_decode_pairs(pairs))
 
 

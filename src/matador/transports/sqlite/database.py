@@ -116,6 +116,8 @@ def _prepare(
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # Debian turns this on: it would overwrite every deleted message with zeros.
     connection.execute("PRAGMA secure_delete = OFF")
+    # What a large batch would need to be undone must not go through a temporary file.
+    connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA journal_size_limit = 16777216")
     # Fewer, larger checkpoints: a page that was filled and emptied meanwhile is written once.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")

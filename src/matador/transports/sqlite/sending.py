@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,14 +20,24 @@ logger = logging.getLogger("matador.transports.sqlite")
 
 Row: TypeAlias = tuple[Any, ...]
 
-_COLUMNS = "queue, state, due, priority, rank, stored_at, ordering_key, id, headers, body"
-_WIDTH = _COLUMNS.count(",") + 1
 # A thread gives up the interpreter for every statement and gets it back late when others are
-# busy. Few sizes, so that the prepared statements are found again.
+# busy: many rows a statement. Few sizes, so that prepared statements are found again.
 _SIZES = (64, 16, 4, 1)
-_INSERT = {
-    size: f"INSERT INTO messages ({_COLUMNS}) VALUES "
-    + ", ".join(["(" + ", ".join("?" * _WIDTH) + ")"] * size)
+_FULL = "queue, state, due, priority, rank, stored_at, ordering_key, id, headers, body"
+_FULL_WIDTH = _FULL.count(",") + 1
+_INSERT_FULL = {
+    size: f"INSERT INTO messages ({_FULL}) VALUES "
+    + ", ".join(["(" + ", ".join("?" * _FULL_WIDTH) + ")"] * size)
+    for size in _SIZES
+}
+# Most messages are ready at once, without priority or key. Fewer parameters take half the time.
+_PLAIN_WIDTH = 4
+_INSERT_PLAIN = {
+    size: "INSERT INTO messages (state, stored_at, queue, id, headers, body) VALUES "
+    + ", ".join(
+        f"({READY}, ?1, " + ", ".join(f"?{first + i}" for i in range(_PLAIN_WIDTH)) + ")"
+        for first in range(2, 2 + size * _PLAIN_WIDTH, _PLAIN_WIDTH)
+    )
     for size in _SIZES
 }
 _UNFINISHED = (
@@ -39,7 +50,8 @@ encode_headers = msgspec.json.Encoder().encode
 def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | None]:
     """Store messages in the order given; for each None, or why it cannot be."""
     outcomes: list[MatadorError | None] = [None] * len(messages)
-    rows: list[Row] = []
+    run: list[Row] = []
+    run_is_plain = True
     used: set[str] = set()
     blocked: dict[tuple[int, str], bool] = {}
     queues = session.queues
@@ -48,13 +60,22 @@ def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | 
         if queue is None:
             outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
+        plain = message.delay <= 0 and message.priority is None and message.ordering_key is None
         try:
-            rows.append(make_row(session, queue, message, blocked))
+            if plain:
+                headers = encode_headers(message.headers) if message.headers else None
+                row = (queue.id, message.id, headers, message.body)
+            else:
+                row = make_row(session, queue, message, blocked)
         except (OverflowError, TypeError, ValueError, msgspec.MsgspecError) as error:
             outcomes[index] = translate(error, session.path)
             continue
+        if plain is not run_is_plain:
+            _insert_run(session, run, run_is_plain)
+            run, run_is_plain = [], plain
+        run.append(row)
         used.add(message.queue)
-    insert(session, rows)
+    _insert_run(session, run, run_is_plain)
     trim(session, (queues[name] for name in used))
     return outcomes
 
@@ -95,12 +116,18 @@ def make_row(
 
 
 def insert(session: Session, rows: Sequence[Row]) -> None:
-    """Insert rows, in this order."""
+    """Insert rows of ``make_row``, in this order."""
+    _insert_run(session, rows, plain=False)
+
+
+def _insert_run(session: Session, rows: Sequence[Row], plain: bool) -> None:
+    statements = _INSERT_PLAIN if plain else _INSERT_FULL
+    shared = [session.now] if plain else []
     start = 0
     for size in _SIZES:
         while len(rows) - start >= size:
-            values = [value for row in rows[start : start + size] for value in row]
-            session.connection.execute(_INSERT[size], values)
+            values = [*shared, *chain.from_iterable(rows[start : start + size])]
+            session.connection.execute(statements[size], values)
             start += size
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from matador.errors import QueueNotFoundError
+from matador.errors import QueueNotFoundError, StorageCorruptError
 from matador.model.options import suggestion
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.errors import code_of
@@ -49,6 +50,7 @@ class Session:
     ) -> None:
         self.connection = connection
         self._busy_timeout = busy_timeout
+        self._file = _identity(path)
         self.path = path
         self.clock = clock
         self.now = clock.now()
@@ -107,6 +109,13 @@ class Session:
         return found
 
     def _lock(self) -> None:
+        if _identity(self.path) != self._file:
+            raise StorageCorruptError(
+                f"{self.path} was deleted or replaced while it was open: what is stored now would "
+                f"be lost; put the file back or restart"
+            )
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")  # an earlier attempt to do so failed
         # SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process
         # among busy ones would starve for seconds.
         deadline = time.monotonic() + self._busy_timeout
@@ -118,6 +127,14 @@ class Session:
                 if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
                 time.sleep(random.uniform(*_BETWEEN_TRIES))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once a transaction
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def load_queues(connection: sqlite3.Connection) -> dict[str, Queue]:

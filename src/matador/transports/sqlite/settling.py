@@ -53,21 +53,20 @@ _UNBLOCK = (
 
 def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
     """Carry out settlements; for each None, or why it was refused."""
-    tokens = held(session, [settlement.receipt for settlement in settlements])
+    handles = [handle_of(settlement.receipt) for settlement in settlements]
+    tokens = held(session, [seq for seq, _ in handles])
     batch = _Batch(session)
-    outcomes: list[MatadorError | None] = []
-    for settlement in settlements:
-        seq, token = handle_of(settlement.receipt)
+    outcomes: list[MatadorError | None] = [None] * len(settlements)
+    for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
-            outcomes.append(_lost(settlement))
+            outcomes[index] = _lost(settlement)
             continue
         try:
             batch.add(settlement, seq)
         except MatadorError as error:
-            outcomes.append(error)
-            continue
-        del tokens[seq]  # a second settlement of one delivery is refused
-        outcomes.append(None)
+            outcomes[index] = error
+        else:
+            del tokens[seq]  # a second settlement of one delivery is refused
     batch.finish()
     return outcomes
 
@@ -96,25 +95,23 @@ class _Batch:
         Raises:
             QueueNotFoundError: its successor has nowhere to go; nothing was changed.
         """
+        receipt = settlement.receipt
         match settlement:
-            case Complete(receipt):
+            case Complete():
                 self._finished[receipt.queue].append(seq)
             case Release():
                 self._released.append(seq)
                 return
-            case Retry(receipt, message):
-                same_place = (
-                    message.queue == receipt.queue and message.ordering_key == receipt.ordering_key
-                )
-                if same_place:
+            case Retry(message=message):
+                here = (receipt.queue, receipt.ordering_key)
+                if (message.queue, message.ordering_key) == here:
                     self._retry_in_place(message, seq)
                     return
                 self._move(message, seq)
             case DeadLetter():
                 self._bury(settlement, seq)
-        key = settlement.receipt.ordering_key
-        if key is not None:
-            self._freed.add((self._session.queue(settlement.receipt.queue).id, key))
+        if receipt.ordering_key is not None:
+            self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
 
     def finish(self) -> None:
         """Carry out what was collected, then let the next of each freed ordering key through."""

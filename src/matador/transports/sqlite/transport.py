@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TypeVar, get_args
 
 from matador.errors import ConfigurationError, MatadorError, NotConnectedError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    Complete,
     ConnectionState,
     DeadLetter,
     Delivery,
@@ -33,15 +29,16 @@ from matador.transports.clock import Clock
 from matador.transports.sqlite import claiming, declaring, looking, sending, settling, sweeping
 from matador.transports.sqlite.claiming import Claim
 from matador.transports.sqlite.clock import DatabaseClock, GivenClock, ThisMachine
-from matador.transports.sqlite.database import Synchronous, open_for_reading, open_for_writing
+from matador.transports.sqlite.connection import Connection
+from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.session import Session, load_queues, no_such_queue
+from matador.transports.sqlite.session import Session
 from matador.transports.sqlite.subscription import SqliteSubscription
 from matador.transports.sqlite.url import parse_url
-from matador.transports.sqlite.watcher import Watcher
-from matador.transports.sqlite.writer import Writer
 
 Result = TypeVar("Result")
+
+_LONGEST_ROW = 19  # digits of the largest row number
 
 
 class SqliteTransport:
@@ -92,7 +89,7 @@ class SqliteTransport:
         self._state = ConnectionState("disconnected")
         self._observers: list[TransportObserver] = []
         self._connecting = asyncio.Lock()
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
 
     @classmethod
     def from_url(cls, url: str, *, name: str = "sqlite") -> SqliteTransport:
@@ -167,19 +164,23 @@ class SqliteTransport:
             if self._connection is not None:
                 return
             self._change(ConnectionState("connecting"))
-            clock = DatabaseClock(self._machine)
-            writer = Writer(partial(self._open, clock), f"matador-{self._name}-writer")
             try:
-                await writer.start()
-                watching = open_for_reading(self._path, busy_timeout=0)
-                reading = open_for_reading(self._path, busy_timeout=self._busy_timeout)
-            except (MatadorError, sqlite3.Error, OSError) as error:
+                self._connection = await Connection.open(
+                    self._path,
+                    DatabaseClock(self._machine),
+                    synchronous=self._synchronous,
+                    busy_timeout=self._busy_timeout,
+                    name=f"matador-{self._name}",
+                )
+            except Exception as error:
                 failure = translate(error, self._path, opening=True)
                 self._change(ConnectionState("failed", attempt=1, error=failure))
                 if failure is error:
                     raise
                 raise failure from error
-            self._connection = _Connection(writer, Watcher(watching, clock), reading, clock)
+            except BaseException:
+                self._change(ConnectionState("disconnected"))
+                raise
             self._change(ConnectionState("connected"))
 
     async def disconnect(self) -> None:
@@ -194,25 +195,13 @@ class SqliteTransport:
             await connection.close()
             self._change(ConnectionState("disconnected"))
 
-    def _open(self, clock: DatabaseClock) -> Session:
-        connection = open_for_writing(
-            self._path, synchronous=self._synchronous, busy_timeout=self._busy_timeout
-        )
-        try:
-            session = Session(connection, self._path, clock, busy_timeout=self._busy_timeout)
-            session.anchor()
-        except BaseException:
-            connection.close()
-            raise
-        return session
-
     def _change(self, state: ConnectionState) -> None:
         self._state = state
         for observer in self._observers:
             observer.connection_changed(self._name, state)
 
     @property
-    def _connected(self) -> _Connection:
+    def _connected(self) -> Connection:
         if self._connection is None:
             raise NotConnectedError(f"{self._path} is not open; connect first")
         return self._connection
@@ -238,7 +227,7 @@ class SqliteTransport:
     async def subscribe(self, queue: str, *, prefetch: int) -> SqliteSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
         connection = self._connected
-        found = await connection.write(lambda session: session.queue(queue))
+        found = await connection.read(queue, looking.find)
         subscription = SqliteSubscription(
             found,
             claim=self._claim,
@@ -261,10 +250,10 @@ class SqliteTransport:
     def _claim(self, queue: str, limit: int) -> asyncio.Future[Sequence[Claim | MatadorError]]:
         lease = self._lease_ms
 
-        def claim(session: Session, limits: Sequence[int]) -> list[Claim]:
-            return [claiming.claim(session, session.queue(queue), size, lease) for size in limits]
+        def claim(session: Session) -> Claim:
+            return claiming.claim(session, session.queue(queue), limit, lease)
 
-        return self._connected.writer.submit(claim, [limit])
+        return self._connected.submit(claim)
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         await self.settle([Release(delivery.receipt) for delivery in deliveries])
@@ -281,10 +270,10 @@ class SqliteTransport:
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
         """See ``Browsing``. Pages are read as the iteration goes on."""
-        position = _row(after)
+        position = _start(after)
         left = limit
         while left is None or left > 0:
-            page = await self._read(queue, looking.browse_page, position, left)
+            page = await self._connected.read(queue, looking.browse_page, position, left)
             if not page:
                 return
             for message in page:
@@ -307,66 +296,13 @@ class SqliteTransport:
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
-        return await self._read(queue, looking.depth)
+        return await self._connected.read(queue, looking.depth)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``."""
-        return await self._read(queue, looking.read, _row(after), limit)
-
-    async def _read(self, queue: str, look: Callable[..., Result], *arguments: object) -> Result:
-        connection = self._connected
-
-        def work() -> Result:
-            try:
-                queues = load_queues(connection.reading)
-                if queue not in queues:
-                    raise no_such_queue(queue, queues, self._path)
-                return look(connection.reading, queues[queue], *arguments, connection.clock.now())
-            except sqlite3.Error as error:
-                raise translate(error, self._path) from error
-
-        return await asyncio.get_running_loop().run_in_executor(connection.reader, work)
-
-
-class _Connection:
-    """Everything that is there only while connected."""
-
-    def __init__(
-        self, writer: Writer, watcher: Watcher, reading: sqlite3.Connection, clock: DatabaseClock
-    ) -> None:
-        self.writer = writer
-        self.watcher = watcher
-        self.reading = reading
-        self.reader = ThreadPoolExecutor(1, thread_name_prefix="matador-sqlite-reader")
-        self.clock = clock
-        self.subscriptions: set[SqliteSubscription] = set()
-
-    def wake(self, queues: set[str]) -> None:
-        """Wake the subscriptions of these queues."""
-        if queues:
-            for subscription in self.subscriptions:
-                if subscription.queue in queues:
-                    subscription.wake()
-
-    async def write(self, work: Callable[[Session], Result]) -> Result:
-        """Run one operation in the writer; raises its error."""
-
-        def one(session: Session, items: Sequence[None]) -> list[Result]:
-            return [work(session) for _ in items]
-
-        (outcome,) = await self.writer.submit(one, [None])
-        if isinstance(outcome, MatadorError):
-            raise outcome
-        return outcome
-
-    async def close(self) -> None:
-        """Finish everything, then let the file go; the writer last, so that it folds in the log."""
-        self.watcher.close()
-        self.reader.submit(self.reading.close)
-        await asyncio.to_thread(self.reader.shutdown)
-        await self.writer.stop()
+        return await self._connected.read(queue, looking.read, _start(after), limit)
 
 
 def _refilled(settlements: Sequence[Settlement]) -> set[str]:
@@ -374,22 +310,29 @@ def _refilled(settlements: Sequence[Settlement]) -> set[str]:
     names: set[str] = set()
     for settlement in settlements:
         receipt = settlement.receipt
-        match settlement:
-            case Complete():
-                pass
-            case Release():
-                names.add(receipt.queue)
-            case Retry(_, message):
-                names.add(message.queue)
-            case DeadLetter(_, kind):
-                names.add(dead_letter_name(receipt.queue, kind))
-        if receipt.ordering_key is not None:
+        if receipt.ordering_key is not None or isinstance(settlement, Release):
             names.add(receipt.queue)
+        if isinstance(settlement, Retry):
+            names.add(settlement.message.queue)
+        elif isinstance(settlement, DeadLetter):
+            names.add(dead_letter_name(receipt.queue, settlement.kind))
     return names
 
 
-def _row(position: str | None) -> int:
-    """The row of a position; one that is not ours fits no row."""
-    if position is None:
+def _start(after: str | None) -> int:
+    """The row behind which to start.
+
+    Raises:
+        ConfigurationError: not a position of this transport.
+    """
+    if after is None:
         return 0
-    return int(position) if position.isdecimal() else -1
+    row = _row(after)
+    if row < 0:
+        raise ConfigurationError(f"{after!r} is not a position; use StoredMessage.position")
+    return row
+
+
+def _row(position: str) -> int:
+    """The row of a position; -1, which no row has, if it is not one of ours."""
+    return int(position) if position.isdecimal() and len(position) < _LONGEST_ROW else -1

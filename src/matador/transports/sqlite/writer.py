@@ -62,6 +62,10 @@ class Writer:
         self._thread.start()
         await asyncio.shield(self._opened)
 
+    def abandon(self) -> None:
+        """Let the thread end by itself, opened or not, without waiting for it."""
+        self._jobs.put(None)
+
     def submit(
         self, work: Work[Item, Outcome], items: Sequence[Item]
     ) -> asyncio.Future[Sequence[Outcome | MatadorError]]:
