@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
@@ -57,8 +56,8 @@ class Dispatcher:
     async def _send_chunk(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         try:
             return await self._transport.send(messages)
-        except MatadorError as error:
-            return [error] * len(messages)
+        except Exception as error:  # noqa: BLE001 - see _as_ours
+            return [_as_ours(error)] * len(messages)
 
     async def _report(self, order: Order) -> SendResult:
         hooks = self._hooks
@@ -125,9 +124,12 @@ class Dispatcher:
 async def _outcome(outcome: Awaitable[MatadorError | None]) -> MatadorError | None:
     try:
         return await outcome
-    except asyncio.CancelledError:
-        raise
-    except MatadorError as error:
+    except Exception as error:  # noqa: BLE001 - see _as_ours
+        return _as_ours(error)
+
+
+def _as_ours(error: Exception) -> MatadorError:
+    """An error of a transport that breaks its promise is still no reason to lose count."""
+    if isinstance(error, MatadorError):
         return error
-    except Exception as error:  # noqa: BLE001 - a transport that breaks its promise: still no reason to lose count
-        return SendFailedError(f"{type(error).__name__}: {error}", cause=error)
+    return SendFailedError(f"{type(error).__name__}: {error}", cause=error)
