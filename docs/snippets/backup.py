@@ -1,0 +1,16 @@
+"""A backup of a queue that is in use."""
+
+# --8<-- [start:backup]
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+
+def back_up(database: Path, copy: Path) -> None:
+    """Copy a database page by page while workers go on. Never copy the file itself: part of it is
+    in the write-ahead log beside it."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target, pages=1000)
+
+
+# --8<-- [end:backup]

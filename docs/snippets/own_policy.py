@@ -1,0 +1,42 @@
+"""A retry policy of one's own: facts in, a decision out."""
+
+# --8<-- [start:policy]
+from matador.policy.retry import (
+    Decision,
+    RetryContext,
+    RetryLater,
+    SendToDeadLetters,
+    StandardRetryPolicy,
+)
+
+
+class PatientWithNetworks:
+    """Network trouble is retried every ten seconds for an hour; all else as usual."""
+
+    max_deliveries = 5
+
+    def __init__(self) -> None:
+        self._standard = StandardRetryPolicy()
+
+    def decide(self, context: RetryContext) -> Decision:
+        if not isinstance(context.error, ConnectionError):
+            return self._standard.decide(context)
+        if context.envelope.docket.attempts >= 360:
+            return SendToDeadLetters("undeliverable", "no network for an hour")
+        return RetryLater(10)
+
+
+# --8<-- [end:policy]
+
+# --8<-- [start:test]
+from matador import Subscriber  # noqa: E402
+from matador.testing import make_envelope, make_receipt  # noqa: E402
+
+facts = RetryContext(
+    envelope=make_envelope({"order_id": "1"}, attempts=7),
+    error=ConnectionError("no route to host"),
+    subscriber=Subscriber(name="sync", description="Copy it.", callback=print),
+    receipt=make_receipt(),
+)
+print(PatientWithNetworks().decide(facts))  # no clock, no broker: a plain function call
+# --8<-- [end:test]

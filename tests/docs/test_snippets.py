@@ -1,0 +1,87 @@
+"""The code shown in the documentation runs, and says what the pages say it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.assets.draw import drawn
+from docs.snippets.backup import back_up
+
+from matador.model.topology import Topology
+from matador.testing import make_message
+from matador.transports import SqliteTransport
+
+ROOT = Path(__file__).parents[2]
+SNIPPETS = ROOT / "docs" / "snippets"
+
+SAYS: dict[str, list[str]] = {
+    "payloads.py": [
+        "event 'order.placed': Expected `int`, got `str` - at `$.amount`",
+        "order.paid",
+        "order.packed",
+        "order.shipped",
+    ],
+    "subscribers.py": ["4 sent, 1 skipped, 0 failed"],
+    "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
+    "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
+    "sqlite_options.py": ["True"],
+}
+ELSEWHERE = {"backup.py", "run.py", "tiny_transport.py"}
+
+
+@pytest.mark.parametrize("snippet", SAYS)
+def test_a_snippet_says_what_it_should(snippet: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(SNIPPETS / snippet)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == SAYS[snippet]
+
+
+def test_no_snippet_is_forgotten() -> None:
+    assert {path.name for path in SNIPPETS.glob("*.py")} == SAYS.keys() | ELSEWHERE
+
+
+async def test_a_queue_in_use_can_be_backed_up(tmp_path: Path) -> None:
+    file, copy = tmp_path / "queue.db", tmp_path / "copy.db"
+    transport = SqliteTransport(file)
+    await transport.connect()
+    await transport.apply_topology(Topology("shop", queues=["events"]))
+    await transport.send([make_message(queue="shop.events") for _ in range(10)])
+    await asyncio.to_thread(back_up, file, copy)
+    await transport.send([make_message(queue="shop.events")])
+    restored = SqliteTransport(copy)
+    await restored.connect()
+    assert (await restored.depth("shop.events")).ready == 10
+    await restored.disconnect()
+    await transport.disconnect()
+
+
+def test_a_worker_without_the_command_line_ends_on_sigterm(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(SNIPPETS / "run.py")], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stderr is not None
+        for line in worker.stderr:
+            if "consuming matador.events" in line:
+                break
+        os.kill(worker.pid, signal.SIGTERM)
+        rest = worker.stderr.read()
+        assert worker.wait(30) == 0, rest
+    assert "shutting down" in rest
+
+
+@pytest.mark.parametrize("name", drawn())
+def test_the_committed_drawings_are_what_the_script_draws(name: str) -> None:
+    assert (ROOT / "docs" / "assets" / name).read_text() == drawn()[name], "run docs/assets/draw.py"
