@@ -448,6 +448,9 @@ class Application:
                 )
                 await self._worker.start([self._topology.full_name(q) for q in self._consume_from])
         except BaseException:
+            if self._worker is not None:
+                await self._worker.stop_receiving()
+                await self._worker.interrupt(self._shutdown.grace)
             await self._close()
             raise
         if self._hooks.on_start is not None:

@@ -88,8 +88,8 @@ class Lifecycle:
 
     @property
     def may_send(self) -> bool:
-        """May events be sent now?"""
-        return self.status in _SENDING
+        """May events be sent now? While it starts too: what waited is handled from then on."""
+        return self.status in _SENDING or self.status == "starting"
 
     async def start(self, start: Callable[[], Awaitable[None]]) -> None:
         """Start once; concurrent calls wait for the same start."""
@@ -104,7 +104,7 @@ class Lifecycle:
     async def _start(self, start: Callable[[], Awaitable[None]]) -> None:
         before = self.status
         self.status = "starting"
-        self._hurry.clear()
+        self._hurry = asyncio.Event()  # of this loop, which may not be that of the last start
         self._stopping = None
         try:
             await start()

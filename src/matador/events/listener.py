@@ -39,6 +39,7 @@ class TransportListener:
         """Wait until every hook was called."""
         if self._last is not None:
             await asyncio.gather(self._last, return_exceptions=True)
+            self._last = None  # the next may be of another loop
 
     def _call(self, hook: Awaitable[None]) -> None:
         before = self._last
