@@ -1,0 +1,145 @@
+"""Workers that die at the worst moment: F1 to F4."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaos.arena import Arena, expect, numbers
+from chaos.catalogue import Catalogue
+from chaos.crew import Crew
+from chaos.facts import Effect
+from chaos.settings import Handler
+
+LEASE = 1.5
+
+
+def add_to(catalogue: Catalogue) -> None:
+    """Add these scenarios."""
+    catalogue.add("F1", "killed inside a handler: redelivered after the lease, none lost")(
+        killed_inside_a_handler
+    )
+    catalogue.add("F2", "killed after the effect, before the acknowledgement: one extra run")(
+        killed_after_the_effect
+    )
+    catalogue.add("F2-steps", "steps that io() has done are not repeated")(steps_are_not_repeated)
+    catalogue.add("F3", "killed in a storm of retries: none lost, none with two identities")(
+        killed_in_a_storm_of_retries
+    )
+    catalogue.add("F4", "a message that kills its worker is dead-lettered, its neighbours are not")(
+        poison
+    )
+
+
+def killed_inside_a_handler(arena: Arena) -> str:
+    """Ten messages are being handled when their worker is killed."""
+    gate, count = arena.gate(), arena.many(20)
+    app = arena.app(lease=LEASE, handlers=(Handler(gate=str(gate)),))
+    arena.publish(app, count, together=count)
+    victim = arena.worker(app)
+    arena.wait_started(app.concurrency)
+    victim.kill()
+    held = {start.seq: start for start in arena.starts()}
+    gate.touch()
+    arena.worker(app)
+    arena.wait_empty()
+    again = [start for start in arena.starts() if start.pid != victim.pid and start.seq in held]
+    expect(sorted(numbers(again)) == sorted(held), "not each was redelivered once")
+    expect(all(start.redelivered for start in again), "a redelivery did not say that it was one")
+    soonest = min(start.at - held[start.seq].at for start in again) / 1e9
+    expect(soonest > LEASE / 2, f"redelivered after {soonest:.2f} s, before the lease had passed")
+    arena.judge()
+    return f"{len(held)} held by the dead worker, redelivered after {soonest:.1f} s or more"
+
+
+def killed_after_the_effect(arena: Arena) -> str:
+    """Handlers do their work, and their process is killed before it can say so."""
+    count = arena.many(10)
+    deadly = tuple(range(2, count, 4))
+    app = arena.app(
+        lease=LEASE, concurrency=1, handlers=(Handler(deadly=deadly, death="after-effect"),)
+    )
+    arena.publish(app, count, together=count)
+    crew = Crew(arena, app, 1)
+    arena.wait(crew.is_done, "all to be handled")
+    runs = Counter(numbers(arena.starts()))
+    expect(
+        all(runs[seq] == (2 if seq in deadly else 1) for seq in range(count)),
+        f"more than one extra run of those killed, or an extra run of others: {runs}",
+    )
+    expect(crew.deaths == len(deadly), f"{crew.deaths} deaths, not {len(deadly)}")
+    arena.judge(duplicated=len(deadly))
+    return f"{crew.deaths} deaths, one extra run each"
+
+
+def steps_are_not_repeated(arena: Arena) -> str:
+    """The same with remembered steps: a second run takes their results from the store."""
+    count = arena.many(8)
+    deadly = tuple(range(1, count, 3))
+    app = arena.app(
+        lease=LEASE,
+        concurrency=2,
+        checkpoints=str(arena.folder / "checkpoints.db"),
+        handlers=(Handler(idempotent="resumable", steps=3, deadly=deadly, death="after-effect"),),
+    )
+    arena.publish(app, count, together=count)
+    crew = Crew(arena, app, 1)
+    arena.wait(crew.is_done, "all to be handled")
+    effects = Counter(
+        (fact.seq, fact.step) for fact in arena.history.others if isinstance(fact, Effect)
+    )
+    repeated = {step: times for step, times in effects.items() if times > 1}
+    expect(not repeated, f"steps that were done ran again: {repeated}")
+    expect(len(effects) == 3 * count, f"{len(effects)} steps were done, not {3 * count}")
+    arena.judge(duplicated=2 * crew.deaths)
+    return f"{crew.deaths} deaths, {len(effects)} steps, each done once"
+
+
+def killed_in_a_storm_of_retries(arena: Arena) -> str:
+    """Most runs fail and are retried at once, while workers are killed at random."""
+    count, kills = arena.many(150), arena.many(3)
+    app = arena.app(
+        lease=LEASE,
+        max_attempts=1000,
+        max_deliveries=1000,
+        base_delay=0.01,
+        handlers=(Handler(failures=0.7),),
+    )
+    arena.publish(app, count, together=count)
+    crew = Crew(arena, app, 2)
+    for kill in range(kills):
+        share = count * (kill + arena.random.random()) / kills
+
+        def storming(share: float = share) -> bool:
+            crew.tend()
+            return len(arena.history.completed) >= share
+
+        arena.wait(storming, "the storm to go on")
+        crew.kill_one()
+    arena.wait(crew.is_done, "the storm to be over")
+    retried = sum(start.attempt > 1 for start in arena.starts())
+    expect(retried > count, f"only {retried} retries: no storm")
+    arena.judge(duplicated=kills * 3 * app.concurrency)
+    return f"{retried} retries, {kills} kills"
+
+
+def poison(arena: Arena) -> str:
+    """One message kills every worker it is given to."""
+    count = arena.many(40)
+    bad = count // 2
+    app = arena.app(
+        lease=LEASE,
+        max_deliveries=4,
+        handlers=(Handler(deadly=(bad,), always_deadly=True),),
+    )
+    arena.publish(app, count, together=count)
+    crew = Crew(arena, app, 1)
+    arena.wait(crew.is_done, "all to be handled, or dead")
+    dead = arena.dead_letters()
+    expect(arena.dead_numbers() == [bad], f"dead: {arena.dead_numbers()}, and not {bad} alone")
+    expect("possibly poisoned" in (dead[0].reason or ""), f"the reason is {dead[0].reason!r}")
+    runs = len(arena.history.starts[bad, "handle"])
+    expect(runs < app.max_deliveries, f"it ran {runs} times; max_deliveries counts before a run")
+    neighbours = [target for target in arena.history.sent if target[0] != bad]
+    expect(all(arena.history.completed[one] for one in neighbours), "a neighbour was not handled")
+    arena.judge(duplicated=crew.deaths * 3 * app.concurrency)
+    return f"{crew.deaths} deaths, then {dead[0].reason}"
