@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from matador.model.message import REASON_HEADER, Complete, DeadLetter, StoredMes
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, wait_for
 from matador.transports.sqlite import SqliteTransport, sweeping
+from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
+from matador.transports.sqlite.database import open_for_writing
 from matador.transports.sqlite.session import Session
 
 
@@ -174,3 +177,22 @@ async def test_the_file_stays_compact(
         return size(log) == 0 and size(file) < 12 << 20
 
     await wait_for(compact, timeout=20, message="free pages to be given back")
+
+
+def test_a_caretaker_that_finds_the_file_locked_comes_back_later(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_QUIET", 0.0)
+    connection = open_for_writing(file, synchronous="NORMAL", busy_timeout=1)
+    session = Session(connection, file, DatabaseClock(ThisMachine()), busy_timeout=0)
+    session.anchor()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    caretaker = sweeping.Caretaker()
+    caretaker.worked()
+    assert caretaker.patience() == 0
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        caretaker.look_after(session)
+    assert caretaker.patience() > 1
+    other.close()
+    connection.close()

@@ -178,6 +178,19 @@ async def test_a_lock_held_for_too_long_is_reported(file: Path, connect: Open, m
     assert await transport.send([make()]) == [None]
 
 
+async def test_a_file_can_be_opened_while_another_process_writes(file: Path, connect: Open) -> None:
+    await (await connect()).disconnect()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    transport = SqliteTransport(file, busy_timeout=0.1)
+    await transport.connect()
+    subscription = await transport.subscribe("t.q", prefetch=1)
+    assert (await transport.depth("t.q")).total == 0
+    await subscription.close()
+    other.close()
+    await transport.disconnect()
+
+
 async def test_what_cannot_be_stored_does_not_take_others_down(connect: Open, make: Make) -> None:
     transport = await connect()
     outcomes = await transport.send(

@@ -95,15 +95,21 @@ class DatabaseClock:
             return int(self._machine.wall() * 1000)
         return int((self._machine.uptime() + self._offset) * 1000)
 
-    def anchor(self, connection: sqlite3.Connection) -> None:
-        """Take over the distance the file holds, or store one. Call within a write transaction."""
+    def adopt(self, connection: sqlite3.Connection) -> bool:
+        """Take over the distance that the file holds; False if it holds none for this boot."""
         boot_id = self._machine.boot_id
-        if boot_id is None:
-            return
-        stored = dict(connection.execute("SELECT name, value FROM meta"))
-        if stored.get("boot_id") == boot_id:
+        stored = _stored(connection)
+        if boot_id is not None:
+            if stored.get("boot_id") != boot_id:
+                return False
             self._offset = float(stored["offset"])
+        return True
+
+    def anchor(self, connection: sqlite3.Connection) -> None:
+        """Store a distance, unless somebody just did. Call within a write transaction."""
+        if self.adopt(connection):
             return
+        stored = _stored(connection)
         seen = int(stored.get("last_time", 0))
         for (newest,) in connection.execute(
             "SELECT stored_at FROM messages ORDER BY seq DESC LIMIT 1"
@@ -113,7 +119,7 @@ class DatabaseClock:
         self._offset = start - self._machine.uptime()
         connection.executemany(
             "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)",
-            [("boot_id", boot_id), ("offset", repr(self._offset))],
+            [("boot_id", self._machine.boot_id), ("offset", repr(self._offset))],
         )
 
     def remember(self, connection: sqlite3.Connection) -> None:
@@ -121,3 +127,7 @@ class DatabaseClock:
         connection.execute(
             "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_time', ?)", (str(self.now()),)
         )
+
+
+def _stored(connection: sqlite3.Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, value FROM meta"))

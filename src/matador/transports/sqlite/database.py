@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
 APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognise our files by it
 VERSION = 1
+_BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 
 # States of a message. BLOCKED: an earlier message with its ordering key is not finished yet; kept
@@ -122,20 +124,46 @@ def _prepare(
     # Fewer, larger checkpoints: a page that was filled and emptied meanwhile is written once.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -16000")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Again, under the lock: another process may have made the tables meanwhile.
-        if _check_owner(connection, path) == 0:
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("PRAGMA busy_timeout = 0")  # the session has its own way of waiting
+    # From here on `lock` does the waiting.
+    connection.execute("PRAGMA busy_timeout = 0")
+    if _check_owner(connection, path) == 0:
+        lock(connection, busy_timeout)
+        try:
+            _create(connection, path)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _create(connection: sqlite3.Connection, path: Path) -> None:
+    # Again, under the lock: another process may have made the tables meanwhile.
+    if _check_owner(connection, path) == 0:
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
+    """Start a transaction that may write, once no other process is in one.
+
+    SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process among
+    busy ones would starve for seconds.
+
+    Raises:
+        sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
+    """
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(random.uniform(*_BETWEEN_TRIES))
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> int:

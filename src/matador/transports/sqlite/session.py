@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from matador.errors import QueueNotFoundError, StorageCorruptError
 from matador.model.options import suggestion
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.errors import code_of
-
-_BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
+from matador.transports.sqlite.database import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +56,10 @@ class Session:
 
     def anchor(self) -> None:
         """Let the file set the clock. Called once, before anything else."""
-        self._lock()
-        self.clock.anchor(self.connection)
-        self.commit()
+        if not self.clock.adopt(self.connection):
+            self._lock()
+            self.clock.anchor(self.connection)
+            self.commit()
 
     def close(self) -> None:
         """Note how late it is, and close the connection."""
@@ -116,17 +113,7 @@ class Session:
             )
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")  # an earlier attempt to do so failed
-        # SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process
-        # among busy ones would starve for seconds.
-        deadline = time.monotonic() + self._busy_timeout
-        while True:
-            try:
-                self.connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                    raise
-                time.sleep(random.uniform(*_BETWEEN_TRIES))
+        lock(self.connection, self._busy_timeout)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -77,17 +77,17 @@ class Caretaker:
         quiet = now - self._last_work >= _QUIET
         if now < self._next_look and not (self._log_used and quiet):
             return
+        # Before it is tried: what fails now must not be tried again at once.
         self._next_look = now + _INTERVAL
-        more = _sweep(session) or _give_back_pages(session.connection)
-        if more:
+        self._log_used = self._log_used and not quiet
+        if _bite(session):
             self._next_look = now
-        elif quiet:
-            self._log_used = False
-        if (quiet and not more) or _log_size(session) > _LARGE_LOG:
+        elif quiet or _log_size(session) > _LARGE_LOG:
             _fold_in_log(session.connection)
 
 
-def _sweep(session: Session) -> bool:
+def _bite(session: Session) -> bool:
+    """Sweep and give back a bit; is there more to do?"""
     session.begin()
     try:
         swept = 0
@@ -95,11 +95,12 @@ def _sweep(session: Session) -> bool:
             swept = max(swept, sweep_expired(session, queue), sweep_forgotten(session, queue))
         if swept:
             session.clock.remember(session.connection)
+        given_back = _give_back_pages(session.connection)
         session.commit()
     except BaseException:
         session.rollback()
         raise
-    return swept == _CHUNK
+    return swept == _CHUNK or given_back
 
 
 def _give_back_pages(connection: sqlite3.Connection) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from matador.errors import MatadorError
-from matador.transports.sqlite.errors import is_whole, translate
+from matador.transports.sqlite.errors import StorageLockedError, is_whole, translate
 from matador.transports.sqlite.session import Session
 from matador.transports.sqlite.sweeping import Caretaker
 
@@ -168,8 +168,11 @@ def _undo(session: Session) -> None:
 def _look_after(caretaker: Caretaker, session: Session) -> None:
     try:
         caretaker.look_after(session)
-    except Exception:
-        logger.warning("%s: sweeping failed; it will be tried again", session.path, exc_info=True)
+    except Exception as error:  # noqa: BLE001 - the writer goes on, and so does the caretaker
+        # Others being busy is no reason to worry anybody.
+        busy = isinstance(translate(error, session.path), StorageLockedError)
+        level = logging.DEBUG if busy else logging.WARNING
+        logger.log(level, "%s: sweeping failed, and is tried again: %s", session.path, error)
 
 
 def _close(session: Session) -> None:
