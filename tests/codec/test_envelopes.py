@@ -134,7 +134,7 @@ class Measured:
     [
         ({1: "x"}, "the key 1 is not a string"),
         ({None: "x"}, "key"),
-        ({"a": object()}, "object"),
+        ({"a": object}, "type"),
         ({"a": "\ud800"}, "surrogate"),
         ({"\ud800": "a"}, "surrogate"),
     ],

@@ -217,7 +217,7 @@ def test_an_attrs_validator_is_run(codec: Codec) -> None:
 
 
 @each_format
-@pytest.mark.parametrize("content", [object(), 1 + 2j, object, len], ids=str)
+@pytest.mark.parametrize("content", [Ellipsis, 1 + 2j, object, len], ids=str)
 def test_what_cannot_be_written_is_an_invalid_event(codec: Codec, content: object) -> None:
     with pytest.raises(InvalidEventError, match=r"some\.event"):
         codec.encode_payload(type_of(LooseStruct), LooseStruct(content=content))

@@ -143,8 +143,10 @@ def test_a_missing_header_is_named(header: str, value: str | None) -> None:
         ("x-matador-scheduled-for", "soon"),
         ("x-matador-event-key", {"a": 1}),
         ("x-matador-correlation-id", b"\xff"),
+        ("x-matador-correlation-id", "\ud800"),
+        ("x-matador-subscriber", "\ud800"),
     ],
-    ids=lambda value: str(value)[:20] if not isinstance(value, int) else f"{value % 2**40}",
+    ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else f"{value % 2**40}",
 )
 def test_a_wrong_header_is_named(header: str, value: Any) -> None:
     headers = wire_headers(**{header.removeprefix("x-").replace("-", "_"): value})
@@ -497,6 +499,8 @@ def test_data_of_an_older_body_may_be_anything(codec: HeaderCodec | JsonCodec, d
         ("universal", {"event_id": {"a": 1}}),
         ("universal", {"event_id": True}),
         ("universal", {"correlation_id": [1]}),
+        ("key", ""),
+        ("targetSubscriber", ""),
     ],
     ids=str,
 )
@@ -511,6 +515,16 @@ def test_a_wrong_field_of_an_older_body_is_an_error(
 def test_a_wrong_importance_of_an_older_body_is_an_error(codec: HeaderCodec | JsonCodec) -> None:
     with pytest.raises(DecodeError, match="x-matador-importance"):
         read_older(codec, {"x-matador-importance": "urgent"})
+
+
+@both
+@pytest.mark.parametrize("value", [{"a": 1}, b"\xff", "\ud800", 1.5], ids=repr)
+@pytest.mark.parametrize("header", ["x-event-id", "x-matador-correlation-id", "x-correlation-id"])
+def test_a_wrong_header_of_an_older_body_is_named(
+    codec: HeaderCodec | JsonCodec, header: str, value: Any
+) -> None:
+    with pytest.raises(DecodeError, match=header):
+        read_older(codec, {header: value})
 
 
 @both

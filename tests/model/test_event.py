@@ -145,7 +145,7 @@ def test_the_mark_is_no_field_of_the_payload() -> None:
         assert bytes(raw) == b'{"name":"x"}'
 
 
-@pytest.mark.parametrize("thing", [len, "text", 5, None, lambda: None], ids=repr)
+@pytest.mark.parametrize("thing", [len, "text", 5, None], ids=repr)
 def test_only_classes_can_be_events(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match="goes on a class"):
         event("a", description="x")(thing)

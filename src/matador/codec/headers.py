@@ -16,7 +16,7 @@ from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import metadata_problem, unwritable
 from matador.codec.times import from_wire, to_wire
-from matador.codec.wire import none_if
+from matador.codec.wire import header_text, none_if
 from matador.errors import DecodeError
 from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
 from matador.model.message import Headers
@@ -140,33 +140,24 @@ def _docket(headers: Headers, metadata: dict[str, Any]) -> Docket:
         created_at=_time(CREATED_AT, _required(headers, CREATED_AT)),
         attempts=_attempts(headers),
         importance=_importance(headers),
-        original_queue=_optional(headers, ORIGINAL_QUEUE),
+        original_queue=header_text(headers, ORIGINAL_QUEUE),
         scheduled_for=(
             None
-            if (scheduled := _optional(headers, SCHEDULED_FOR)) is None
+            if (scheduled := header_text(headers, SCHEDULED_FOR)) is None
             else _time(SCHEDULED_FOR, scheduled)
         ),
-        first_error=_optional(headers, FIRST_ERROR),
-        last_error=_optional(headers, LAST_ERROR),
-        correlation_id=_optional(headers, CORRELATION_ID),
+        first_error=header_text(headers, FIRST_ERROR),
+        last_error=header_text(headers, LAST_ERROR),
+        correlation_id=header_text(headers, CORRELATION_ID),
         metadata=metadata,
     )
 
 
 def _required(headers: Headers, name: str) -> str:
-    value = _optional(headers, name)
+    value = header_text(headers, name)
     if not value:
         raise DecodeError(f"the header {name} is missing")
     return value
-
-
-def _optional(headers: Headers, name: str) -> str | None:
-    value = headers.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_ATTEMPTS:  # pyright: ignore[reportUnnecessaryIsInstance] - brokers
-        return str(value)
-    raise DecodeError(f"the header {name} must be text, it is of type {type(value).__name__}")
 
 
 def _attempts(headers: Headers) -> int:

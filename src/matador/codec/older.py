@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 
 from matador.codec.base import RawEnvelope, Stamp
-from matador.codec.wire import none_if
+from matador.codec.wire import header_text, none_if
 from matador.errors import DecodeError
 from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
 from matador.model.message import Headers
@@ -49,6 +49,8 @@ def read_older_body(
     try:
         key = _STRING.decode(fields["key"])
         target = _STRING.decode(fields["targetSubscriber"])
+        if not key or not target:
+            raise ValueError("`key` and `targetSubscriber` must not be empty")
         universal = _mapping(fields.get("universal"))
         metadata = _mapping(fields.get("metadata"))
         options = _OPTIONS.decode(fields.get("options", _NULL))
@@ -64,7 +66,7 @@ def read_older_body(
         metadata["user_id"] = user_id
     metadata.update(universal)
     return Envelope(
-        id=_header(headers, "x-event-id") or event_id or stamp.new_id(),
+        id=header_text(headers, "x-event-id") or event_id or stamp.new_id(),
         data=fields["data"],
         before=none_if(fields.get("before"), b"null"),
         docket=Docket(
@@ -74,8 +76,8 @@ def read_older_body(
             attempts=_attempts(headers),
             importance=importance,
             scheduled_for=scheduled,
-            correlation_id=_header(headers, "x-matador-correlation-id")
-            or _header(headers, "x-correlation-id")
+            correlation_id=header_text(headers, "x-matador-correlation-id")
+            or header_text(headers, "x-correlation-id")
             or correlation,
             metadata=metadata,
         ),
@@ -106,11 +108,6 @@ def _later(now: datetime, options: _Options | None) -> datetime | None:
     if options is None or options.delay_ms is None:
         return None
     return now + timedelta(milliseconds=options.delay_ms)
-
-
-def _header(headers: Headers, name: str) -> str | None:
-    value = headers.get(name)
-    return None if value is None or value == "" else str(value)
 
 
 def _attempts(headers: Headers) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from matador.codec.base import RawEnvelope
-from matador.model.envelope import Docket, Envelope
+from matador.errors import DecodeError
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope
+from matador.model.message import Headers
 
 
 class EnvelopeWithBefore(msgspec.Struct, frozen=True):
@@ -29,3 +31,24 @@ def none_if(raw: msgspec.Raw | None, nothing: bytes) -> msgspec.Raw | None:
     if raw is None or len(raw) == 0 or (len(raw) == len(nothing) and bytes(raw) == nothing):
         return None
     return raw
+
+
+def header_text(headers: Headers, name: str) -> str | None:
+    """A header as text, or None if it is not there.
+
+    Raises:
+        DecodeError: it is neither text, nor a number that could be meant as text.
+    """
+    value = headers.get(name)
+    if value is None or (isinstance(value, str) and (value.isascii() or _is_utf8(value))):
+        return value
+    if type(value) is int and abs(value) <= MOST_ATTEMPTS:
+        return str(value)
+    raise DecodeError(f"the header {name} is not text (its type is {type(value).__name__})")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:  # half of a character: it could never be written again
+        return False

@@ -87,4 +87,4 @@ class ReconnectBackoff:
                 try:
                     return self.base_delay * 2.0 ** (attempt - 1)
                 except OverflowError:
-                    return self.max_delay
+                    return self.max_delay if self.base_delay else 0.0
