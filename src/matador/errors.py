@@ -19,6 +19,7 @@ The whole tree::
     │   ├── MessageTooLargeError            over the size limit
     │   ├── StorageFullError                the disk, or the broker, is full
     │   ├── StorageCorruptError             the file is not what it should be
+    │   ├── StorageLockedError              another process keeps the file locked
     │   ├── LeaseLostError                  somebody else has this message by now
     │   └── MissingExtraError               the client library is not installed
     ├── SchemaError
@@ -252,6 +253,15 @@ class StorageCorruptError(TransportError):
     description = (
         "The file cannot be read as a Matador database. Point the URL at another file, "
         "or restore this one from a backup."
+    )
+
+
+class StorageLockedError(TransportError):
+    """Another process held the write lock for too long. Nothing was changed."""
+
+    description = (
+        "The database file is locked by another process. Look for one that keeps a transaction "
+        "open (a shell, a backup), or raise `busy_timeout`."
     )
 
 

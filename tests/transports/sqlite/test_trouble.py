@@ -17,9 +17,10 @@ from matador.errors import (
     SendFailedError,
     StorageCorruptError,
     StorageFullError,
+    StorageLockedError,
 )
 from matador.model.message import Complete, ConnectionState
-from matador.transports.sqlite import SqliteTransport, StorageLockedError
+from matador.transports.sqlite import SqliteTransport
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.session import Session
 

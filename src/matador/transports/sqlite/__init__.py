@@ -1,6 +1,5 @@
 """Messages in an SQLite file."""
 
-from matador.transports.sqlite.errors import StorageLockedError
 from matador.transports.sqlite.transport import SqliteTransport
 
-__all__ = ["SqliteTransport", "StorageLockedError"]
+__all__ = ["SqliteTransport"]

@@ -111,9 +111,9 @@ def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
 def _prepare(
     connection: sqlite3.Connection, path: Path, synchronous: Synchronous, busy_timeout: float
 ) -> None:
-    # Before the first table is made, or it has no effect.
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _check_owner(connection, path)
+    if _check_owner(connection, path) == 0:
+        # Before the first table is made, or it has no effect.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _use_write_ahead_log(connection, busy_timeout)
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # Debian turns this on: it would overwrite every deleted message with zeros.

@@ -13,19 +13,10 @@ from matador.errors import (
     SendFailedError,
     StorageCorruptError,
     StorageFullError,
-    TransportError,
+    StorageLockedError,
 )
 
 _ROOM_TO_BREATHE = 1 << 20  # bytes; with less, an I/O error is taken for a full disk
-
-
-class StorageLockedError(TransportError):
-    """Another process held the write lock for longer than ``busy_timeout``. Nothing was changed."""
-
-    description = (
-        "The database file is locked by another process. Look for a process that keeps a "
-        "transaction open (a shell, a backup), or raise `busy_timeout`."
-    )
 
 
 def code_of(error: BaseException) -> int:

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from matador.errors import MatadorError
-from matador.transports.sqlite.errors import StorageLockedError, is_whole, translate
+from matador.errors import MatadorError, StorageLockedError
+from matador.transports.sqlite.errors import is_whole, translate
 from matador.transports.sqlite.session import Session
 from matador.transports.sqlite.sweeping import Caretaker
 
