@@ -159,10 +159,10 @@ class MemoryQueue:
         """Finish a held message."""
         self.completed += 1
         if self.retention is None:
-            self.remove(entry)
+            del self.entries[entry.seq]
         else:
-            self._finish(entry)
             self._finished.append((now + self.retention, entry.seq))
+        self._finish(entry)
 
     def remove(self, entry: Entry) -> None:
         """Forget a message that is not finished, whoever holds it."""
