@@ -329,17 +329,18 @@ class Application:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
         """
         fan_out, dispatcher = self._sending()
-        universal = await self._universal()
+        given = list(events)
         orders: list[Order] = []
-        for item in events:
-            payload, options = _item(item)
-            event, value = self._resolve(payload, _MISSING)
-            orders.append(await fan_out.make(event, value, options, universal))
-        self._activity.enqueuing += len(orders)
+        self._activity.enqueuing += len(given)
         try:
+            universal = await self._universal()
+            for item in given:
+                payload, options = _item(item)
+                event, value = self._resolve(payload, _MISSING)
+                orders.append(await fan_out.make(event, value, options, universal))
             return await dispatcher.send_all(orders)
         finally:
-            self._activity.finished_enqueuing(len(orders))
+            self._activity.finished_enqueuing(len(given))
 
     async def check_send(self, payload: Any, data: Any = _MISSING, /) -> EventType:
         """Check that an event could be sent, and send nothing.

@@ -125,7 +125,8 @@ class Lifecycle:
 
     def receiving_stopped(self) -> None:
         """Nothing is received any more."""
-        self.status = "receive-stopped"
+        if self.status == "stopping-receive":  # else a shutdown has overtaken it
+            self.status = "receive-stopped"
 
     def hurry(self) -> None:
         """Have a shutdown wait no longer."""

@@ -111,6 +111,8 @@ class EventWorker:
         """Release what is left. After ``finish`` or ``interrupt``."""
         if self._leases is not None:
             await self._leases.stop()
+        self._settler.abandon()  # what a callback that cannot be stopped may still come up with
+        self._activity.finished_processing(self._activity.processing)
         self._threads.shutdown(wait=False)
 
     async def _concurrency(self, queue: str) -> int:

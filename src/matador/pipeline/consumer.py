@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from matador.errors import MatadorError
 from matador.model.message import Delivery, Release
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
@@ -105,8 +104,8 @@ class Consumer:
 
     async def wait_finished(self) -> None:
         """Wait until every started callback has returned. After ``stop_receiving``."""
-        if self._slots:
-            await asyncio.gather(*self._slots, return_exceptions=True)
+        while self._slots:  # not gathered: who gives up waiting does not cancel them
+            await asyncio.wait(self._slots)
 
     async def interrupt(self) -> None:
         """Cancel running callbacks: async ones are given back, threads are left to themselves."""
@@ -129,7 +128,7 @@ class Consumer:
                 continue
             try:
                 deliveries = await self._subscription.receive(free)
-            except MatadorError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, others go on receiving
                 if self._stopping.is_set():
                     return
                 log.warning(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from matador.errors import LeaseLostError, MatadorError
+from matador.errors import LeaseLostError, MatadorError, TransportError
 from matador.model.message import Receipt, Settlement
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.state import Activity
@@ -52,6 +52,7 @@ class Settler:
         self._again: set[asyncio.TimerHandle] = set()
         self._waiting = 0
         self._room: list[asyncio.Future[None]] = []
+        self._abandoned = False
 
     @property
     def backlog(self) -> int:
@@ -59,7 +60,9 @@ class Settler:
         return self._waiting
 
     def submit(self, outcome: Outcome) -> None:
-        """Settle in the next batch."""
+        """Settle in the next batch. After ``abandon`` nothing is settled any more."""
+        if self._abandoned:
+            return
         self._waiting += 1
         self._enqueue(outcome)
 
@@ -87,6 +90,7 @@ class Settler:
 
     def abandon(self) -> int:
         """Give up on what is not settled: it stays unacknowledged. Says how many there were."""
+        self._abandoned = True
         for timer in self._again:
             timer.cancel()
         self._again.clear()
@@ -159,8 +163,11 @@ class Settler:
             return ()
         try:
             return await self._transport.settle(settlements)
-        except MatadorError as error:
-            return [error] * len(settlements)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            ours = isinstance(error, MatadorError)
+            return [error if ours else TransportError(f"{type(error).__name__}: {error}")] * len(
+                settlements
+            )
 
     def _later(self, outcomes: Sequence[Outcome], pause: float) -> None:
         def again() -> None:
