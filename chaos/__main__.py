@@ -1,0 +1,138 @@
+"""``./chaos/run TRANSPORT [scenario ...]``: plays scenarios, prints the five numbers of each."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.arena import Arena
+from chaos.catalogue import Played, Scenario, play
+from chaos.long_run import long_run
+from chaos.progress import Progress
+from chaos.scenarios import CATALOGUE
+
+LONG = "long"
+_SCALE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for on the command line."""
+
+    transport: str
+    names: Sequence[str]
+    messages: int
+    kills: int
+    seed: int
+    keep: bool
+
+
+def main() -> int:
+    """Play what was asked for; 0 if all held, 1 if something did not, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="chaos/run",
+        description="Kills, freezes and starves processes, and counts what was lost.",
+        epilog="Without scenarios: the long run, then all of them. `long`: the long run alone.",
+    )
+    parser.add_argument("transport", help="sqlite")
+    parser.add_argument("scenario", nargs="*", help="such as F4, F6-timeout or long")
+    parser.add_argument("--messages", type=int, default=200_000, help="of the long run")
+    parser.add_argument("--kills", type=int, default=50, help="of workers in the long run")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is random")
+    parser.add_argument("--list", action="store_true", help="say which scenarios there are")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of what held, too")
+    given = parser.parse_args()
+    if given.list:
+        print(f"{LONG:11} many messages, workers and publishers killed all the while: none lost")
+        for scenario in CATALOGUE.all():
+            print(f"{scenario.name:11} {scenario.holds}")
+        return 0
+    options = Options(
+        given.transport, given.scenario, given.messages, given.kills, given.seed, given.keep
+    )
+    try:
+        scenarios = list(_chosen(options))
+    except LookupError as error:
+        parser.error(str(error.args[0]))
+    return _play_all(scenarios, options)
+
+
+def _chosen(options: Options) -> Iterator[Scenario]:
+    long = Scenario(
+        LONG,
+        f"{options.messages:,} messages, {options.kills} workers killed: none lost",
+        lambda arena: _play_long_run(arena, options),
+    )
+    if not options.names:
+        yield long
+        yield from CATALOGUE.all()
+    for name in options.names:
+        yield from [long] if name == LONG else CATALOGUE.find(name)
+
+
+def _play_long_run(arena: Arena, options: Options) -> str:
+    progress = Progress()
+    try:
+        return long_run(arena, progress, messages=options.messages, kills=options.kills)
+    finally:
+        progress.finish()
+
+
+def _play_all(scenarios: Sequence[Scenario], options: Options) -> int:
+    folder = Path(tempfile.mkdtemp(prefix="matador-chaos-"))
+    results: list[Played] = []
+    for scenario in scenarios:
+        print(f"== {scenario.name}: {scenario.holds}")
+        own = folder / scenario.name
+        played = play(scenario, options.transport, own, scale=_SCALE, seed=options.seed)
+        results.append(played)
+        _report(played, own)
+        if played.ok and not options.keep:
+            shutil.rmtree(own)
+    _print_table(results, options)
+    if options.keep or not all(played.ok for played in results):
+        print(f"\nthe logs are in {folder}")
+    else:
+        folder.rmdir()
+    return 0 if all(played.ok for played in results) else 1
+
+
+def _report(played: Played, folder: Path) -> None:
+    verdict = played.verdict
+    print(f"   {'ok' if played.ok else 'FAILED'} in {played.seconds:.1f} s: {played.seen}")
+    if verdict is not None:
+        print(f"   {verdict}")
+    if not played.ok:
+        print(f"   see {folder}")
+    sys.stdout.flush()
+
+
+def _print_table(results: Sequence[Played], options: Options) -> None:
+    print(f"\n== {options.transport}, seed {options.seed}\n")
+    print("| scenario | result | lost | duplicated | unexpected | reordered | stuck | seconds |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for played in results:
+        verdict = played.verdict
+        five = (
+            ["–"] * 5
+            if verdict is None
+            else [
+                verdict.lost,
+                verdict.duplicated,
+                verdict.unexpected,
+                verdict.reordered,
+                verdict.stuck,
+            ]
+        )
+        result = "ok" if played.ok else "FAILED"
+        cells = [played.scenario.name, result, *five, f"{played.seconds:.1f}"]
+        print(f"| {' | '.join(map(str, cells))} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
