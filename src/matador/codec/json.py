@@ -12,7 +12,7 @@ import msgspec
 from matador.codec.base import Encoded, RawEnvelope, Stamp
 from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
-from matador.codec.plain import metadata_problem, unwritable
+from matador.codec.plain import SIMPLE, metadata_problem, unwritable
 from matador.codec.times import POINT, in_utc, to_milliseconds
 from matador.codec.wire import EnvelopeWithBefore
 from matador.errors import DecodeError
@@ -77,8 +77,11 @@ class JsonCodec(PayloadCodec):
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # UnicodeEncodeError and msgspec's own errors are ValueErrors.
             raise unwritable(docket, str(error)) from error
-        if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
-            raise unwritable(docket, problem)
+        for key, value in metadata.items():
+            if type(key) is not str or type(value) not in SIMPLE:
+                if (problem := metadata_problem(metadata, nested=True)) is not None:
+                    raise unwritable(docket, problem)
+                break
         return Encoded(body, _NO_HEADERS)
 
     def _encode_slowly(self, envelope: RawEnvelope) -> bytes:

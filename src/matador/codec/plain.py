@@ -12,7 +12,9 @@ from msgspec import inspect
 from matador.errors import InvalidEventError
 from matador.model.envelope import Docket
 
-_SIMPLE = frozenset({str, int, bool, type(None)})
+SIMPLE = frozenset({str, int, bool, type(None)})
+"""Types of values that every format carries as they are."""
+
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 _MAYBE_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN or infinite in MessagePack
 _to_msgpack = msgspec.msgpack.Encoder().encode
@@ -25,11 +27,9 @@ def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None
     Without, only its own keys are looked at.
     """
     for key, value in metadata.items():
-        if type(key) is str and type(value) in _SIMPLE:
-            continue
         if not isinstance(key, str):
             return f"the key {key!r} is not a string"
-        if nested:
+        if nested and type(value) not in SIMPLE:
             found = next(_problems(value, f"$.{key}", any_keys=False), None)
             if found is not None:
                 return found
