@@ -1,0 +1,187 @@
+"""What commands print and how they fail: consoles, JSON, one-line errors, logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from matador.errors import MatadorError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FAILED = 1
+WRONG_USAGE = 2
+
+_WIDE = 200  # columns where there is no terminal, so that tables are not cut
+_PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s@/]*@")
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked to; the message is for its user."""
+
+    code = FAILED
+
+
+class UsageError(CommandError):
+    """What was asked for cannot be meant."""
+
+    code = WRONG_USAGE
+
+
+def out() -> Console:
+    """Where results go: stdout."""
+    return _console(sys.stdout)
+
+
+def err() -> Console:
+    """Where everything else goes: stderr."""
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    # No markup: what is printed comes from users, and may have brackets.
+    made = Console(file=file, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = _WIDE
+    return made
+
+
+def without_secrets(text: str) -> str:
+    """The text with the passwords in its URLs blotted out.
+
+    Example:
+        >>> without_secrets("amqp://me:secret@host/")
+        'amqp://me:***@host/'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+def say(renderable: RenderableType) -> None:
+    """Print a result for people."""
+    out().print(renderable)
+
+
+def say_json(value: Any) -> None:
+    """Print a result for machines."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+def say_json_line(value: Any) -> None:
+    """Print one of many results for machines, at once."""
+    sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str, *, style: str = "dim") -> None:
+    """Say something beside the result."""
+    err().print(Text(without_secrets(text), style=style), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Say what is worth a look."""
+    _labelled("warning", "yellow", text)
+
+
+def complain(text: str) -> None:
+    """Say why it did not work."""
+    _labelled("error", "red", text)
+
+
+def _labelled(label: str, style: str, text: str) -> None:
+    line = Text.assemble((f"{label}:", f"bold {style}"), " ", without_secrets(text))
+    err().print(line, soft_wrap=True)
+
+
+def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
+    """A table as all commands draw theirs; the columns in ``right`` hold numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        numbers = column in right
+        made.add_column(
+            column,
+            header_style="dim",
+            justify="right" if numbers else "left",
+            no_wrap=numbers,
+            overflow="fold",
+        )
+    return made
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> plural(1, "dead letter"), plural(1200, "queue")
+        ('1 dead letter', '1,200 queues')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def reported(command: Callable[P, T]) -> Callable[P, T]:
+    """A command whose errors become one line and an exit code; ``--verbose`` shows where from."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        verbose = kwargs.get("verbose") is True
+        try:
+            return command(*args, **kwargs)
+        except CommandError as error:
+            _fail(str(error), error.code, verbose)
+        except MatadorError as error:
+            _fail(str(error), FAILED, verbose)
+        except KeyboardInterrupt:
+            _fail("interrupted", FAILED, verbose=False)
+        except (typer.Exit, BrokenPipeError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the last line of defence
+            more = "" if verbose else " (--verbose shows where)"
+            _fail(f"unexpected {type(error).__name__}: {error}{more}", FAILED, verbose)
+
+    return run
+
+
+def _fail(text: str, code: int, verbose: bool) -> NoReturn:
+    if verbose:
+        import traceback
+
+        err().print(Text(without_secrets(traceback.format_exc().rstrip()), style="dim"))
+    complain(text)
+    raise typer.Exit(code)
+
+
+class ConsoleHandler(logging.Handler):
+    """Log lines on stderr, above whatever is displayed there."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record; one that cannot be printed is reported the way logging does."""
+        try:
+            text = without_secrets(self.format(record))
+            style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}.get(record.levelname)
+            self._console.print(Text(text, style=style or "dim"), soft_wrap=True)
+        except Exception:  # noqa: BLE001 - as logging's own handlers do
+            self.handleError(record)
+
+
+def show_logs(level: int, console: Console | None = None) -> None:
+    """Show log records from ``level`` on, unless the application has set up logging itself."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(ConsoleHandler(console or err()))
+        root.setLevel(level)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,0 +1,84 @@
+"""Puts the commands together and runs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import matador
+from matador.cli.dead_letters import dead_letters
+from matador.cli.options import examples
+from matador.cli.output import FAILED, complain
+from matador.cli.queues import queues
+from matador.cli.send import send
+from matador.cli.worker import worker
+
+program = typer.Typer(
+    name="matador",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"matador {matador.__version__}")
+        raise typer.Exit
+
+
+@program.callback(
+    epilog=examples(
+        "matador worker shop.py",
+        'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\'',
+        "matador queues shop.py",
+    )
+)
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which one.")
+    ] = False,
+) -> None:
+    """Events over the broker you already run, with no message lost.
+
+    Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to stdout, all else to stderr.
+    """
+
+
+program.command(
+    epilog=examples(
+        "matador worker shop.py",
+        "matador worker shop.app:application --queues events,billing --processes 4",
+    )
+)(worker)
+program.command(
+    epilog=examples(
+        'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
+        "matador send shop.py event.json --dry-run",
+    )
+)(send)
+program.command(epilog=examples("matador queues shop.py", "matador queues shop.py --watch"))(queues)
+program.add_typer(dead_letters, name="dead-letters")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code."""
+    command = typer.main.get_command(program)
+    try:
+        code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
+    except typer.exceptions.TyperException as error:
+        complain(str(error))
+        return getattr(error, "exit_code", FAILED)
+    except typer.Abort:
+        complain("interrupted")
+        return FAILED
+    except BrokenPipeError:  # whoever reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code if isinstance(code, int) else 0

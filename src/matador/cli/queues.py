@@ -1,0 +1,147 @@
+"""``matador queues``: how many messages wait where."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from matador.cli.connecting import connected
+from matador.cli.loading import load
+from matador.cli.options import App, AsJson, Verbose
+from matador.cli.output import (
+    CommandError,
+    out,
+    reported,
+    say,
+    say_json,
+    say_json_line,
+    show_logs,
+    table,
+)
+from matador.errors import QueueNotFoundError
+from matador.events.app import Matador
+from matador.model.message import QueueDepth
+from matador.transports.base import Measuring
+
+_NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What is in a queue, and in its dead letters by kind; None: there is no such queue."""
+
+    queue: str
+    depth: QueueDepth | None
+    dead_letters: dict[str, int | None]
+
+
+@reported
+def queues(
+    app: App,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep showing, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="With --watch: how often.")
+    ] = 1.0,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show how many messages each queue holds, and how many dead letters."""
+    target = load(app).app
+    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    if watch:
+        try:
+            asyncio.run(_watch(target, interval, as_json))
+        except KeyboardInterrupt:
+            return
+    counts = asyncio.run(_look(target))
+    if as_json:
+        say_json({"queues": _as_json(counts)})
+    else:
+        say(_as_table(counts))
+
+
+async def count(app: Matador) -> list[QueueCounts]:
+    """What is in each queue of a connected application.
+
+    Raises:
+        CommandError: the transport cannot tell.
+    """
+    transport = app.transport
+    if not transport.capabilities.depth or not isinstance(transport, Measuring):
+        raise CommandError(f"{transport.name} cannot say how many messages wait")
+
+    async def depth(name: str) -> QueueDepth | None:
+        try:
+            return await transport.depth(name)
+        except QueueNotFoundError:
+            return None
+
+    topology = app.topology
+    found: list[QueueCounts] = []
+    for queue in topology.queues:
+        dead: dict[str, int | None] = {}
+        for kind in topology.dead_letters.enabled_kinds:
+            letters = await depth(topology.dead_letter_name(queue.name, kind))
+            dead[kind] = None if letters is None else letters.total
+        name = topology.full_name(queue.name)
+        found.append(QueueCounts(name, await depth(name), dead))
+    return found
+
+
+async def _look(app: Matador) -> list[QueueCounts]:
+    async with connected(app):
+        return await count(app)
+
+
+async def _watch(app: Matador, interval: float, as_json: bool) -> None:
+    async with connected(app):
+        if as_json:
+            while True:
+                say_json_line({"queues": _as_json(await count(app))})
+                await asyncio.sleep(interval)
+        with Live(console=out(), auto_refresh=False) as live:
+            while True:
+                live.update(_as_table(await count(app)), refresh=True)
+                await asyncio.sleep(interval)
+
+
+def _as_json(counts: list[QueueCounts]) -> list[dict[str, object]]:
+    return [
+        {
+            "queue": one.queue,
+            "exists": one.depth is not None,
+            "ready": one.depth and one.depth.ready,
+            "delayed": one.depth and one.depth.delayed,
+            "in_flight": one.depth and one.depth.in_flight,
+            "dead_letters": one.dead_letters,
+        }
+        for one in counts
+    ]
+
+
+def _as_table(counts: list[QueueCounts]) -> Table:
+    kinds = list(dict.fromkeys(kind for one in counts for kind in one.dead_letters))
+    made = table("queue", "ready", "delayed", "in flight", *kinds, right=_NUMBERS)
+    for one in counts:
+        if one.depth is None:
+            made.add_row(one.queue, Text("not there", "red"))
+            continue
+        depth = one.depth
+        numbers = [_number(n) for n in (depth.ready, depth.delayed, depth.in_flight)]
+        letters = [_number(one.dead_letters.get(kind) or 0, "bold red") for kind in kinds]
+        made.add_row(Text(one.queue, "bold"), *numbers, *letters)
+    return made
+
+
+def _number(number: int, style: str = "") -> Text:
+    return Text(f"{number:,}", style if number else "dim")

@@ -1,0 +1,153 @@
+"""Keeps several worker processes running: starts, restarts, passes signals on, shows their output.
+
+A child is the same command with an internal option. It stops when its stdin ends, so that none
+outlives a supervisor that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import BinaryIO
+
+log = logging.getLogger("matador.supervisor")
+
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 30.0
+_HEALTHY_AFTER = 5.0
+_GIVE_UP_AFTER = 5
+_LONGEST_LINE = 1 << 16
+# What a process does to itself; any other signal came from somebody else.
+_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+def supervise(command: Sequence[str], processes: int, *, prefixed: bool) -> bool:
+    """Run ``processes`` of a command until a signal; True if all ended well.
+
+    Each is given ``--process N``. ``prefixed``: its lines on stdout begin with its number, as
+    those on stderr always do.
+    """
+    return asyncio.run(_Supervisor(command, prefixed).run(processes))
+
+
+def stop_with_supervisor() -> None:
+    """In a child: shut down in good order once the supervisor is gone."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="matador-supervisor-watch", daemon=True).start()
+
+
+class _Supervisor:
+    def __init__(self, command: Sequence[str], prefixed: bool) -> None:
+        self._command = command
+        self._prefixed = prefixed
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+        self._signals = 0
+        self._failed = False
+
+    async def run(self, processes: int) -> bool:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        await asyncio.gather(*(self._keep_running(n + 1) for n in range(processes)))
+        return not self._failed
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals += 1
+        self._stopping.set()
+        what = ("shutting down", "shutting down at once", "killing")[min(self._signals, 3) - 1]
+        log.info("%s: %s %d processes", number.name, what, len(self._running))
+        self._tell(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            if process.returncode is None:
+                process.send_signal(number)
+
+    async def _keep_running(self, number: int) -> None:
+        pause = _FIRST_PAUSE
+        bad_starts = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            code = await self._run_once(number)
+            if self._stopping.is_set():
+                self._failed = self._failed or code != 0
+                return
+            lived = time.monotonic() - started
+            if lived >= _HEALTHY_AFTER:
+                pause, bad_starts = _FIRST_PAUSE, 0
+            elif code >= 0 or -code in _OWN_SIGNALS:
+                bad_starts += 1
+            if bad_starts >= _GIVE_UP_AFTER:
+                log.error("process %d died %d times at its start; giving up", number, bad_starts)
+                self._failed = True
+                self._stopping.set()
+                self._tell(signal.SIGTERM)
+                return
+            log.warning(
+                "process %d %s; starting another in %.2f s", number, _how_it_ended(code), pause
+            )
+            try:
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+            except TimeoutError:
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _run_once(self, number: int) -> int:
+        # A session of its own: Ctrl-C reaches the supervisor alone, which passes it on once.
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            "--process",
+            str(number),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._running[number] = process
+        log.info("process %d is running, pid %d", number, process.pid)
+        if self._stopping.is_set():  # a signal came while it was being started
+            process.send_signal(signal.SIGTERM)
+        prefix = f"[{number}] ".encode()
+        await asyncio.gather(
+            _pass_on(process.stdout, sys.stdout.buffer, prefix if self._prefixed else b""),
+            _pass_on(process.stderr, sys.stderr.buffer, prefix),
+        )
+        code = await process.wait()
+        del self._running[number]
+        return code
+
+
+async def _pass_on(source: asyncio.StreamReader | None, target: BinaryIO, prefix: bytes) -> None:
+    """Pass on whole lines, so that those of several processes do not mix."""
+    if source is None:
+        return
+    rest = b""
+    while data := await source.read(_LONGEST_LINE):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            lines.append(rest)
+            rest = b""
+        if lines:
+            target.write(b"".join(prefix + line + b"\n" for line in lines))
+            target.flush()
+    if rest:
+        target.write(prefix + rest + b"\n")
+        target.flush()
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"exited with code {code}"
