@@ -466,7 +466,11 @@ def test_attempts_and_importance_of_an_older_body_come_from_headers(
 
 
 @both
-@pytest.mark.parametrize(("given", "read"), [("2", 2), (0, 1), (-5, 1), ("many", 1), ([], 1)])
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("2", 2), (0, 1), (-5, 1), ("many", 1), ([], 1), (float("inf"), 1), ("9" * 5000, 1)],
+    ids=lambda value: str(value)[:9],
+)
 def test_attempts_of_an_older_body_that_make_no_sense_are_the_first(
     codec: HeaderCodec | JsonCodec, given: Any, read: int
 ) -> None:

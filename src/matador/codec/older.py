@@ -113,7 +113,7 @@ def _later(now: datetime, options: _Options | None) -> datetime | None:
 def _attempts(headers: Headers) -> int:
     try:
         return min(max(1, int(headers.get("x-matador-attempts", 1))), MOST_ATTEMPTS)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 1
 
 
