@@ -86,6 +86,18 @@ def test_the_testing_example_passes(tmp_path: Path) -> None:
     assert "5 passed" in printed
 
 
+def test_the_demo_loses_nothing(tmp_path: Path) -> None:
+    printed = run(tmp_path, EXAMPLES / "demo.py")
+    sums = [line.split() for line in printed.splitlines() if line.split()[:2] == ["600", "="]]
+    assert len(sums) == 3, printed
+    for sent, _, handled, _, dead, _, waiting in sums:
+        assert int(sent) == int(handled) + int(dead) + int(waiting)
+    assert sums[1][4] == "5"
+    assert sums[2] == ["600", "=", "600", "+", "0", "+", "0"]
+    assert printed.count("cards charged: 200, charged twice: 0") == 2
+    assert "All orders are handled, none is lost." in printed
+
+
 def test_no_example_is_forgotten() -> None:
     run_elsewhere = {"codecs.py", "demo.py", "demo_shop.py", "shop.py", "testing_example.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere
