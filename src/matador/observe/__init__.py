@@ -1,0 +1,5 @@
+"""Seeing what happens: the journal, and later metrics, traces and health. All of them are hooks."""
+
+from matador.observe.journal import Journal
+
+__all__ = ["Journal"]

@@ -1,0 +1,244 @@
+"""``Journal``: the hook that records what an application sends and handles."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from matador.codec.as_json import as_json
+from matador.model.envelope import Envelope
+from matador.model.options import Seconds, seconds, whole_number
+from matador.observe.journal.records import (
+    REPLAY_ID,
+    DeliveryRecord,
+    MalformedRecord,
+    Outcome,
+    Record,
+    SentRecord,
+    encode_record,
+)
+from matador.observe.journal.writer import JournalWriter
+from matador.pipeline.hooks import (
+    DecodeFailure,
+    EnqueueSuccess,
+    Hooks,
+    WorkerError,
+    WorkerSuccess,
+)
+from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
+from matador.transports.clock import Clock, SystemClock
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Journal(Hooks):
+    """Records every envelope sent and every delivery outcome in a folder, for the data pipeline.
+
+    Nothing waits for it: records are written by a thread, a moment later. Segments appear whole,
+    by a rename, once they have ``rotate_size`` bytes or are ``rotate_age`` seconds old. Several
+    processes may share a folder. If the disk is full the application goes on, and the journal says
+    how many records were lost.
+
+    Example:
+        >>> from matador.observe import Journal
+        >>> app = Matador("sqlite:///shop.db", schema=schema, hooks=[Journal("journal/")])
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        rotate_size: int = 64 * 1024 * 1024,
+        rotate_age: Seconds = 60.0,
+        max_pending: int = 64 * 1024 * 1024,
+        clock: Clock | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._writer = JournalWriter(
+            self._folder,
+            rotate_size=whole_number(rotate_size, "Journal: rotate_size", minimum=1),
+            rotate_age=seconds(rotate_age, "Journal: rotate_age", minimum=0.01),
+            max_pending=whole_number(max_pending, "Journal: max_pending", minimum=1),
+        )
+        self._clock: Clock = clock or SystemClock()
+        self._turn: list[bytes] = []
+        self._last_payload: tuple[Any, msgspec.Raw] | None = None
+        self._users = 0
+
+    def __repr__(self) -> str:
+        return f"Journal({str(self._folder)!r})"
+
+    @property
+    def folder(self) -> Path:
+        """Where the segments are."""
+        return self._folder
+
+    @property
+    def dropped(self) -> int:
+        """How many records were lost, because the disk was full or too slow."""
+        return self._writer.dropped
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far is durable and visible to readers."""
+        self._hand_over()
+        await asyncio.to_thread(self._writer.flush)
+
+    # -- hooks ----------------------------------------------------------------
+
+    def on_start(self) -> None:
+        """Open the journal. Several applications of one process may share it."""
+        if self._users == 0:
+            self._writer.start()
+        self._users += 1
+
+    async def on_stop(self) -> None:
+        """Finish the segment, with the last user."""
+        self._users -= 1
+        self._hand_over()
+        if self._users == 0:
+            await asyncio.to_thread(self._writer.stop)
+
+    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
+        """An envelope was stored."""
+        envelope = event.envelope
+        docket = envelope.docket
+        scheduled = docket.scheduled_for
+        before = envelope.before
+        self._record(
+            SentRecord(
+                envelope.id,
+                docket.event_key,
+                docket.target_subscriber,
+                event.queue,
+                event.transport,
+                _micros(docket.created_at),
+                docket.importance,
+                self._payload(envelope.data),
+                self._now(),
+                None if before is None else msgspec.Raw(as_json(before)),
+                None if scheduled is None else _micros(scheduled),
+                docket.correlation_id,
+                docket.metadata or None,
+                _replay_id(envelope),
+            )
+        )
+
+    def on_worker_success(self, event: WorkerSuccess) -> None:
+        """A message was handled."""
+        self._delivery(event, "success")
+
+    def on_worker_error(self, event: WorkerError) -> None:
+        """A message failed, or was refused."""
+        decision = event.decision
+        outcome: Outcome
+        kind: str | None = None
+        reason = decision.reason
+        if isinstance(decision, RetryLater):
+            outcome = "retry"
+        elif isinstance(decision, SendToDeadLetters):
+            outcome, kind = "dead-letter", decision.kind
+        else:
+            assert isinstance(decision, Discard)
+            outcome = "discard"
+        self._delivery(event, outcome, event.error, reason, kind, event.ran)
+
+    def on_decode_error(self, event: DecodeFailure) -> None:
+        """Bytes that are not an envelope arrived."""
+        self._record(
+            MalformedRecord(
+                event.queue,
+                event.transport,
+                str(event.error),
+                base64.b64encode(event.delivery.body).decode(),
+                self._now(),
+                self._writer.name,
+            )
+        )
+
+    # -- inside ----------------------------------------------------------------
+
+    def _delivery(
+        self,
+        event: WorkerSuccess | WorkerError,
+        outcome: Outcome,
+        error: BaseException | None = None,
+        reason: str | None = None,
+        kind: str | None = None,
+        ran: bool = True,
+    ) -> None:
+        envelope = event.envelope
+        docket = envelope.docket
+        created = _micros(docket.created_at)
+        due = created if docket.scheduled_for is None else _micros(docket.scheduled_for)
+        started = round(event.started_at * 1_000_000)
+        self._record(
+            DeliveryRecord(
+                envelope.id,
+                docket.event_key,
+                docket.target_subscriber,
+                event.queue,
+                event.transport,
+                docket.attempts,
+                outcome,
+                started,
+                round(event.duration * 1000, 3),
+                max(0.0, (started - due) / 1000),
+                max(0.0, (started - created) / 1000),
+                created,
+                docket.importance,
+                self._now(),
+                self._writer.name,
+                event.receipt.delivery_count,
+                ran,
+                None if error is None else type(error).__name__,
+                None if error is None else _text(error),
+                reason,
+                kind,
+                docket.correlation_id,
+                _replay_id(envelope),
+            )
+        )
+
+    def _payload(self, data: Any) -> msgspec.Raw:
+        """The payload's JSON; that of a fan-out is made once."""
+        last = self._last_payload
+        if last is not None and last[0] is data:
+            return last[1]
+        raw = msgspec.Raw(as_json(data))
+        self._last_payload = (data, raw)
+        return raw
+
+    def _record(self, record: Record) -> None:
+        """Keep a record for the end of this turn of the event loop: one hand-over for all of it."""
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._turn.append(encode_record(record))
+
+    def _hand_over(self) -> None:
+        if self._turn:
+            lines, self._turn = self._turn, []
+            lines.append(b"")
+            self._writer.put(b"\n".join(lines), len(lines) - 1)
+
+    def _now(self) -> int:
+        return round(self._clock.time() * 1_000_000)
+
+
+def _micros(moment: datetime) -> int:
+    delta = moment - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def _replay_id(envelope: Envelope[Any]) -> str | None:
+    found = envelope.docket.metadata.get(REPLAY_ID)
+    return found if isinstance(found, str) else None
+
+
+def _text(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return text.encode("utf-8", "replace").decode("utf-8")[:4000]
