@@ -38,7 +38,7 @@ from matador.transports.sqlite import SqliteTransport
 
 
 def tasks() -> set[asyncio.Task[Any]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}  # pyright: ignore[reportReturnType]
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 async def test_start_connects_makes_the_queues_and_consumes() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from matador.errors import ShuttingDownError
 from matador.model.options import Seconds, seconds
@@ -62,7 +62,7 @@ class Stoppable(Protocol):
         """Receive no more."""
         ...
 
-    async def finish_receiving(self) -> None:
+    def finish_receiving(self) -> Coroutine[Any, Any, None]:
         """Wait for running callbacks."""
         ...
 
@@ -146,11 +146,21 @@ class Lifecycle:
         await asyncio.shield(self._stopping)
 
     async def _shut_down(self, app: Stoppable, limit: float) -> None:
+        until = asyncio.get_running_loop().time() + limit
+        grace = self._options.grace
         try:
-            await _in_time(app.stop_receiving(), max(limit, self._options.grace), "stop receiving")
+            await _in_time(app.stop_receiving(), max(limit, grace), "stop receiving")
             self.status = "waiting-handlers"
-            abandoned = await self._wait(app, limit)
+            abandoned: list[str] = []
+            if not await self._in_peace(app.finish_receiving(), until):
+                if self._activity.processing:
+                    log.warning(
+                        "shutdown: %d messages are still being processed; cutting them short",
+                        self._activity.processing,
+                    )
+                abandoned = await app.interrupt_receiving(grace)
             self.status = "stopping-enqueue"
+            await self._in_peace(self._activity.wait_idle(None), until)
             if self._activity.enqueuing:
                 abandoned.append(f"{self._activity.enqueuing} sends without an outcome")
             if abandoned:
@@ -158,35 +168,25 @@ class Lifecycle:
             self.status = "disconnecting"
         finally:
             try:
-                await _in_time(app.close(), max(limit, self._options.grace), "disconnect")
+                await _in_time(app.close(), max(limit, grace), "disconnect")
             finally:
                 self.status = "stopped"
 
-    async def _wait(self, app: Stoppable, limit: float) -> list[str]:
-        """Wait for callbacks and sends, for as long as there is time; else cut them short."""
-        finishing = asyncio.create_task(self._finish(app))
+    async def _in_peace(self, step: Coroutine[Any, Any, object], until: float) -> bool:
+        """Wait for a step for as long as there is time and nobody hurries. Was it done?"""
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        doing = asyncio.create_task(step)
         hurried = asyncio.create_task(self._hurry.wait())
         try:
-            await asyncio.wait(
-                {finishing, hurried}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
-            if finishing.done():
-                finishing.result()
-                return []
+            await asyncio.wait({doing, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                return False
+            doing.result()
+            return True
         finally:
-            for task in (finishing, hurried):
+            for task in (doing, hurried):
                 task.cancel()
-            await asyncio.gather(finishing, hurried, return_exceptions=True)
-        log.warning(
-            "shutdown: %d messages are still being processed after %g s; cutting them short",
-            self._activity.processing,
-            limit,
-        )
-        return await app.interrupt_receiving(self._options.grace)
-
-    async def _finish(self, app: Stoppable) -> None:
-        await app.finish_receiving()
-        await self._activity.wait_idle(None)
+            await asyncio.gather(doing, hurried, return_exceptions=True)
 
 
 async def _in_time(step: Awaitable[object], limit: float, what: str) -> None:

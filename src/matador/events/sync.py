@@ -17,6 +17,8 @@ from matador.pipeline.state import AppState
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LAST_CALLS = 1.0
+
 
 def _blocking(
     method: Callable[Concatenate[Application, P], Coroutine[Any, Any, T]],
@@ -42,6 +44,8 @@ class SyncMatador:
         self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._life = threading.RLock()
+        self._submitting = threading.Lock()
 
     @property
     def app(self) -> Application:
@@ -67,16 +71,17 @@ class SyncMatador:
 
     def start(self) -> None:
         """See ``Matador.start``."""
-        if self._thread is None:
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="matador-sync", daemon=True)
-            thread.start()
-            self._loop, self._thread = loop, thread
-        try:
-            self.wait(self._app.start())
-        except BaseException:
-            self._stop_loop()
-            raise
+        with self._life:
+            if self._thread is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name="matador-sync", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
+            try:
+                self.wait(self._app.start())
+            except BaseException:
+                self._stop_loop()
+                raise
 
     send = _blocking(Application.send)
     send_many = _blocking(Application.send_many)
@@ -85,12 +90,13 @@ class SyncMatador:
 
     def shutdown(self, timeout: Seconds | None = None) -> None:
         """See ``Matador.shutdown``; ends the thread too."""
-        if self._thread is None:
-            return
-        try:
-            self.wait(self._app.shutdown(timeout))
-        finally:
-            self._stop_loop()
+        with self._life:
+            if self._thread is None:
+                return
+            try:
+                self.wait(self._app.shutdown(timeout))
+            finally:
+                self._stop_loop()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the application's loop, and wait for what it returns.
@@ -98,15 +104,29 @@ class SyncMatador:
         Raises:
             NotStartedError: there is no loop yet.
         """
-        if self._loop is None:
-            coroutine.close()
-            raise NotStartedError
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        with self._submitting:
+            if self._loop is None:
+                coroutine.close()
+                raise NotStartedError
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
 
     def _stop_loop(self) -> None:
-        loop, self._loop = self._loop, None
+        with self._submitting:  # from here on nobody else gives the loop anything to do
+            loop, self._loop = self._loop, None
         thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(_finish_the_others(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+async def _finish_the_others() -> None:
+    """Let calls of other threads come to their end: none may wait for a loop that has stopped."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, late = await asyncio.wait(others, timeout=_LAST_CALLS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
