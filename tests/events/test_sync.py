@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.support.faulty import FaultyTransport
+from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app, memory, subscribed
 
 from matador import Envelope, SendResult, SyncContext
 from matador.errors import ConnectionFailedError, InvalidEventError, LifecycleError, NotStartedError
-from tests.support.faulty import FaultyTransport
-from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app, memory, subscribed
 
 
 def wait(condition: Callable[[], bool], timeout: float = 5.0) -> None:
@@ -78,7 +78,8 @@ def test_a_start_that_fails_leaves_no_thread_behind_and_can_be_tried_again() -> 
 def test_many_threads_may_send_at_once() -> None:
     app = make_app(None, Handler(), consume_from=())
     with app.sync() as shop, ThreadPoolExecutor(8) as threads:
-        results = list(threads.map(lambda n: shop.send(OrderPlaced("o", n)), range(200)))
+        events = [OrderPlaced("o", number) for number in range(200)]
+        results = list(threads.map(shop.send, events))
         assert all(result.ok for result in results)
         assert len(memory(app).messages(QUEUE)) == 200
 

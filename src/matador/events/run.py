@@ -8,12 +8,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 log = logging.getLogger("matador")
 
 FORCED_EXIT = 1
+
+_LAST_MOMENT = 1.0
 
 
 class Runnable(Protocol):
@@ -83,4 +86,9 @@ async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -
 
 
 def _threads_are_stuck() -> bool:
-    return any(thread.name.startswith("matador-callback") for thread in threading.enumerate())
+    """Do callbacks still run? Threads that only wait for work end within a moment."""
+    until = time.monotonic() + _LAST_MOMENT
+    callbacks = [t for t in threading.enumerate() if t.name.startswith("matador-callback")]
+    for thread in callbacks:
+        thread.join(max(0.0, until - time.monotonic()))
+    return any(thread.is_alive() for thread in callbacks)
