@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from chaos.arena import Arena
 from chaos.catalogue import Played, Scenario, play
@@ -59,7 +62,13 @@ def main() -> int:
         scenarios = list(_chosen(options))
     except LookupError as error:
         parser.error(str(error.args[0]))
+    # So that a run that is told to end takes its processes and its mounts with it.
+    signal.signal(signal.SIGTERM, _end)
     return _play_all(scenarios, options)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _chosen(options: Options) -> Iterator[Scenario]:

@@ -13,8 +13,14 @@ import msgspec
 
 from chaos.application import NAMESPACE
 from chaos.checker import History, Stored, Verdict, check
+from chaos.command_app import SETTINGS
 from chaos.facts import FactReader, Ready, Start
-from chaos.processes import Process
+from chaos.processes import (
+    Process,
+    command_arguments,
+    publisher_arguments,
+    worker_arguments,
+)
 from chaos.profiles import Profile, make_profile
 from chaos.settings import AppSettings, PublisherSettings, Publishing, WorkerSettings
 from matador.model.topology import DEAD_LETTER_KINDS, dead_letter_name
@@ -95,7 +101,7 @@ class Arena:
         settings = WorkerSettings(
             app=app, facts=str(self.folder / f"{name}.facts"), moved_clock=moved_clock
         )
-        return self._start(name, settings, environment, wait)
+        return self._start(name, worker_arguments(settings), environment, wait)
 
     def publisher(
         self,
@@ -113,7 +119,12 @@ class Arena:
             publishing=publishing,
             moved_clock=moved_clock,
         )
-        return self._start(name, settings, environment, False)
+        return self._start(name, publisher_arguments(settings), environment, False)
+
+    def command(self, app: AppSettings, *command: str) -> Process:
+        """Start the ``matador`` command on this application (``APPLICATION`` names it)."""
+        environment = {SETTINGS: msgspec.json.encode(app).decode()}
+        return self._start(self._name("command"), command_arguments(*command), environment, False)
 
     def publish(self, app: AppSettings, count: int, **options: Any) -> None:
         """Publish ``count`` messages with a process of their own, and wait for it."""
@@ -126,11 +137,11 @@ class Arena:
     def _start(
         self,
         name: str,
-        settings: WorkerSettings | PublisherSettings,
+        arguments: Sequence[str],
         environment: Mapping[str, str] | None,
         wait: bool,
     ) -> Process:
-        process = Process(settings, self.folder / f"{name}.log", environment)
+        process = Process(arguments, self.folder / f"{name}.log", environment)
         self._processes.append(process)
         if wait:
             self.wait(lambda: self._is_ready(process), f"{name} to be ready")

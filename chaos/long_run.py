@@ -48,8 +48,8 @@ class Lane:
         return True
 
     def _next(self) -> int:
-        begun = (seq for seq in reversed(self._numbers) if seq in self._arena.look().intents)
-        return next(begun, self._numbers.start - 1) + 1
+        begun = (seq for seq in self._arena.look().intents if seq in self._numbers)
+        return max(begun, default=self._numbers.start - 1) + 1
 
     def _start(self, first: int) -> Process:
         publishing = Publishing(

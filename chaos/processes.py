@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,21 +16,34 @@ from chaos.settings import PublisherSettings, WorkerSettings
 ROOT = Path(__file__).parents[1]
 
 
+def worker_arguments(settings: WorkerSettings) -> list[str]:
+    """What makes a process a worker."""
+    return ["-m", "chaos.worker", msgspec.json.encode(settings).decode()]
+
+
+def publisher_arguments(settings: PublisherSettings) -> list[str]:
+    """What makes a process a publisher."""
+    return ["-m", "chaos.publisher", msgspec.json.encode(settings).decode()]
+
+
+def command_arguments(*command: str) -> list[str]:
+    """What makes a process the ``matador`` command."""
+    return ["-c", "from matador.cli import main; main()", *command]
+
+
 class Process:
-    """A process in a session of its own, so that a signal reaches it alone."""
+    """A Python process in a session of its own, so that a signal reaches it alone."""
 
     def __init__(
         self,
-        settings: WorkerSettings | PublisherSettings,
+        arguments: Sequence[str],
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        module = "chaos.worker" if isinstance(settings, WorkerSettings) else "chaos.publisher"
         self._output = output
-        self._stopped = False
         with output.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, msgspec.json.encode(settings).decode()],
+                [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

@@ -26,6 +26,9 @@ from matador.errors import (
     QueueNotFoundError,
     StorageFullError,
 )
+from matador.testing import wait_for
+
+_FOR_EVER = 3600.0
 
 _NOT_STORED = (MessageTooLargeError, QueueNotFoundError, StorageFullError)
 """After these nothing was stored; after any other error something may have been."""
@@ -33,6 +36,8 @@ _NOT_STORED = (MessageTooLargeError, QueueNotFoundError, StorageFullError)
 
 async def publish(app: Matador, facts: FactLog, publishing: Publishing) -> None:
     """Publish everything, by as many callers as there are to be."""
+    if publishing.gate is not None:
+        await wait_for(Path(publishing.gate).exists, timeout=_FOR_EVER)
     numbers = range(publishing.first, publishing.first + publishing.count)
     callers = [iter(numbers[start :: publishing.callers]) for start in range(publishing.callers)]
     await asyncio.gather(*[_call(app, facts, publishing, caller) for caller in callers])

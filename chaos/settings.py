@@ -80,6 +80,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
         size: bytes of filling in each.
         delay: seconds until each may be handled.
         patience: seconds to wait after a refusal.
+        gate: it is connected, but waits until this file is there.
     """
 
     first: int = 0
@@ -91,6 +92,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     delay: float | None = None
     patience: float = 0.0
+    gate: str | None = None
 
 
 class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):

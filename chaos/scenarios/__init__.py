@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from chaos.catalogue import Catalogue
-from chaos.scenarios import crashes, shutdown
+from chaos.scenarios import (
+    clock,
+    crashes,
+    dead_letters,
+    fan_out,
+    leases,
+    payloads,
+    shutdown,
+    storage,
+)
 
 CATALOGUE = Catalogue()
 
-for module in (crashes, shutdown):
+for module in (crashes, shutdown, storage, leases, clock, payloads, fan_out, dead_letters):
     module.add_to(CATALOGUE)
