@@ -39,7 +39,7 @@ def move_clock(seconds: float) -> None:
     refuses to sleep until a moment of that clock, which is how Python sleeps.
     """
     if "FAKETIME" in os.environ:
-        time.sleep = lambda seconds: threading.Event().wait(seconds)
+        time.sleep = lambda seconds: threading.Event().wait(float(seconds))
     if seconds:
         real = time.time
         time.time = lambda: real() + seconds

@@ -21,7 +21,7 @@ def add_to(catalogue: Catalogue) -> None:
 
 
 def disk_full(arena: Arena) -> str:
-    """A publisher and a worker stay connected while the disk is full, and when it is not any more."""
+    """A publisher and a worker live through a full disk, and go on when there is room."""
     profile = arena.profile
     assert isinstance(profile, FillsUp)
     profile.limit_room(4 * MIB)
