@@ -23,7 +23,9 @@ MOST_ATTEMPTS = 2**31 - 1
 """More than that many are not believed: every format and every broker can carry this number."""
 
 
-class Docket(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Docket(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
+):
     """What is known of a message besides its payload: where it goes, how often it was tried, why.
 
     ``matador.testing.make_envelope`` makes one for tests. The times come first: ``JsonCodec``

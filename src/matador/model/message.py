@@ -24,7 +24,7 @@ Headers: TypeAlias = Mapping[str, str | int]
 _NO_HEADERS: Headers = {}
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be stored.
 
     Attributes:
@@ -47,7 +47,7 @@ class Message(msgspec.Struct, frozen=True):
     ordering_key: str | None = None
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof of a delivery, with which it is settled. ``handle`` belongs to the transport.
 
     Attributes:
@@ -68,7 +68,7 @@ class Receipt(msgspec.Struct, frozen=True):
     ordering_key: str | None = None
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A message as it arrived: raw."""
 
     body: bytes
@@ -79,20 +79,20 @@ class Delivery(msgspec.Struct, frozen=True):
 # -- settlements: what becomes of a delivery ---------------------------------------------------
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """Done: forget it (or keep it until the queue's retention is over)."""
 
     receipt: Receipt
 
 
-class Retry(msgspec.Struct, frozen=True):
+class Retry(msgspec.Struct, frozen=True, gc=False):
     """Store ``message`` (its queue and its delay say where and when), then forget the original."""
 
     receipt: Receipt
     message: Message
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """Put it among the dead letters of its queue, then forget the original.
 
     ``message`` is None for bytes that nobody could read: the raw ones are kept.
@@ -104,7 +104,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     message: Message | None = None
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Give it back as if it had never been delivered: no attempt, and no delivery, is counted."""
 
     receipt: Receipt
