@@ -40,6 +40,8 @@ dead_letters = typer.Typer(
     no_args_is_help=True, help="Look at dead letters, send them back to their queues, delete them."
 )
 
+_DONE = {"redrive": "redriven", "purge": "purged"}
+
 Mover: TypeAlias = Callable[..., Awaitable[Moved]]
 
 Queue = Annotated[
@@ -323,7 +325,8 @@ async def _move(
 def _ask(verb: str, number: int) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
-            f"{plural(number, 'dead letter')} would be {verb}d; add --yes to do it without asking"
+            f"{plural(number, 'dead letter')} would be {_DONE[verb]}; "
+            f"add --yes to do it without asking"
         )
     err().print(f"{verb} {plural(number, 'dead letter')}? [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -354,12 +357,12 @@ async def _with_progress(
 def _report(moved: Moved, verb: str, chosen: int, as_json: bool) -> None:
     if as_json:
         failed = [{"id": id_, "error": error} for id_, error in moved.failed]
-        counts = {"chosen": chosen, f"{verb}d": moved.done, "gone": moved.gone, "held": moved.held}
+        counts = {"chosen": chosen, _DONE[verb]: moved.done, "gone": moved.gone, "held": moved.held}
         say_json({**counts, "failed": failed})
     elif not chosen:
         note("no dead letters match")
     else:
-        say(f"{plural(moved.done, 'dead letter')} {verb}d")
+        say(f"{plural(moved.done, 'dead letter')} {_DONE[verb]}")
     if moved.gone:
         note(f"{moved.gone:,} were moved by somebody else meanwhile")
     if moved.held:
@@ -367,6 +370,6 @@ def _report(moved: Moved, verb: str, chosen: int, as_json: bool) -> None:
     for id_, error in moved.failed[:20]:
         complain(f"{id_}: {error}")
     if len(moved.failed) > 20:
-        complain(f"and {len(moved.failed) - 20:,} more could not be {verb}d")
+        complain(f"and {len(moved.failed) - 20:,} more could not be {_DONE[verb]}")
     if moved.failed or moved.held:
         raise typer.Exit(FAILED)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
 
@@ -25,6 +27,8 @@ WRONG_USAGE = 2
 
 _WIDE = 200  # columns where there is no terminal, so that tables are not cut
 _PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s@/]*@")
+# With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
+_machine: ContextVar[TextIO] = ContextVar("_machine")
 
 
 class CommandError(Exception):
@@ -74,13 +78,18 @@ def say(renderable: RenderableType) -> None:
 
 def say_json(value: Any) -> None:
     """Print a result for machines."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    _write_json(value, indent=2)
 
 
 def say_json_line(value: Any) -> None:
     """Print one of many results for machines, at once."""
-    sys.stdout.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    _write_json(value, indent=None)
+
+
+def _write_json(value: Any, indent: int | None) -> None:
+    target = _machine.get(None) or sys.stdout
+    target.write(json.dumps(value, indent=indent, default=str) + "\n")
+    target.flush()
 
 
 def note(text: str, *, style: str = "dim") -> None:
@@ -135,7 +144,11 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         verbose = kwargs.get("verbose") is True
         try:
-            return command(*args, **kwargs)
+            if kwargs.get("as_json") is not True:
+                return command(*args, **kwargs)
+            _machine.set(sys.stdout)
+            with contextlib.redirect_stdout(sys.stderr):
+                return command(*args, **kwargs)
         except CommandError as error:
             _fail(str(error), error.code, verbose)
         except MatadorError as error:

@@ -11,10 +11,13 @@ import typer
 
 import matador
 from matador.cli.dead_letters import dead_letters
+from matador.cli.doctor import doctor
 from matador.cli.options import examples
 from matador.cli.output import FAILED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
+from matador.cli.topology import topology
+from matador.cli.trial import send_test_event
 from matador.cli.worker import worker
 
 program = typer.Typer(
@@ -63,8 +66,16 @@ program.command(
         "matador send shop.py event.json --dry-run",
     )
 )(send)
+program.command(
+    epilog=examples(
+        "matador send-test-event shop.py",
+        "matador send-test-event shop.py --event order.placed --verbose",
+    )
+)(send_test_event)
+program.add_typer(topology, name="topology")
 program.command(epilog=examples("matador queues shop.py", "matador queues shop.py --watch"))(queues)
 program.add_typer(dead_letters, name="dead-letters")
+program.command(epilog=examples("matador doctor shop.py"))(doctor)
 
 
 def run(arguments: Sequence[str]) -> int:

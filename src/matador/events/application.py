@@ -213,6 +213,21 @@ class Application:
         self._checkpoints = checkpoints or self._checkpoints
         self._hook_objects = (*hooks, *self._hook_objects)
 
+    def check(self) -> None:
+        """Check that schema, topology and transport go together, as a start does first.
+
+        Raises:
+            InvalidSchemaError, SubscriberIsStubError, UnsupportedError: see ``start``.
+        """
+        check_fit(
+            self._schema,
+            self._topology,
+            self._transport,
+            consume_from=self._consume_from,
+            delivery=self._delivery,
+            checkpoints=self._checkpoints,
+        )
+
     # -- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -415,14 +430,7 @@ class Application:
         )
 
     async def _start(self) -> None:
-        check_fit(
-            self._schema,
-            self._topology,
-            self._transport,
-            consume_from=self._consume_from,
-            delivery=self._delivery,
-            checkpoints=self._checkpoints,
-        )
+        self.check()
         self._hooks = HookSet(self._hook_objects)
         self._listener.hooks = self._hooks
         await self._transport.connect()

@@ -278,7 +278,7 @@ class DeadLetterOffice:
 
     def _decode(self, body: bytes, headers: Any) -> RawEnvelope:
         envelope = self._codec.decode(body, headers, self._clock)
-        if body[:1] == b"{" and (twice := find_duplicate_key(body)) is not None:
+        if body[:1] in b"{ \t\r\n" and (twice := find_duplicate_key(body)) is not None:
             raise DecodeError(f"the body has the key {twice!r} twice in one object")
         return envelope
 

@@ -1,0 +1,102 @@
+"""``matador doctor``: looks at everything an application needs, and says what to fix."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+import typer
+from rich.text import Text
+
+from matador.cli.checks import Check, check_broker, check_fit, check_machine, check_schema
+from matador.cli.connecting import missing_file, run_within
+from matador.cli.file_checks import check_file, check_file_clock
+from matador.cli.loading import load
+from matador.cli.options import App, AsJson, Verbose
+from matador.cli.output import (
+    FAILED,
+    CommandError,
+    UsageError,
+    plural,
+    reported,
+    say,
+    say_json,
+    show_logs,
+    table,
+    without_secrets,
+)
+from matador.events.app import Matador
+from matador.transports.sqlite import SqliteTransport
+
+_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
+_PATIENCE = 30.0
+
+
+@reported
+def doctor(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+    """Check the application, its broker and this machine, and say what to fix.
+
+    ✓ fine, ! worth a look, ✗ does not work. Exits with 1 if there is any ✗. Creates nothing.
+    """
+    checks = list(check_machine())
+    try:
+        target = load(app).app
+    except UsageError:
+        raise
+    except CommandError as error:
+        if verbose:
+            raise
+        checks.append(Check("application", "problem", str(error), "--verbose shows the traceback"))
+    else:
+        checks.append(Check("application", "ok", f"{app} loads"))
+        show_logs(logging.DEBUG if verbose else logging.CRITICAL)
+        checks += [*check_schema(target), *check_fit(target)]
+        checks += run_within(_check_transport(target), _PATIENCE, "the examination")
+    _show(checks, as_json)
+    if any(one.status == "problem" for one in checks):
+        raise typer.Exit(FAILED)
+
+
+async def _check_transport(app: Matador) -> list[Check]:
+    transport = app.transport
+    if transport.capabilities.in_process:
+        text = "messages live inside each process, and go with it"
+        return [Check("transport", "warning", text, "for production choose another one")]
+    checks: list[Check] = []
+    if isinstance(transport, SqliteTransport):
+        checks += await asyncio.to_thread(lambda: list(check_file(transport)))
+        if missing_file(app) is not None or any(one.status == "problem" for one in checks):
+            return checks
+    checks += [check async for check in check_broker(app)]
+    if isinstance(transport, SqliteTransport) and checks[-1].name != "connection":
+        checks += await asyncio.to_thread(lambda: list(check_file_clock(transport)))
+    return checks
+
+
+def _show(checks: list[Check], as_json: bool) -> None:
+    numbers = Counter(one.status for one in checks)
+    if as_json:
+        listed = [
+            {
+                "name": one.name,
+                "status": one.status,
+                "text": without_secrets(one.text),
+                "fix": one.fix or None,
+            }
+            for one in checks
+        ]
+        say_json({"ok": not numbers["problem"], "checks": listed})
+        return
+    made = table("", "", "")
+    made.show_header = False
+    for one in checks:
+        said = Text(without_secrets(one.text))
+        if one.fix:
+            said.append(f"\n→ {one.fix}", "dim")
+        made.add_row(Text(*_MARKS[one.status]), one.name, said)
+    say(made)
+    found = [
+        plural(numbers[status], status) for status in ("problem", "warning") if numbers[status]
+    ]
+    say(Text(", ".join(found) if found else "all is well", "bold"))

@@ -1,0 +1,245 @@
+"""``matador topology``: the queues as they are described, and as they are there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from matador.cli.connecting import missing_file, reachable
+from matador.cli.loading import load
+from matador.cli.options import App, AsJson, Verbose, examples
+from matador.cli.output import (
+    FAILED,
+    CommandError,
+    note,
+    plural,
+    reported,
+    say,
+    say_json,
+    show_logs,
+    table,
+    warn,
+)
+from matador.errors import QueueNotFoundError
+from matador.events.app import Matador
+from matador.model.message import TopologyNote
+from matador.model.subscriber import AnySubscriber, SubscriberStub
+from matador.model.topology import Topology, WorkQueue
+from matador.transports.base import Browsing, Measuring
+
+topology = typer.Typer(no_args_is_help=True, help="Show, create and check an application's queues.")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A queue of a topology, and whether it is there."""
+
+    name: str
+    exists: bool
+
+
+@topology.command(epilog=examples("matador topology show shop.py"))
+@reported
+def show(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+    """Show queues, dead letters, retries and who uses which. Connects to nothing."""
+    target = load(app).app
+    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    if as_json:
+        say_json(_as_json(target))
+    else:
+        say(_as_tree(target))
+
+
+@topology.command(epilog=examples("matador topology apply shop.py"))
+@reported
+def apply(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+    """Create what is missing. Deletes nothing, and changes no message."""
+    target = load(app).app
+    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    reachable(target)
+    notes = asyncio.run(_apply(target))
+    names = list(queue_names(target.topology))
+    if as_json:
+        listed = [{"queue": one.queue, "note": one.text} for one in notes]
+        say_json({"queues": names, "notes": listed})
+        return
+    say(f"{plural(len(names), 'queue')} there: {', '.join(names)}")
+    for one in notes:
+        warn(f"{one.queue}: {one.text}" if one.queue else one.text)
+
+
+@topology.command(epilog=examples("matador topology check shop.py"))
+@reported
+def check(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+    """Say which queues are missing, and create none. Exits with 1 if any is."""
+    target = load(app).app
+    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    reachable(target)
+    found = asyncio.run(_check(target))
+    missing = [one for one in found if not one.exists]
+    if as_json:
+        listed = [{"queue": one.name, "exists": one.exists} for one in found]
+        say_json({"queues": listed, "missing": len(missing)})
+    else:
+        made = table("", "queue", "")
+        for one in found:
+            mark = Text("✓", "green") if one.exists else Text("✗", "red")
+            made.add_row(mark, one.name, "" if one.exists else "missing")
+        say(made)
+        if missing:
+            note(f"{plural(len(missing), 'queue')} missing: run `matador topology apply {app}`")
+    if missing:
+        raise typer.Exit(FAILED)
+
+
+def queue_names(topology: Topology) -> Iterator[str]:
+    """The full names of all queues, dead letters included."""
+    for queue in topology.queues:
+        yield topology.full_name(queue.name)
+    for _, _, name in topology.dead_letter_names():
+        yield name
+
+
+async def look_for_queues(app: Matador) -> list[Found]:
+    """Which queues are there. The transport must be connected.
+
+    Raises:
+        CommandError: the transport cannot tell.
+    """
+    transport, can = app.transport, app.transport.capabilities
+
+    async def look(name: str) -> None:
+        if can.depth and isinstance(transport, Measuring):
+            await transport.depth(name)
+        elif can.browse and isinstance(transport, Browsing):
+            async for _ in transport.browse(name, limit=1):
+                pass
+        else:
+            raise CommandError(f"{transport.name} cannot say which queues are there")
+
+    found: list[Found] = []
+    for name in queue_names(app.topology):
+        try:
+            await look(name)
+        except QueueNotFoundError:
+            found.append(Found(name, False))
+        else:
+            found.append(Found(name, True))
+    return found
+
+
+def users_of(app: Matador, queue: WorkQueue) -> Iterator[tuple[str, AnySubscriber]]:
+    """The subscribers that receive from a queue, each with the key of its event."""
+    for event, subscribers in app.schema:
+        for one in subscribers:
+            if (one.queue or app.topology.default_queue.name) in (
+                queue.name,
+                app.topology.full_name(queue.name),
+            ):
+                yield event.key, one
+
+
+async def _apply(app: Matador) -> list[TopologyNote]:
+    await app.transport.connect()
+    try:
+        return list(await app.transport.apply_topology(app.topology))
+    finally:
+        await app.transport.disconnect()
+
+
+async def _check(app: Matador) -> list[Found]:
+    if missing_file(app) is not None:  # connecting would make it
+        return [Found(name, False) for name in queue_names(app.topology)]
+    await app.transport.connect()
+    try:
+        return await look_for_queues(app)
+    finally:
+        await app.transport.disconnect()
+
+
+def _as_tree(app: Matador) -> Tree:
+    described = app.topology
+    tree = Tree(
+        Text.assemble((described.namespace, "bold"), (f"  on {app.transport.name}", "dim")),
+        guide_style="dim",
+    )
+    retry = described.retry
+    for queue in described.queues:
+        title = Text.assemble(
+            (described.full_name(queue.name), "bold"), ("  " + _traits(app, queue), "dim")
+        )
+        branch = tree.add(title)
+        for key, one in users_of(app, queue):
+            stub = "  stub" if isinstance(one, SubscriberStub) else ""
+            branch.add(Text.assemble(key, (" → ", "dim"), one.name, (stub, "yellow")))
+        for kind in described.dead_letters.enabled_kinds:
+            settings = described.dead_letters[kind]
+            limits = [
+                *([f"at most {settings.max_length:,}"] if settings.max_length else []),
+                *([f"for {settings.ttl:g} s"] if settings.ttl else []),
+            ]
+            name = described.dead_letter_name(queue.name, kind)
+            branch.add(Text.assemble((name, "red"), ("  " + ", ".join(limits), "dim")))
+    waits = f"after {retry.default_delay:g} s, at most {retry.max_delay:g} s"
+    tree.add(Text(f"retries {waits if retry.enabled else 'at once'}", "dim"))
+    return tree
+
+
+def _traits(app: Matador, queue: WorkQueue) -> str:
+    traits = [
+        "default" if queue == app.topology.default_queue else "",
+        "consumed" if queue.name in app.consume_from else "",
+        f"concurrency {queue.concurrency}" if queue.concurrency else "",
+        f"timeout {queue.consumer_timeout:g} s" if queue.consumer_timeout else "",
+        "priorities" if queue.priorities else "",
+        "exact" if queue.exact else "",
+        f"kept for {queue.retention:g} s" if queue.retention else "",
+        f"falls back to {queue.fallback}" if queue.fallback else "",
+    ]
+    return ", ".join(trait for trait in traits if trait)
+
+
+def _as_json(app: Matador) -> dict[str, object]:
+    described = app.topology
+    return {
+        "namespace": described.namespace,
+        "transport": app.transport.name,
+        "retry": {
+            "enabled": described.retry.enabled,
+            "default_delay": described.retry.default_delay,
+            "max_delay": described.retry.max_delay,
+        },
+        "queues": [
+            {
+                "name": queue.name,
+                "full_name": described.full_name(queue.name),
+                "default": queue == described.default_queue,
+                "consumed": queue.name in app.consume_from,
+                "concurrency": queue.concurrency,
+                "consumer_timeout": queue.consumer_timeout,
+                "priorities": queue.priorities,
+                "exact": queue.exact,
+                "retention": queue.retention,
+                "fallback": queue.fallback,
+                "subscribers": [
+                    {"event": key, "name": one.name, "stub": isinstance(one, SubscriberStub)}
+                    for key, one in users_of(app, queue)
+                ],
+                "dead_letters": {
+                    kind: {
+                        "full_name": described.dead_letter_name(queue.name, kind),
+                        "max_length": described.dead_letters[kind].max_length,
+                        "ttl": described.dead_letters[kind].ttl,
+                    }
+                    for kind in described.dead_letters.enabled_kinds
+                },
+            }
+            for queue in described.queues
+        ],
+    }
