@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Worker:
 
 
 @contextmanager
-def worker(file: Path, kind: str) -> Iterator[Worker]:
+def worker(file: Path, kind: str) -> Generator[Worker]:
     command = [sys.executable, str(PROGRAM), str(file), kind]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
@@ -129,7 +129,7 @@ async def test_a_second_signal_leaves_a_stuck_thread_behind(tmp_path: Path) -> N
     assert found.total == 1, "not acknowledged: another worker gets it when its lease is over"
 
 
-async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "such" / "folder" / "shop.db"
     run = subprocess.run(
         [sys.executable, str(PROGRAM), str(missing), "brief"],

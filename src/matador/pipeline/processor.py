@@ -114,12 +114,12 @@ class Processor:
                 return await self._run_at_most_once(raw, envelope, subscriber, receipt)
             return await self._run(raw, envelope, subscriber, receipt)
         except DecodeError as error:
-            return self._refuse_malformed(delivery, error)
+            return self._refuse_malformed(delivery, error, self._malformed)
         except Exception as error:  # a codec or a policy of the user's that does what it must not
             log.exception("a message of %s could not be processed", delivery.receipt.queue)
-            return self._refuse_malformed(
-                delivery, DecodeError(f"could not be processed: {type(error).__name__}: {error}")
-            )
+            broken = DecodeError(f"could not be processed: {type(error).__name__}: {error}")
+            # Kept whatever the strategy: for all we know the message itself is a good one.
+            return self._refuse_malformed(delivery, broken, "dead-letter")
 
     # -- decode -----------------------------------------------------------------------------------
 
@@ -128,19 +128,21 @@ class Processor:
         if len(body) > self._max_size:
             raise DecodeError(str(MessageTooLargeError(len(body), self._max_size)))
         raw = self._codec.decode(body, delivery.headers, self._clock)
-        if body[:1] == b"{" and (twice := find_duplicate_key(body)) is not None:
+        if body[:1] in b"{ \t\r\n" and (twice := find_duplicate_key(body)) is not None:
             raise DecodeError(f"the body has the key {twice!r} twice in one object")
         return raw
 
-    def _refuse_malformed(self, delivery: Delivery, error: DecodeError) -> Outcome:
+    def _refuse_malformed(
+        self, delivery: Delivery, error: DecodeError, strategy: MalformedStrategy
+    ) -> Outcome:
         receipt = delivery.receipt
         decision: Decision | None = None
         settlement: Complete | DeadLetter = Complete(receipt)
-        if self._malformed == "dead-letter":
+        if strategy == "dead-letter":
             decision = self._resolver.dead_letter("undeliverable", f"malformed: {error}")
             if isinstance(decision, SendToDeadLetters):
                 settlement = DeadLetter(receipt, decision.kind, decision.reason)
-        elif self._malformed == "reject":
+        elif strategy == "reject":
             decision = Discard(f"malformed: {error}")
         if decision is not None:
             what = "kept as it is" if isinstance(settlement, DeadLetter) else "deleted"
