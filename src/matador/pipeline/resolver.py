@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from matador.codec.base import Codec, RawEnvelope
+from matador.errors import ConfigurationError
 from matador.model.envelope import Envelope
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry
+from matador.model.options import optional_seconds
 from matador.model.subscriber import Subscriber
 from matador.model.topology import DeadLetterKind, Topology
 from matador.pipeline.hooks import HookSet
@@ -79,7 +81,7 @@ class Resolver:
             random=self._random(),
             max_attempts=attempts,
             max_deliveries=deliveries,
-            delay=delay,
+            delay=_usable(delay),
         )
         try:
             decision = self._retry.decide(context)
@@ -130,6 +132,15 @@ class Resolver:
             receipt.priority,
             receipt.ordering_key,
         )
+
+
+def _usable(delay: Any) -> float | None:
+    """The delay a hook gave as seconds; None, and a line in the log, if it is none."""
+    try:
+        return optional_seconds(delay, "get_retry_delay")
+    except ConfigurationError as error:
+        log.error("%s; the retry policy decides", error)
+        return None
 
 
 def error_text(error: BaseException) -> str:

@@ -52,6 +52,7 @@ class Settler:
         self._again: set[asyncio.TimerHandle] = set()
         self._waiting = 0
         self._room: list[asyncio.Future[None]] = []
+        self._pause = _FIRST_PAUSE
         self._abandoned = False
 
     @property
@@ -108,17 +109,16 @@ class Settler:
             self._flusher = asyncio.create_task(self._flush(), name="matador-settler")
 
     async def _flush(self) -> None:
-        pause = _FIRST_PAUSE
         try:
             while self._pending:
                 batch = self._pending[:_MAX_BATCH]
                 del self._pending[:_MAX_BATCH]
                 failed = await self._flush_batch(batch)
                 if failed:
-                    self._later(failed, pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    self._later(failed, self._pause)
+                    self._pause = min(self._pause * 2, _LONGEST_PAUSE)
                 else:
-                    pause = _FIRST_PAUSE
+                    self._pause = _FIRST_PAUSE
         finally:
             self._flusher = None
 
