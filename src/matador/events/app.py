@@ -14,7 +14,9 @@ class Matador(Application):
     def run(self) -> None:
         """Start, and block until SIGTERM or SIGINT; then shut down. A second signal forces it.
 
-        For worker processes. Example:
+        For worker processes.
+
+        Example:
             >>> if __name__ == "__main__":
             ...     app.run()
         """

@@ -1,0 +1,181 @@
+"""Reads the code blocks of a page, and plays its shell sessions in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
+_PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, what stands behind that, and its text."""
+
+    language: str
+    info: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a session, and the lines shown under it."""
+
+    line: str
+    expected: tuple[str, ...]
+
+
+def blocks(page: Path) -> list[Block]:
+    """All fenced blocks of a page."""
+    return [Block(*found) for found in _FENCE.findall(page.read_text())]
+
+
+def commands(page: Path) -> list[Command]:
+    """The commands of all sessions of a page, in order."""
+    found: list[Command] = []
+    for block in blocks(page):
+        if block.language != "console":
+            continue
+        line, expected = "", list[str]()
+        for text in [*block.text.splitlines(), "$ "]:
+            if not text.startswith("$ "):
+                expected.append(text)
+                continue
+            if line:
+                found.append(Command(line, tuple(expected)))
+            line, expected = text[2:], []
+    return found
+
+
+def missing(expected: tuple[str, ...], printed: str) -> list[str]:
+    """The lines that were not printed, in this order. Ids and times may differ, … is anything."""
+    left = [_plain(line) for line in printed.splitlines()]
+    lost: list[str] = []
+    for line in filter(str.strip, expected):
+        pattern = re.compile(".*".join(map(re.escape, _plain(line).split("…"))))
+        for position, candidate in enumerate(left):
+            if pattern.fullmatch(candidate) or pattern.fullmatch(_logged(candidate)):
+                del left[: position + 1]
+                break
+        else:
+            lost.append(line)
+    return lost
+
+
+def _plain(line: str) -> str:
+    return " ".join(_TIME.sub("TIME", _ID.sub("ID", line)).split())
+
+
+def _logged(line: str) -> str:
+    """A log line without what stands before its message."""
+    return re.sub(r"^TIME [A-Z]+ [\w.]+: ", "", line)
+
+
+class Session:
+    """Plays commands. A worker runs in the background until the next one, or the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._shown: tuple[str, ...] = ()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+        for example in (ROOT / "examples").glob("*.py"):
+            (folder / example.name).write_text(example.read_text())
+
+    def play(self, command: Command) -> None:
+        """Run a command, and compare what it prints; what has yet to happen is waited for."""
+        words = shlex.split(command.line)
+        if words[:2] == ["pip", "install"]:
+            self._check_install(words[2:])
+        elif words[0].startswith("./"):
+            assert os.access(ROOT / words[0], os.X_OK), f"{words[0]} is not there"
+        elif words[:2] == ["matador", "worker"]:
+            self._start_worker(words, command.expected)
+        else:
+            until = time.monotonic() + (0 if words[:2] == ["matador", "send"] else _PATIENCE)
+            while True:
+                printed = self._run(words)
+                lost = missing(command.expected, printed)
+                if not lost:
+                    return
+                if time.monotonic() >= until:
+                    raise AssertionError(f"$ {command.line}\nlacks {lost}; it says\n{printed}")
+                time.sleep(0.1)
+
+    def _run(self, words: list[str]) -> str:
+        words = [self._first_dead_letter() if _ID.fullmatch(word) else word for word in words]
+        done = subprocess.run(
+            words,
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr
+        return done.stdout + done.stderr
+
+    def _first_dead_letter(self) -> str:
+        printed = self._run(["matador", "dead-letters", "list", "shop.py"])
+        found = _ID.search(printed)
+        assert found is not None, printed
+        return found.group()
+
+    @staticmethod
+    def _check_install(packages: list[str]) -> None:
+        for package in packages:
+            name, _, extra = package.partition("[")
+            assert name == "matador-events"
+            assert (
+                not extra
+                or f"\n{extra.removesuffix(']')} = [" in (ROOT / "pyproject.toml").read_text()
+            )
+
+    def _start_worker(self, words: list[str], expected: tuple[str, ...]) -> None:
+        self.stop_worker()
+        with (self._folder / "worker.log").open("wb") as log:
+            self._worker = subprocess.Popen(
+                words,
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._shown = expected
+        self._wait_for_log(("… consuming matador.events with concurrency 10",))
+
+    def stop_worker(self) -> None:
+        """Wait until the worker has printed what is shown of it, then press Ctrl-C."""
+        if self._worker is None:
+            return
+        try:
+            self._wait_for_log(self._shown)
+        finally:
+            self._worker.send_signal(signal.SIGINT)
+            code = self._worker.wait(30)
+            self._worker = None
+        assert code == 0
+
+    def _wait_for_log(self, expected: tuple[str, ...]) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            printed = (self._folder / "worker.log").read_text()
+            if not missing(expected, printed):
+                return
+            if time.monotonic() > until:
+                raise AssertionError(f"the worker lacks {missing(expected, printed)}:\n{printed}")
+            time.sleep(0.05)

@@ -1,0 +1,92 @@
+"""Every page says the truth: its code runs, its sessions are played, its names exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.docs.sessions import ROOT, Block, Session, blocks, commands, missing
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_SESSIONS = [page for page in PAGES if commands(page)]
+WITH_OUTPUT = [
+    (page, block) for page in PAGES for block in blocks(page) if block.language == "text"
+]
+
+
+def name(page: object) -> str:
+    return str(page.relative_to(ROOT)) if isinstance(page, Path) else ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in ("python", "console", "text"), f"what is this?\n{block.text}"
+        if block.language != "python":
+            continue
+        if page.name == "README.md" and page.parent == ROOT:  # GitHub includes nothing
+            assert block.text == (ROOT / "examples" / "shop.py").read_text()
+            continue
+        found = re.fullmatch(
+            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.py)(:[\w-]+)?"\n', block.text
+        )
+        assert found, f"code that no test runs:\n{block.text}"
+        source = (ROOT / found[1]).read_text()
+        if found[2]:
+            assert f"# --8<-- [start{found[2]}]" in source
+
+
+@pytest.mark.parametrize("page", WITH_SESSIONS, ids=name)
+def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    try:
+        for command in commands(page):
+            session.play(command)
+    finally:
+        session.stop_worker()
+
+
+@pytest.mark.parametrize(("page", "block"), WITH_OUTPUT, ids=name)
+def test_output_is_true(page: Path, block: Block, tmp_path: Path) -> None:
+    title = re.search(r'title="python (\w+\.py)"', block.info)
+    assert title, f"whose output is this?\n{block.text}"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / title[1])],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PYTHONUNBUFFERED": "1"},
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert missing(tuple(block.text.splitlines()), done.stdout) == []
+
+
+def test_every_page_with_a_session_is_played() -> None:
+    assert {"README.md", "docs/getting-started.md"} <= {name(page) for page in WITH_SESSIONS}
+
+
+def test_the_command_line_page_names_every_command() -> None:
+    from typer.main import get_command
+
+    from matador.cli.program import program
+
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
+    root = get_command(program)
+    for path, command in _leaves(root, "matador"):
+        row = next((line for line in page.splitlines() if f"`{path} " in line), "")
+        assert row, f"{path} is not on the page"
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", row)) <= known, path
+
+
+def _leaves(command: Any, path: str) -> list[tuple[str, Any]]:
+    inner: dict[str, Any] | None = getattr(command, "commands", None)
+    if inner is None:
+        return [(path, command)]
+    return [leaf for key, one in inner.items() for leaf in _leaves(one, f"{path} {key}")]
