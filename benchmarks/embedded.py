@@ -139,18 +139,11 @@ class TypedEnvelope(msgspec.Struct, frozen=True):
     docket: Docket
 
 
-class RawPayloadEnvelope(msgspec.Struct, frozen=True):
-    """The same with its payload left as bytes."""
+def codec(rounds: int = 100_000) -> Contest:
+    """An envelope to bytes and back, its payload from and to the user's type.
 
-    id: str
-    data: msgspec.Raw
-    docket: Docket
-
-
-def codecs(rounds: int = 100_000) -> list[Contest]:
-    """The envelope alone, its payload left as bytes; and with the payload from and to its type.
-
-    In the second, ours does more: a payload is checked against its type before it is sent.
+    By default a payload is checked against its type before it is sent, by reading it again: that is
+    more than bare msgspec does, so it is shown apart.
     """
     clock = SystemClock()
     payload = shop.payloads(1)[0]
@@ -164,53 +157,40 @@ def codecs(rounds: int = 100_000) -> list[Contest]:
         event_description="A customer placed an order.",
         correlation_id="3f1c",
     )
-    encode = msgspec.json.Encoder().encode
-    ours = JsonCodec()
-    raw = ours.encode_payload(event, payload)
-    envelope = Envelope(clock.new_id(), raw, docket)
-    bare_raw = RawPayloadEnvelope(envelope.id, raw, docket)
-    bare_typed = TypedEnvelope(envelope.id, payload, docket)
-    read_raw = msgspec.json.Decoder(RawPayloadEnvelope).decode
-    read_typed = msgspec.json.Decoder(TypedEnvelope).decode
+    bare = TypedEnvelope(clock.new_id(), payload, docket)
+    write, read = msgspec.json.Encoder().encode, msgspec.json.Decoder(TypedEnvelope).decode
 
-    def our_envelope() -> None:
-        encoded = ours.encode(envelope)
-        ours.decode(encoded.body, encoded.headers, clock)
+    def ours(codec: JsonCodec) -> Callable[[], None]:
+        def round_trip() -> None:
+            raw = codec.encode_payload(event, payload)
+            encoded = codec.encode(Envelope(bare.id, raw, docket))
+            decoded = codec.decode(encoded.body, encoded.headers, clock)
+            codec.decode_payload(event, decoded.data)
 
-    def our_payload() -> None:
-        written = ours.encode_payload(event, payload)
-        encoded = ours.encode(Envelope(envelope.id, written, docket))
-        decoded = ours.decode(encoded.body, encoded.headers, clock)
-        ours.decode_payload(event, decoded.data)
+        return round_trip
 
     def rate(call: Callable[[], object]) -> Callable[[], float]:
         def turn() -> float:
-            start = time.perf_counter()
-            for _ in range(rounds):
-                call()
-            return rounds / (time.perf_counter() - start)
+            best = float("inf")
+            for _ in range(10):  # the quickest tenth: what the code costs, not the neighbours
+                start = time.perf_counter()
+                for _ in range(rounds // 10):
+                    call()
+                best = min(best, time.perf_counter() - start)
+            return rounds / 10 / best
 
         return turn
 
-    return [
-        Contest(
-            "envelope encode + decode",
-            "matador",
-            {
-                "matador": rate(our_envelope),
-                "bare msgspec": rate(lambda: read_raw(encode(bare_raw))),
-            },
-            (Bar("bare msgspec", 0.6),),
-        ),
-        Contest(
-            "the same, payload from and to its type",
-            "matador, checked at send",
-            {
-                "matador, checked at send": rate(our_payload),
-                "bare msgspec, not checked": rate(lambda: read_typed(encode(bare_typed))),
-            },
-        ),
-    ]
+    return Contest(
+        "envelope encode + decode",
+        "matador, not checked at send",
+        {
+            "matador, not checked at send": rate(ours(JsonCodec(check_sends=False))),
+            "matador, the default": rate(ours(JsonCodec())),
+            "bare msgspec": rate(lambda: read(write(bare))),
+        },
+        (Bar("bare msgspec", 0.6),),
+    )
 
 
 def importing() -> Contest:
@@ -247,7 +227,7 @@ def main() -> int:
         sqlite_send(chosen.messages),
         sqlite_consume(chosen.messages),
         in_process(chosen.messages * 2),
-        *codecs(),
+        codec(),
         importing(),
     ]
     outcomes = [hold(contest, chosen.rounds) for contest in contests]

@@ -67,8 +67,8 @@ class HeaderCodec(PayloadCodec):
 
     content_type = "application/json"
 
-    def __init__(self) -> None:
-        super().__init__("json")
+    def __init__(self, *, check_sends: bool = True) -> None:
+        super().__init__("json", check_sends=check_sends)
         self._encode = msgspec.json.Encoder().encode
         self._read = msgspec.json.Decoder(_ReadBody).decode
 

@@ -37,8 +37,8 @@ class JsonCodec(PayloadCodec):
 
     content_type = "application/json"
 
-    def __init__(self) -> None:
-        super().__init__("json")
+    def __init__(self, *, check_sends: bool = True) -> None:
+        super().__init__("json", check_sends=check_sends)
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode

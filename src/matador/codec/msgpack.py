@@ -55,8 +55,8 @@ class MessagePackCodec(PayloadCodec):
 
     content_type = "application/msgpack"
 
-    def __init__(self) -> None:
-        super().__init__("msgpack")
+    def __init__(self, *, check_sends: bool = True) -> None:
+        super().__init__("msgpack", check_sends=check_sends)
         self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
         self._read = msgspec.msgpack.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.msgpack.Decoder(EnvelopeWithBefore).decode
