@@ -12,6 +12,7 @@ from matador.pipeline.consumer import Consumer
 from matador.pipeline.hooks import HookSet
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
+from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.settler import Settler
 from matador.pipeline.state import Activity
 from matador.transports.base import Transport
@@ -37,6 +38,7 @@ class EventWorker:
         processor: Processor,
         settler: Settler,
         leases: LeaseKeeper | None,
+        quarantine: Quarantine,
         threads: ThreadPoolExecutor,
         activity: Activity,
         clock: Clock,
@@ -47,6 +49,7 @@ class EventWorker:
         self._processor = processor
         self._settler = settler
         self._leases = leases
+        self._quarantine = quarantine
         self._threads = threads
         self._activity = activity
         self._clock = clock
@@ -71,6 +74,7 @@ class EventWorker:
                 processor=self._processor,
                 settler=self._settler,
                 leases=self._leases,
+                quarantine=self._quarantine,
                 activity=self._activity,
                 clock=self._clock,
             )
@@ -120,7 +124,12 @@ class EventWorker:
         if self._hooks.get_queue_concurrency is not None:
             asked = await self._hooks.get_queue_concurrency(queue)
         given = self._topology.queue(queue).concurrency if self._topology.has_queue(queue) else None
-        return max(1, int(asked or given or DEFAULT_CONCURRENCY))
+        usual = given or DEFAULT_CONCURRENCY
+        try:
+            return max(1, int(asked or usual))
+        except (TypeError, ValueError, OverflowError):
+            log.error("get_queue_concurrency gave %r for %s, which is no number", asked, queue)
+            return usual
 
     async def _resize(self) -> None:
         while True:

@@ -7,10 +7,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 from matador.model.message import Delivery, Release
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
+from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.settler import Outcome, Settler
 from matador.pipeline.state import Activity
 from matador.transports.base import Subscription
@@ -38,6 +40,7 @@ class Consumer:
         processor: Processor,
         settler: Settler,
         leases: LeaseKeeper | None,
+        quarantine: Quarantine,
         activity: Activity,
         clock: Clock,
     ) -> None:
@@ -46,6 +49,7 @@ class Consumer:
         self._processor = processor
         self._settler = settler
         self._leases = leases
+        self._quarantine = quarantine
         self._activity = activity
         self._clock = clock
         self._waiting: deque[Delivery] = deque()
@@ -144,7 +148,30 @@ class Consumer:
             self.last_poll = self._clock.monotonic()
             if not deliveries:
                 return
-            self._accept(deliveries)
+            suspect = self._quarantine.first_suspect(deliveries)
+            if suspect is None:
+                self._accept(deliveries)
+            else:
+                await self._accept_alone(suspect, deliveries)
+
+    async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
+        """Take up the suspect, and nothing else until it is done."""
+        alone = self._quarantine.alone
+        if alone.locked():  # by another queue's suspect, whose crash must not count for ours
+            await self._give_back(deliveries)
+            async with alone:
+                return
+        async with alone:
+            await self._give_back([one for one in deliveries if one is not suspect])
+            self._accept([suspect])
+            while self.in_progress and not self._stopping.is_set():
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+            await asyncio.sleep(0)  # its settlement is on its way before the next one is claimed
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        releases = [Release(delivery.receipt) for delivery in deliveries]
+        await asyncio.gather(*(self._settler.settle_now(release) for release in releases))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -169,7 +196,7 @@ class Consumer:
 
     async def _slot(self) -> None:
         waiting = self._waiting
-        while len(self._slots) <= self._concurrency or waiting:
+        while True:
             while waiting:
                 delivery = waiting.popleft()
                 self._busy += 1
@@ -183,6 +210,10 @@ class Consumer:
                 self.handled += 1
                 self._settler.submit(outcome)
             if self._stopping.is_set():
+                return
+            if len(self._slots) > self._concurrency:
+                # Out of the set at once: others that were woken look at it in the same turn.
+                self._slots.discard(cast("asyncio.Task[None]", asyncio.current_task()))
                 return
             free = asyncio.get_running_loop().create_future()
             self._idle.append(free)

@@ -6,6 +6,7 @@ it holds only the hooks that somebody overrides, so that an unused one costs not
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -326,6 +327,14 @@ def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
     return found
 
 
+def _is_its_own(error: BaseException) -> bool:
+    """Is it a failure of the hook's own? A cancellation may also be that of its caller."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() == 0
+    return isinstance(error, Exception)
+
+
 def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
     async def emit(*arguments: Any) -> None:
         for function in functions:
@@ -333,7 +342,9 @@ def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
                 result = function(*arguments)
                 if inspect.isawaitable(result):
                     await result
-            except Exception:
+            except BaseException as error:
+                if not _is_its_own(error):
+                    raise
                 log.exception("the hook %s raised; delivery goes on", name)
 
     return emit
@@ -348,7 +359,9 @@ def _asker(name: str, functions: Sequence[Callable[..., Any]]) -> Ask:
                     result = await result
                 if result is not None:
                     return result
-            except Exception:
+            except BaseException as error:
+                if not _is_its_own(error):
+                    raise
                 log.exception("the hook %s raised; the default is used", name)
         return None
 
@@ -366,7 +379,9 @@ def _metadata_loader(
                 if inspect.isawaitable(result):
                     result = await result
                 merged.update(result or {})
-            except Exception:
+            except BaseException as error:
+                if not _is_its_own(error):
+                    raise
                 log.exception("the hook load_universal_metadata raised; its metadata is left out")
         return merged
 

@@ -1,0 +1,260 @@
+"""Hooks: told in order, composed, never in the way of a delivery, and free when unused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from tests.support.shop import (
+    Handler,
+    Heard,
+    OrderPlaced,
+    dead,
+    failing,
+    make_app,
+    settled,
+    subscribed,
+)
+
+from matador import Context, Envelope, Hooks
+from matador.pipeline.hooks import HookSet
+from matador.testing import wait_for
+
+HOOKS = sorted(name for name in vars(Hooks) if not name.startswith("_"))
+
+
+# -- what is told ------------------------------------------------------------------------------
+
+
+async def test_the_life_of_a_message_is_told_in_order() -> None:
+    heard = Heard()
+    async with make_app(None, Handler(), hooks=heard) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    names = [name for name in heard.names if name != "connection"]
+    assert names == ["start", "enqueue_success", "before", "success", "stop"]
+    (before,) = heard.of("before")
+    assert (before.envelope.data, before.subscriber.name) == (OrderPlaced("o-1"), "handle")
+    assert [event.state.status for event in heard.of("connection")] == ["connected", "disconnected"]
+
+
+async def test_several_hook_objects_are_called_in_the_order_given() -> None:
+    order: list[str] = []
+
+    class Named(Hooks):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def on_worker_before_process(self, event: Any) -> None:
+            order.append(f"{self.name} before")
+
+        async def on_worker_wrap(self, event: Any, proceed: Any) -> None:
+            order.append(f"{self.name} in")
+            await proceed()
+            order.append(f"{self.name} out")
+
+        def on_worker_success(self, event: Any) -> None:
+            order.append(f"{self.name} success")
+
+    async with make_app(None, Handler(), hooks=[Named("a"), Named("b")]) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert order == [
+        "a in",
+        "b in",
+        "a before",
+        "b before",
+        "b out",
+        "a out",
+        "a success",
+        "b success",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_hook_that_raises_is_logged_and_changes_nothing(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("the hook is broken")
+
+    async def broken_async(*arguments: Any) -> None:
+        raise RuntimeError("the hook is broken")
+
+    class Broken(Hooks):
+        pass
+
+    for name in HOOKS:
+        setattr(Broken, name, broken if kind == "sync" else broken_async)
+    heard, handler = Heard(), failing(None, ValueError("x"))
+    async with make_app(None, handler, hooks=[Broken(), heard]) as app:
+        assert (await app.send(OrderPlaced("o-1"))).ok
+        await settled(app)
+        assert (await app.send(OrderPlaced("o-2"))).ok
+        await settled(app)
+        assert dead(app) == []
+    assert handler.runs == 2
+    assert (len(heard.of("success")), len(heard.of("error"))) == (1, 1)
+    assert "the hook on_worker_success raised; delivery goes on" in caplog.text
+
+
+async def test_a_hook_that_awaits_something_cancelled_does_not_stop_the_worker() -> None:
+    class Cancelled(Hooks):
+        async def on_worker_success(self, event: Any) -> None:
+            raise asyncio.CancelledError
+
+    heard, handler = Heard(), Handler()
+    async with make_app(None, handler, hooks=[Cancelled(), heard]) as app:
+        for number in range(3):
+            await app.send(OrderPlaced(f"o-{number}"))
+            await settled(app)
+    assert len(heard.of("success")) == 3
+
+
+# -- unused hooks ------------------------------------------------------------------------------
+
+
+def test_what_nobody_overrides_is_not_there_at_all() -> None:
+    none = HookSet([Hooks(), Hooks()])
+    for name in HOOKS:
+        if name != "on_worker_wrap":
+            assert getattr(none, name) is None
+    assert none.wraps == ()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_can_be_overridden_alone(name: str) -> None:
+    one = type("One", (Hooks,), {name: lambda self, *arguments: None})  # pyright: ignore[reportUnknownLambdaType]
+    made = HookSet([one()])
+    used = {known for known in HOOKS if known != "on_worker_wrap" and getattr(made, known)}
+    assert used == {name} - {"on_worker_wrap"}
+    assert len(made.wraps) == (name == "on_worker_wrap")
+
+
+# -- on_worker_wrap: the callback runs exactly once, whatever the hook does --------------------
+
+Proceed = Callable[[], Awaitable[None]]
+
+
+class Before(Hooks):
+    async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+        raise RuntimeError("before")
+
+
+class After(Hooks):
+    async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+        await proceed()
+        raise RuntimeError("after")
+
+
+class Never(Hooks):
+    async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+        pass
+
+
+class NeverSync(Hooks):
+    def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+        pass
+
+
+class Twice(Hooks):
+    async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+        await proceed()
+        await proceed()
+
+
+class Passing(Hooks):
+    def on_worker_wrap(self, event: Any, proceed: Proceed) -> Awaitable[None]:
+        return proceed()
+
+
+WRAPS = [Before, After, Never, NeverSync, Twice, Passing]
+
+
+@pytest.mark.parametrize("wrap", WRAPS, ids=lambda wrap: wrap.__name__)
+@pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"])
+async def test_whatever_a_wrap_does_the_callback_runs_once(wrap: type[Hooks], fails: bool) -> None:
+    handler, heard = failing(ValueError("x") if fails else None), Heard()
+    async with make_app(None, handler, hooks=[Passing(), wrap(), Passing(), heard]) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert handler.runs == 1
+    assert len(heard.of("before")) == 1
+    assert (len(heard.of("success")), len(heard.of("error"))) == (1 - fails, fails)
+
+
+@pytest.mark.parametrize("outer", WRAPS, ids=lambda wrap: wrap.__name__)
+@pytest.mark.parametrize("inner", WRAPS, ids=lambda wrap: wrap.__name__)
+async def test_nor_do_two_of_them_together(outer: type[Hooks], inner: type[Hooks]) -> None:
+    handler = Handler()
+    async with make_app(None, handler, hooks=[outer(), inner()]) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        assert dead(app) == []
+    assert handler.runs == 1
+
+
+async def test_a_wrap_sets_the_context_the_callback_runs_in() -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="none")
+    seen: list[str] = []
+
+    class Tracing(Hooks):
+        async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+            trace.set(event.envelope.data.order_id)
+            await proceed()
+
+    async def look(envelope: Envelope[Any], ctx: Context) -> None:
+        seen.append(trace.get())
+
+    async with make_app(None, look, hooks=Tracing()) as app:
+        await app.send_many([OrderPlaced("o-1"), OrderPlaced("o-2")])
+        await settled(app)
+    assert sorted(seen) == ["o-1", "o-2"]
+
+
+async def test_a_wrap_cannot_swallow_a_shutdown() -> None:
+    class Swallow(Hooks):
+        async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+            try:
+                await proceed()
+            except BaseException:
+                return
+
+    started = asyncio.Event()
+
+    async def endless(envelope: Envelope[Any], ctx: Context) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    heard = Heard()
+    app = make_app(None, endless, hooks=[Swallow(), heard])
+    await app.start()
+    await app.send(OrderPlaced("o-1"))
+    await started.wait()
+    await app.shutdown(0)
+    assert (heard.of("success"), heard.of("error")) == ([], []), "given back, neither nor"
+
+
+# -- slow hooks --------------------------------------------------------------------------------
+
+
+async def test_a_hook_that_waits_holds_up_a_batch_once_not_each_message() -> None:
+    together = 0
+    most = 0
+
+    class Slow(Hooks):
+        async def on_worker_success(self, event: Any) -> None:
+            nonlocal together, most
+            together += 1
+            most = max(most, together)
+            await asyncio.sleep(0)
+            together -= 1
+
+    async with make_app(None, subscribed(Handler()), hooks=Slow()) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(50))
+        await settled(app)
+        await wait_for(lambda: app.state.is_idle)
+    assert most > 1
