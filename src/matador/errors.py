@@ -33,6 +33,7 @@ The whole tree::
     ├── InvalidEventError                   a payload that does not fit its type
     ├── DecodeError                         bytes that are not an envelope
     ├── ConfigurationError                  an option that cannot be (also a ValueError)
+    ├── ApplicationImportError              the module of an application raised an error
     ├── MaybePoisonedError                  delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, and not safe to run again
     ├── CheckpointError
@@ -374,6 +375,12 @@ class ConfigurationError(MatadorError, ValueError):
     """An option that cannot be. Also a ``ValueError``."""
 
     description = "An option has a value that cannot be. The message names it."
+
+
+class ApplicationImportError(MatadorError):
+    """The module of an application raised an error while it was imported."""
+
+    description = "The application's module cannot be imported. The message names the line."
 
 
 class MaybePoisonedError(MatadorError):

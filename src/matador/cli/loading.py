@@ -1,34 +1,13 @@
-"""Finds the application a command is about: ``module:attribute`` or ``file.py[:attribute]``."""
+"""Finds the application a command is about, and says it as a command does if there is none."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-import inspect
 import sys
-import traceback
-from collections.abc import Generator
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import matador
 from matador.cli.output import CommandError, UsageError
-from matador.events.app import Matador
-from matador.model.options import suggestion
-
-_OURS = str(Path(matador.__file__).parent)
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """An application, and the module it was found in."""
-
-    app: Matador
-    module: ModuleType
-    reference: str
+from matador.errors import ApplicationImportError, ConfigurationError
+from matador.events.loading import Loaded, load_application
 
 
 def load(reference: str) -> Loaded:
@@ -38,120 +17,10 @@ def load(reference: str) -> Loaded:
         UsageError: there is no such file, module or attribute, or it is not an application.
         CommandError: the module raised an error while it was imported.
     """
-    where, _, attribute = reference.partition(":")
-    if not where:
-        raise UsageError(f"{reference!r} names no module: write module:attribute or file.py")
-    with contextlib.redirect_stdout(sys.stderr):
-        is_file = where.endswith(".py") or "/" in where
-        module = _import_file(where) if is_file else _import_module(where)
-        app = _find(module, where, attribute or "app")
-    return Loaded(app, module, reference)
-
-
-def _import_file(where: str) -> ModuleType:
-    path = Path(where)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        known = [str(one) for one in sorted(path.parent.glob("*.py"))] if path.name else []
-        raise UsageError(f"the file {where} {what}{suggestion(str(path), known)}")
-    path = path.resolve()
-    _make_importable(path.parent)
-    taken = sys.modules.get(path.stem)
-    if taken is not None and getattr(taken, "__file__", None) == str(path):
-        return taken
-    name = path.stem if taken is None else f"_matador_app_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{where} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # payload types are looked up there by their module's name
-    with _import_errors(where):
-        spec.loader.exec_module(module)
-    return module
-
-
-def _import_module(where: str) -> ModuleType:
-    _make_importable(Path.cwd())
     try:
-        with _import_errors(where):
-            return importlib.import_module(where)
-    except CommandError as error:
-        cause = error.__cause__
-        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
-        if missing is None or not (where == missing or where.startswith(f"{missing}.")):
-            raise
-        hint = ""
-        if Path(f"{where.replace('.', '/')}.py").is_file():
-            hint = f"; did you mean {where.replace('.', '/')}.py?"
-        raise UsageError(
-            f"there is no module {missing!r}, neither in this folder nor installed{hint}"
-        ) from cause
-
-
-def _make_importable(folder: Path) -> None:
-    for path in (str(Path.cwd()), str(folder)):
-        if path not in sys.path:
-            sys.path.insert(0, path)
-
-
-@contextlib.contextmanager
-def _import_errors(where: str) -> Generator[None]:
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        said = str(error).strip() or "no message"
-        raise CommandError(
-            f"importing {where} failed at {_place(error)}: {type(error).__name__}: {said}"
-        ) from error
-
-
-def _place(error: BaseException) -> str:
-    """The line of the user's that failed: the last one outside Matador and the import system."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{_short(error.filename)}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if not (frame.filename.startswith(_OURS) or frame.filename.startswith("<frozen")):
-            return f"{_short(frame.filename)}:{frame.lineno}"
-    return "its first line"
-
-
-def _short(filename: str) -> str:
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
-
-
-def _find(module: ModuleType, where: str, attribute: str) -> Matador:
-    found: Any = module
-    for step in attribute.split("."):
-        if not hasattr(found, step):
-            known = [name for name, value in vars(module).items() if isinstance(value, Matador)]
-            if known:
-                hint = suggestion(attribute, known) or (
-                    f"; it has {', '.join(f'{where}:{name}' for name in known)}"
-                )
-            else:
-                hint = "; it has no Matador object at all"
-            raise UsageError(f"{where} has no attribute {attribute!r}{hint}")
-        found = getattr(found, step)
-    if not isinstance(found, Matador) and inspect.isroutine(found):
-        found = _call(found, where, attribute)
-    if not isinstance(found, Matador):
-        raise UsageError(
-            f"{where}:{attribute} is of type {type(found).__name__}, not a Matador application"
-        )
-    return found
-
-
-def _call(factory: Any, where: str, attribute: str) -> Any:
-    if inspect.iscoroutinefunction(factory):
-        raise UsageError(f"{where}:{attribute} is async; a factory of applications must not be")
-    needed = [
-        one.name
-        for one in inspect.signature(factory).parameters.values()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    if needed:
-        raise UsageError(f"{where}:{attribute} needs arguments: {', '.join(needed)}")
-    with _import_errors(f"{where}:{attribute}"):
-        return factory()
+        with contextlib.redirect_stdout(sys.stderr):
+            return load_application(reference)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
+    except ApplicationImportError as error:
+        raise CommandError(str(error)) from error

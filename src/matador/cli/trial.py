@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from matador.cli.connecting import run_within
-from matador.cli.loading import Loaded, load
+from matador.cli.loading import load
 from matador.cli.options import App, AsJson, Verbose
 from matador.cli.output import (
     FAILED,
@@ -33,6 +33,7 @@ from matador.cli.tracing import Tracing
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
+from matador.events.loading import Loaded
 from matador.events.results import SendOptions
 from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event

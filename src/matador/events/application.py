@@ -106,7 +106,9 @@ class Application:
         self._retry: RetryPolicy = retry if retry is not None else StandardRetryPolicy()
         self._delivery: DeliveryMode = delivery
         self._shutdown = Shutdown.of(shutdown)
-        self._checkpoints: CheckpointStore = checkpoints or NoCheckpointStore()
+        self._checkpoints: CheckpointStore = (
+            NoCheckpointStore() if checkpoints is None else checkpoints  # one may be empty
+        )
         self._hook_objects = _hook_objects(hooks)
         self._malformed: MalformedStrategy = malformed
         self._max_message_size = whole_number(
@@ -209,8 +211,10 @@ class Application:
         if transport is not None:
             self._transport = transport
             self._transport.observe(self._listener)
-        self._schema = schema or self._schema
-        self._checkpoints = checkpoints or self._checkpoints
+        if schema is not None:
+            self._schema = schema
+        if checkpoints is not None:
+            self._checkpoints = checkpoints
         self._hook_objects = (*hooks, *self._hook_objects)
 
     def check(self) -> None:
@@ -260,6 +264,13 @@ class Application:
         await self._worker.stop_receiving()
         self._lifecycle.receiving_stopped()
         return True
+
+    async def resume_receiving(self) -> bool:
+        """Receive again after ``stop_receiving``, over the same connection.
+
+        What was received before is finished first. False if receiving was not stopped.
+        """
+        return await self._lifecycle.resume(self._receive_again)
 
     async def wait_idle(self, timeout: Seconds | None = None) -> bool:
         """Wait until nothing is being processed or sent. False if ``timeout`` passed first."""
@@ -440,30 +451,44 @@ class Application:
             self._fan_out = self._new_fan_out()
             self._dispatcher = Dispatcher(self._transport, self._hooks)
             if self._consume_from:
-                self._worker = make_worker(
-                    transport=self._transport,
-                    schema=self._schema,
-                    topology=self._topology,
-                    codec=self.codec,
-                    retry=self._retry,
-                    hooks=self._hooks,
-                    checkpoints=self._checkpoints,
-                    sender=self,
-                    activity=self._activity,
-                    clock=self._clock,
-                    delivery=self._delivery,
-                    malformed=self._malformed,
-                    max_message_size=self._max_message_size,
-                )
-                await self._worker.start([self._topology.full_name(q) for q in self._consume_from])
+                self._worker = await self._start_worker()
         except BaseException:
-            if self._worker is not None:
-                await self._worker.stop_receiving()
-                await self._worker.interrupt(self._shutdown.grace)
             await self._close()
             raise
         if self._hooks.on_start is not None:
             await self._hooks.on_start()
+
+    async def _receive_again(self) -> None:
+        before = self._worker
+        if before is not None:
+            await before.finish()
+            await before.close()
+            self._worker = await self._start_worker()
+
+    async def _start_worker(self) -> EventWorker:
+        worker = make_worker(
+            transport=self._transport,
+            schema=self._schema,
+            topology=self._topology,
+            codec=self.codec,
+            retry=self._retry,
+            hooks=self._hooks,
+            checkpoints=self._checkpoints,
+            sender=self,
+            activity=self._activity,
+            clock=self._clock,
+            delivery=self._delivery,
+            malformed=self._malformed,
+            max_message_size=self._max_message_size,
+        )
+        try:
+            await worker.start([self._topology.full_name(q) for q in self._consume_from])
+        except BaseException:
+            await worker.stop_receiving()
+            await worker.interrupt(self._shutdown.grace)
+            await worker.close()
+            raise
+        return worker
 
     # -- called by the life cycle -----------------------------------------------------------------
 

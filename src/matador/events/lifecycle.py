@@ -116,6 +116,14 @@ class Lifecycle:
         finally:
             self._starting = None
 
+    async def resume(self, start: Callable[[], Awaitable[None]]) -> bool:
+        """Run again where only receiving was stopped; False if that is not so."""
+        if self.status != "receive-stopped":
+            return False
+        self._starting = asyncio.create_task(self._start(start))
+        await asyncio.shield(self._starting)
+        return True
+
     def begin_stop_receiving(self) -> bool:
         """May receiving be stopped now? Then it is being stopped from here on."""
         if self.status != "running":
