@@ -19,6 +19,7 @@ from matador.pipeline.context import EventSender
 from matador.pipeline.hooks import HookSet
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import MalformedStrategy, Processor
+from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.resolver import Resolver
 from matador.pipeline.runner import Runner
 from matador.pipeline.settler import Settler
@@ -98,6 +99,7 @@ def make_worker(
         processor=processor,
         settler=settler,
         leases=leases,
+        quarantine=Quarantine(retry.max_deliveries),
         threads=threads,
         activity=activity,
         clock=clock,
