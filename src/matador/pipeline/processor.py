@@ -289,13 +289,15 @@ class Processor:
         _log_failure(failure)
         receipt = failure.receipt
         settlement = self._resolver.settlement(raw, receipt, error, failure.decision)
-        if self._hooks.on_worker_error is None and steps is None:
+        # One that was refused before it ran may have steps of an earlier attempt.
+        resumable = failure.subscriber is not None and failure.subscriber.idempotent == "resumable"
+        if self._hooks.on_worker_error is None and not resumable:
             return Outcome(receipt, settlement)
         return Outcome(
             receipt,
             settlement,
-            self._after_failure(failure, steps),
-            steps is None and self._hooks.quick,
+            self._after_failure(failure, steps, resumable),
+            not resumable and self._hooks.quick,
         )
 
     def _after_success(
@@ -310,10 +312,10 @@ class Processor:
         return after
 
     def _after_failure(
-        self, failure: WorkerError, steps: Steps | None
+        self, failure: WorkerError, steps: Steps | None, resumable: bool
     ) -> Callable[[], Awaitable[None]]:
         async def after() -> None:
-            if steps is not None and steps.recorded:
+            if resumable and (steps is None or steps.recorded):
                 await self._end_checkpoint(failure)
             if self._hooks.on_worker_error is not None:
                 await self._hooks.on_worker_error(failure)

@@ -85,10 +85,22 @@ class SqliteCheckpointStore:
         """See ``CheckpointStore``."""
 
         def save(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT OR REPLACE INTO matador_steps VALUES (?, ?, ?, NULL)",
-                (envelope_id, step, value),
-            )
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.execute(  # it is being worked on again
+                    "UPDATE matador_steps SET expires = NULL"
+                    " WHERE envelope_id = ? AND expires IS NOT NULL",
+                    (envelope_id,),
+                )
+                connection.execute(
+                    "INSERT OR REPLACE INTO matador_steps VALUES (?, ?, ?, NULL)",
+                    (envelope_id, step, value),
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
         await self._use(save)
 

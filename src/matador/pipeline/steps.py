@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
+from matador.codec.plain import not_finite
 from matador.errors import (
     CheckpointStoreError,
     ConfigurationError,
@@ -122,6 +123,8 @@ def _dump_value(key: str, value: Any) -> bytes:
             raw = value.__pydantic_serializer__.to_json(value)
         else:
             raw = msgspec.json.encode(value)
+            if (lost := not_finite(value)) is not None:
+                raise ValueError(lost)
         stored = msgspec.json.encode(_Stored(msgspec.Raw(raw), _type_name(value)))
         _load_value(key, stored)
     except (TypeError, ValueError, OverflowError, RecursionError, LookupError) as error:
