@@ -40,6 +40,7 @@ class TestMemoryWithoutAnything(MemoryCompliance):
         "purge",
         "depth",
         "replay",
+        "once",
         "at-most-once",
     )
 

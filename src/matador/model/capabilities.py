@@ -31,6 +31,7 @@ class Capabilities:
         purge: a queue can be emptied (``Purging``).
         depth: it can say how many messages wait (``Measuring``).
         replay: what a queue with a retention has finished can be read again (``Replaying``).
+        once: a message that is sent again under its id is not stored again (``Deduplicating``).
         durable: a confirmed send survives a crash of every process.
         in_process: nobody outside this process can receive its messages.
         lease: seconds for which a delivery belongs to its receiver unless renewed
@@ -51,6 +52,7 @@ class Capabilities:
     purge: bool = False
     depth: bool = False
     replay: bool = False
+    once: bool = False
     durable: bool = True
     in_process: bool = False
     lease: float | None = None

@@ -47,6 +47,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     ordering_key: str | None = None
 
 
+class Once(msgspec.Struct, frozen=True):
+    """Whose messages are stored once each, however often they are sent (``Deduplicating``).
+
+    Attributes:
+        scope: what sends them: a replay, a query, a job. Ids are told apart within a scope only.
+        batch: its part; a later part has a higher number.
+    """
+
+    scope: str
+    batch: int = 0
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof of a delivery, with which it is settled. ``handle`` belongs to the transport.
 

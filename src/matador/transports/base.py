@@ -3,7 +3,7 @@
 A transport is pure I/O. It stores messages, hands over raw deliveries and carries out settlements;
 it never looks into a body, never decides about retries and knows nothing of events or subscribers.
 Everything comes in batches: a single message is a batch of one. Optional abilities (browse, purge,
-depth, replay, leases) are protocols of their own, declared in ``capabilities``.
+depth, replay, once, leases) are protocols of their own, declared in ``capabilities``.
 
 All methods are coroutines of one event loop. Unless said otherwise they may be called concurrently.
 Errors of client libraries never escape: each is raised as a ``matador.errors`` error with the
@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, UnsupportedError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
     Delivery,
     Message,
+    Once,
     QueueDepth,
     Receipt,
     Settlement,
@@ -227,5 +228,56 @@ class Replaying(Protocol):
         """Up to ``limit`` messages behind a position, finished ones included, in order of sending.
 
         The same position gives the same messages again until the retention has passed.
+
+        Raises:
+            UnsupportedError: the queue has no retention, so what is finished is gone.
         """
         ...
+
+
+@runtime_checkable
+class Deduplicating(Protocol):
+    """``capabilities.once``: whoever is not sure whether a message was stored may send it again."""
+
+    async def send_once(
+        self, messages: Sequence[Message], once: Once
+    ) -> Sequence[MatadorError | None]:
+        """``send`` those whose id was not stored under ``once`` yet; the others count as stored.
+
+        The message and the note that it was stored become durable together. One that fails leaves
+        no note. Everything of a part that was sealed counts as stored.
+        """
+        ...
+
+    async def seal(self, once: Once) -> None:
+        """Nothing more belongs to this part, or to those before it: their ids may be forgotten.
+
+        Idempotent. The seal itself is kept, so a sender that comes late cannot store anything.
+        """
+        ...
+
+
+@runtime_checkable
+class Splitting(Protocol):
+    """For transports that can browse or replay: a queue can be read in parts, side by side.
+
+    Without it a queue is read in one piece. Positions are whole numbers here.
+    """
+
+    async def split(
+        self, queue: str, parts: int, *, after: str | None = None, until: str | None = None
+    ) -> Sequence[str]:
+        """The last positions of at most ``parts`` parts of about the same number of messages.
+
+        ``after`` and ``until`` are the positions behind which, and with which, the whole begins
+        and ends. Empty if there is nothing.
+        """
+        ...
+
+
+def no_retention(queue: str) -> UnsupportedError:
+    """The error for a queue that cannot be read again."""
+    return UnsupportedError(
+        f"queue {queue!r} keeps nothing that is finished, so it cannot be read again; "
+        f"declare it with a retention: WorkQueue(name, retention=seconds)"
+    )

@@ -105,6 +105,7 @@ class MultiTransport:
             purge=False,
             depth=False,
             replay=False,
+            once=False,
         )
 
     @property

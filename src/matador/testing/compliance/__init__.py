@@ -17,6 +17,7 @@ from matador.testing.compliance.dead_letters import DeadLetterCompliance
 from matador.testing.compliance.delays import DelayCompliance
 from matador.testing.compliance.load import LoadCompliance
 from matador.testing.compliance.looking import LookingCompliance
+from matador.testing.compliance.once import OnceCompliance
 from matador.testing.compliance.ordering import OrderingCompliance
 from matador.testing.compliance.receiving import ReceivingCompliance
 from matador.testing.compliance.sending import SendingCompliance
@@ -34,6 +35,7 @@ class TransportCompliance(
     DelayCompliance,
     OrderingCompliance,
     LookingCompliance,
+    OnceCompliance,
     LoadCompliance,
 ):
     """Everything a transport promises. See the module, and ``ComplianceBase`` for the knobs."""

@@ -10,7 +10,15 @@ from matador.model.capabilities import Capabilities, DeliveryMode
 from matador.model.options import suggestion
 
 Ability: TypeAlias = Literal[
-    "delays", "priorities", "ordering", "browse", "purge", "depth", "replay", "at-most-once"
+    "delays",
+    "priorities",
+    "ordering",
+    "browse",
+    "purge",
+    "depth",
+    "replay",
+    "once",
+    "at-most-once",
 ]
 """What ``MemoryTransport(without=...)`` can do without."""
 
@@ -42,6 +50,7 @@ def capabilities(lease: float | None, without: Collection[Ability]) -> Capabilit
         purge="purge" not in without,
         depth="depth" not in without,
         replay="replay" not in without,
+        once="once" not in without,
         durable=False,
         in_process=True,
         lease=lease,

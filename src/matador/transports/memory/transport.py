@@ -11,6 +11,7 @@ from matador.model.message import (
     ConnectionState,
     Delivery,
     Message,
+    Once,
     QueueDepth,
     Receipt,
     Settlement,
@@ -19,9 +20,10 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds, optional_seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
-from matador.transports.base import Subscription, TransportObserver
+from matador.transports.base import Subscription, TransportObserver, no_retention
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.memory.abilities import Ability, capabilities
+from matador.transports.memory.once import Notes
 from matador.transports.memory.queue import MemoryQueue
 from matador.transports.memory.store import MemoryStore
 from matador.transports.memory.subscription import MemorySubscription
@@ -62,6 +64,7 @@ class MemoryTransport:
         self._state = ConnectionState("disconnected")
         self._observers: list[TransportObserver] = []
         self._store = MemoryStore(self._capabilities, self._clock)
+        self._notes = Notes()
         self._subscriptions: set[MemorySubscription] = set()
 
     # -- connection -------------------------------------------------------------------------------
@@ -186,8 +189,22 @@ class MemoryTransport:
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``."""
         found = self._able("replay", self._capabilities.replay).queue(queue)
+        if found.retention is None:
+            raise no_retention(queue)
         page = found.page(place_of(after), limit, finished=True)
         return [stored_of(queue, entry, self._epoch) for entry in page]
+
+    async def send_once(
+        self, messages: Sequence[Message], once: Once
+    ) -> Sequence[MatadorError | None]:
+        """See ``Deduplicating``."""
+        store = self._able("once", self._capabilities.once)
+        return self._notes.put(store.put, messages, once)
+
+    async def seal(self, once: Once) -> None:
+        """See ``Deduplicating``."""
+        self._able("once", self._capabilities.once)
+        self._notes.seal(once)
 
     @property
     def _epoch(self) -> float:

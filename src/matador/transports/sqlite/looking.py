@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
+from matador.transports.base import no_retention
 from matador.transports.sqlite.claiming import decode_headers
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
 from matador.transports.sqlite.session import Queue
@@ -23,6 +24,13 @@ _BROWSE = (
     f"{_ROWS} AND state <> {DONE} AND NOT (state = {READY} AND stored_at <= ?) ORDER BY seq LIMIT ?"
 )
 _READ = f"{_ROWS} AND NOT (state = {DONE} AND due <= ?) ORDER BY seq LIMIT ?"
+_IN_SPAN = "FROM messages INDEXED BY by_queue WHERE queue = ? AND seq > ? AND seq <= ?"
+_SPAN = f"SELECT count(*), max(seq) {_IN_SPAN}"
+_EVERY = (
+    f"SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS number {_IN_SPAN}) "
+    "WHERE number % ? = 0 ORDER BY seq"
+)
+_LAST_ROW = 2**63 - 1
 _ALWAYS = -1  # nothing was stored before this time
 
 
@@ -51,9 +59,37 @@ def browse_page(
 def read(
     connection: sqlite3.Connection, queue: Queue, after: int, limit: int, now: int
 ) -> Sequence[StoredMessage]:
-    """Up to ``limit`` messages behind a row, finished ones included until they are forgotten."""
+    """Up to ``limit`` messages behind a row, finished ones included until they are forgotten.
+
+    Raises:
+        UnsupportedError: the queue has no retention.
+    """
+    if queue.retention is None:
+        raise no_retention(queue.name)
     rows: Iterable[tuple[Any, ...]] = connection.execute(_READ, (queue.id, after, now, limit))
     return [_stored(queue, row, now) for row in rows]
+
+
+def split(
+    connection: sqlite3.Connection,
+    queue: Queue,
+    parts: int,
+    after: int,
+    until: int | None,
+    now: int,
+) -> list[int]:
+    """The last rows of parts of about the same length, of what is behind one row and up to another.
+
+    Every row is counted, even one that nobody can see any more: parts need not be exact.
+    """
+    last = _LAST_ROW if until is None else until
+    scope = (queue.id, after, last)
+    count, end = connection.execute(_SPAN, scope).fetchone()
+    if not count:
+        return []
+    size = -(-count // max(parts, 1))
+    ends = [row for (row,) in connection.execute(_EVERY, (*scope, size))]
+    return ends if ends and ends[-1] == end else [*ends, end]
 
 
 def depth(connection: sqlite3.Connection, queue: Queue, now: int) -> QueueDepth:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -14,6 +15,7 @@ from matador.model.message import (
     DeadLetter,
     Delivery,
     Message,
+    Once,
     QueueDepth,
     Receipt,
     Release,
@@ -26,7 +28,15 @@ from matador.model.options import Seconds, seconds
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.base import TransportObserver
 from matador.transports.clock import Clock
-from matador.transports.sqlite import claiming, declaring, looking, sending, settling, sweeping
+from matador.transports.sqlite import (
+    claiming,
+    declaring,
+    looking,
+    noting,
+    sending,
+    settling,
+    sweeping,
+)
 from matador.transports.sqlite.claiming import Claim
 from matador.transports.sqlite.clock import DatabaseClock, GivenClock, ThisMachine
 from matador.transports.sqlite.connection import Connection
@@ -137,6 +147,7 @@ class SqliteTransport:
             purge=True,
             depth=True,
             replay=True,
+            once=True,
             durable=True,
             lease=self._lease,
         )
@@ -303,6 +314,30 @@ class SqliteTransport:
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``."""
         return await self._connected.read(queue, looking.read, _start(after), limit)
+
+    async def split(
+        self, queue: str, parts: int, *, after: str | None = None, until: str | None = None
+    ) -> Sequence[str]:
+        """See ``Splitting``."""
+        last = None if until is None else _row(until)
+        ends = await self._connected.read(queue, looking.split, parts, _start(after), last)
+        return [str(end) for end in ends]
+
+    async def send_once(
+        self, messages: Sequence[Message], once: Once
+    ) -> Sequence[MatadorError | None]:
+        """See ``Deduplicating``. Ids are noted in the transaction that stores the messages."""
+        connection = self._connected
+        outcomes = await connection.writer.submit(partial(noting.store, once=once), messages)
+        connection.wake({message.queue for message in messages if message.delay <= 0})
+        return outcomes
+
+    async def seal(self, once: Once) -> None:
+        """See ``Deduplicating``. Ids are forgotten a few at a time, so that nobody waits long."""
+        connection = self._connected
+        await connection.write(partial(noting.seal, once=once))
+        while await connection.write(partial(noting.forget, once=once)):
+            pass
 
 
 def _refilled(settlements: Sequence[Settlement]) -> set[str]:
