@@ -15,6 +15,7 @@ from matador import (
     event,
     subscriber,
 )
+from matador.events.dead_letters import Selection
 from matador.testing import wait_for
 from matador.transports import MemoryTransport
 
@@ -30,7 +31,7 @@ class OrderPlaced:
 @subscriber(description="Email the receipt.", idempotent="yes")
 async def email_receipt(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
     if ctx.attempt < 3:
-        raise ConnectionError("the mail server is busy")  # any error: tried again, with back-off
+        raise ConnectionError("the mail server is busy")  # any error: tried again
     print(f"receipt sent in attempt {ctx.attempt}")
 
 
@@ -42,7 +43,7 @@ async def charge(envelope: Envelope[OrderPlaced]) -> None:
 @subscriber(description="Ask the warehouse.")
 async def reserve(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
     if ctx.attempt == 1:
-        raise DoRetry("the warehouse is closed")  # safe to repeat, whatever `idempotent` says
+        raise DoRetry("the warehouse is closed")  # safe to repeat, I know
     print(f"reserved in attempt {ctx.attempt}")
 
 
@@ -59,16 +60,21 @@ app = Matador(
     transport,
     schema=Schema({OrderPlaced: [email_receipt, charge, reserve, book]}),
     consume_from=["events"],
-    retry=StandardRetryPolicy(max_attempts=3, base_delay=0.05, multiplier=2, jitter=0.2),
+    retry=StandardRetryPolicy(max_attempts=3, base_delay=0.05, jitter=0.2),
 )
 # --8<-- [end:policy]
 
 
 # --8<-- [start:dead-letters]
 async def show_dead_letters() -> None:
-    letters = app.topology.dead_letter_name("events", "undeliverable")
-    async for letter in transport.browse(letters):
-        print(f"dead letter: {letter.reason}")
+    async for letter in app.dead_letters.browse():
+        print(f"dead letter: {letter.stored.reason}")
+
+
+async def bring_back(subscriber: str) -> None:
+    chosen = await app.dead_letters.choose(Selection(subscriber=subscriber))
+    moved = await app.dead_letters.redrive(chosen)
+    print(f"brought back: {moved.done}")
 
 
 # --8<-- [end:dead-letters]
@@ -79,6 +85,8 @@ async def main() -> None:
         await app.send(OrderPlaced("1", amount=0))
         await wait_for(nothing_is_left, message="the queue to be empty")
         await show_dead_letters()
+        await app.stop_receiving()
+        await bring_back("charge")
 
 
 async def nothing_is_left() -> bool:

@@ -1,4 +1,4 @@
-"""A shop: one event, two subscribers, a SQLite file. Run it with `matador worker shop.py`."""
+"""A shop: one event, two subscribers, messages in a SQLite file."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ async def email_receipt(envelope: Envelope[OrderPlaced]) -> None:
 
 
 @subscriber(description="Write the order into the books.", idempotent="yes")
-def book_order(envelope: Envelope[OrderPlaced]) -> None:  # not async: runs in a thread
+def book_order(envelope: Envelope[OrderPlaced]) -> None:  # runs in a thread
     if envelope.data.amount <= 0:
         raise DontRetry(f"order {envelope.data.order_id} has no amount")
     print(f"order {envelope.data.order_id} booked: {envelope.data.amount}")

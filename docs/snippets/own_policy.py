@@ -1,17 +1,13 @@
 """A retry policy of one's own: facts in, a decision out."""
 
+from matador import StandardRetryPolicy, Subscriber
+from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
+from matador.testing import make_envelope, make_receipt
+
+
 # --8<-- [start:policy]
-from matador.policy.retry import (
-    Decision,
-    RetryContext,
-    RetryLater,
-    SendToDeadLetters,
-    StandardRetryPolicy,
-)
-
-
 class PatientWithNetworks:
-    """Network trouble is retried every ten seconds for an hour; all else as usual."""
+    """Network trouble is retried every ten seconds for an hour."""
 
     max_deliveries = 5
 
@@ -29,14 +25,11 @@ class PatientWithNetworks:
 # --8<-- [end:policy]
 
 # --8<-- [start:test]
-from matador import Subscriber  # noqa: E402
-from matador.testing import make_envelope, make_receipt  # noqa: E402
-
 facts = RetryContext(
     envelope=make_envelope({"order_id": "1"}, attempts=7),
     error=ConnectionError("no route to host"),
     subscriber=Subscriber(name="sync", description="Copy it.", callback=print),
     receipt=make_receipt(),
 )
-print(PatientWithNetworks().decide(facts))  # no clock, no broker: a plain function call
+print(PatientWithNetworks().decide(facts))  # RetryLater(delay=10, reason='failed')
 # --8<-- [end:test]

@@ -37,7 +37,7 @@ class OrderShipped:
     order_id: str
 
 
-@event("order.returned", description="An order came back.", aliases=["order.sent-back"])
+@event("order.returned", description="It came back.", aliases=["order.sent-back"])
 class OrderReturned(TypedDict):
     order_id: str
 
@@ -58,7 +58,7 @@ async def main() -> None:
     async with Matador("memory://", schema=schema) as app:
         # --8<-- [start:send]
         await app.send(OrderPlaced("1", amount=5))
-        await app.send(OrderReturned, {"order_id": "1"})  # a TypedDict has no class at run time
+        await app.send(OrderReturned, {"order_id": "1"})  # the way for a TypedDict
         try:
             await app.send(OrderPlaced, {"order_id": "1", "amount": "five"})
         except InvalidEventError as error:

@@ -52,10 +52,10 @@ async def charge(envelope: Envelope[OrderPlaced], ctx: Context) -> None: ...
     idempotent="yes",
     enabled=lambda: features["loyalty"],  # asked at every send
 )
-def add_points(envelope: Envelope[OrderPlaced]) -> None: ...  # not async: runs in a thread
+def add_points(envelope: Envelope[OrderPlaced]) -> None: ...  # runs in a thread
 
 
-ship = SubscriberStub("ship", description="Runs in the warehouse service.", queue="warehouse")
+ship = SubscriberStub("ship", description="In another service.", queue="warehouse")
 # --8<-- [end:subscribers]
 
 
@@ -64,7 +64,7 @@ async def update_tags(envelope: Envelope[PriceChanged]) -> None: ...
 
 
 # --8<-- [start:schema]
-@subscriber(description="Keep an audit trail.", idempotent="yes", importance="can-ignore")
+@subscriber(description="Keep an audit trail.", importance="can-ignore")
 async def audit(envelope: Envelope[object]) -> None: ...
 
 

@@ -1,0 +1,34 @@
+"""Makes the pictures of terminals in the documentation: `python docs/assets/screenshots.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "examples"))
+
+import demo  # noqa: E402 - found only now
+
+_FONT_FACES = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+
+
+def main() -> None:
+    """Run the demo, and draw what it prints."""
+    demo.console = Console(record=True, width=112, file=io.StringIO(), highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(demo.main(Path(folder), ".demo"))
+    svg = demo.console.export_svg(title="./script/demo", unique_id="demo")
+    # Nothing is loaded from elsewhere: the font is whatever monospaced one is there.
+    (HERE / "demo.svg").write_text(_FONT_FACES.sub("", svg))
+    print("drew demo.svg")
+
+
+if __name__ == "__main__":
+    main()
