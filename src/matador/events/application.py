@@ -26,7 +26,7 @@ from matador.events.results import SendOptions, SendResult
 from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.event import EventType, event_type_of
-from matador.model.message import TopologyNote
+from matador.model.message import Once, TopologyNote
 from matador.model.options import Seconds, suggestion, whole_number
 from matador.model.schema import Schema
 from matador.model.topology import Topology
@@ -98,6 +98,7 @@ class Application:
         _check_choice("unsupported_delays", unsupported_delays, ("error", "deliver-now"))
         if not isinstance(schema, Schema):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"Matador: schema must be a Schema, got {schema!r}")
+        self._url = transport if isinstance(transport, str) else None
         self._transport = transport_from_url(transport) if isinstance(transport, str) else transport
         self._schema = schema
         self._topology = topology or Topology("matador", queues=["events"])
@@ -209,6 +210,7 @@ class Application:
         if consume_from is not None:
             self._consume_from = self._queue_names(consume_from)
         if transport is not None:
+            self._url = None
             self._transport = transport
             self._transport.observe(self._listener)
         if schema is not None:
@@ -216,6 +218,35 @@ class Application:
         if checkpoints is not None:
             self._checkpoints = checkpoints
         self._hook_objects = (*hooks, *self._hook_objects)
+
+    def producer(self) -> Self:
+        """The same application, not started, that only sends: for another thread or event loop.
+
+        It has a connection of its own if this one is running.
+
+        Raises:
+            LifecycleError: it is running, and a second connection cannot be made.
+        """
+        transport: str | Transport = self._transport
+        if self._lifecycle.status not in ("new", "stopped"):
+            if self._url is None or self._transport.capabilities.in_process:
+                raise LifecycleError(
+                    f"the application is running on {self._transport.name}, which cannot be opened "
+                    f"a second time from here; shut it down first, or make it with a URL"
+                )
+            transport = self._url
+        return type(self)(
+            transport,
+            schema=self._schema,
+            topology=self._topology,
+            codec=self._codec,
+            delivery=self._delivery,
+            shutdown=self._shutdown,
+            hooks=self._hook_objects,
+            max_message_size=self._max_message_size,
+            unsupported_delays=self._unsupported_delays,
+            clock=self._clock,
+        )
 
     def check(self) -> None:
         """Check that schema, topology and transport go together, as a start does first.
@@ -354,19 +385,41 @@ class Application:
         Example:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
         """
+        self._sending()
+        named: list[tuple[EventType, Any, SendOptions]] = []
+        for item in events:
+            payload, options = _item(item)
+            named.append((*self._resolve(payload, _MISSING), options))
+        return await self.publish(named)
+
+    async def publish(
+        self, events: Sequence[tuple[EventType, Any, SendOptions]], *, once: Once | None = None
+    ) -> list[SendResult]:
+        """``send_many`` for pipelines: each event is named, and its data may be plain.
+
+        With ``once`` and ids of their own (``SendOptions.id``), events may be sent again by a
+        sender that does not know how far it came: those that arrived are not stored again where
+        ``transport.capabilities.once`` says so.
+
+        Raises:
+            InvalidEventError: a payload does not fit its type; nothing was sent.
+
+        Example:
+            >>> placed = app.schema.event("order.placed")
+            >>> options = SendOptions(id="order-1")
+            >>> await app.publish([(placed, {"order_id": "1", "amount": 5}, options)],
+            ...                   once=Once("import-2026"))
+        """
         fan_out, dispatcher = self._sending()
-        given = list(events)
         orders: list[Order] = []
-        self._activity.enqueuing += len(given)
+        self._activity.enqueuing += len(events)
         try:
             universal = await self._universal()
-            for item in given:
-                payload, options = _item(item)
-                event, value = self._resolve(payload, _MISSING)
+            for event, value, options in events:
                 orders.append(await fan_out.make(event, value, options, universal))
-            return await dispatcher.send_all(orders)
+            return await dispatcher.send_all(orders, once)
         finally:
-            self._activity.finished_enqueuing(len(given))
+            self._activity.finished_enqueuing(len(events))
 
     async def check_send(self, payload: Any, data: Any = _MISSING, /) -> EventType:
         """Check that an event could be sent, and send nothing.

@@ -10,9 +10,9 @@ import msgspec
 from matador.errors import MatadorError, SendFailedError
 from matador.events.fanout import Order, Outgoing
 from matador.events.results import SendResult, Sent
-from matador.model.message import Message
+from matador.model.message import Message, Once
 from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
-from matador.transports.base import Transport
+from matador.transports.base import Deduplicating, Transport
 from matador.transports.coalescer import Coalescer
 
 log = logging.getLogger("matador.send")
@@ -39,27 +39,36 @@ class Dispatcher:
             one.error = await _outcome(outcome)
         return await self._report(order)
 
-    async def send_all(self, orders: Sequence[Order]) -> list[SendResult]:
-        """Send many events, in order, in as few round trips as there can be."""
+    async def send_all(self, orders: Sequence[Order], once: Once | None = None) -> list[SendResult]:
+        """Send many events, in order, in as few round trips as there can be.
+
+        With ``once``, and a transport that can, what was stored under its id is not stored again.
+        """
         ready = [one for order in orders for one in order.outgoing if one.message is not None]
         for start in range(0, len(ready), _CHUNK):
             chunk = ready[start : start + _CHUNK]
             messages = [one.message for one in chunk if one.message is not None]
-            for one, error in zip(chunk, await self._send_chunk(messages), strict=True):
+            for one, error in zip(chunk, await self._send_chunk(messages, once), strict=True):
                 one.error = error
-        return [await self._report(order) for order in orders]
+        return [await self._report(order, once) for order in orders]
 
     async def drain(self) -> None:
         """Wait until all that was handed over has its outcome."""
         await self._coalescer.drain()
 
-    async def _send_chunk(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+    async def _send_chunk(
+        self, messages: Sequence[Message], once: Once | None
+    ) -> Sequence[MatadorError | None]:
+        transport = self._transport
         try:
+            if once is not None and transport.capabilities.once:
+                assert isinstance(transport, Deduplicating), "it declares so"
+                return await transport.send_once(messages, once)
             return await self._transport.send(messages)
         except Exception as error:  # noqa: BLE001 - see _as_ours
             return [_as_ours(error)] * len(messages)
 
-    async def _report(self, order: Order) -> SendResult:
+    async def _report(self, order: Order, once: Once | None = None) -> SendResult:
         hooks = self._hooks
         sent: list[Sent] = []
         errors: list[SendFailedError] = []
@@ -67,7 +76,7 @@ class Dispatcher:
             subscriber = one.target.subscriber.name
             queue = one.target.names[0]
             if one.error is not None and one.message is not None and len(one.target.names) > 1:
-                queue = await self._fall_back(one)
+                queue = await self._fall_back(one, once)
             if one.error is not None:
                 errors.append(await self._failed(order, one, queue))
                 continue
@@ -80,7 +89,7 @@ class Dispatcher:
                 )
         return SendResult(order.event.key, len(sent), order.skipped, tuple(errors), tuple(sent))
 
-    async def _fall_back(self, one: Outgoing) -> str:
+    async def _fall_back(self, one: Outgoing, once: Once | None) -> str:
         """Try the other queues of the chain, in order; the name of the last one tried."""
         queue = one.target.names[0]
         for next_ in one.target.names[1:]:
@@ -89,7 +98,10 @@ class Dispatcher:
             failed, error = queue, one.error
             queue = next_
             message = msgspec.structs.replace(one.message, queue=next_)
-            one.error = await _outcome(self._coalescer.submit(message))
+            if once is None:
+                one.error = await _outcome(self._coalescer.submit(message))
+            else:
+                (one.error,) = await self._send_chunk([message], once)
             text = f"queue {failed} could not take it ({error}); sent to {next_} instead"
             await self._warn(one, next_, text, error)
         return queue

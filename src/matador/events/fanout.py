@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -18,13 +19,14 @@ from matador.errors import (
     InvalidEventError,
     MatadorError,
     MessageTooLargeError,
+    SubscriberNotRegisteredError,
 )
 from matador.events.results import SendOptions
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
-from matador.model.options import seconds
+from matador.model.options import seconds, suggestion
 from matador.model.schema import Schema
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.topology import Topology, WorkQueue
@@ -39,6 +41,7 @@ PLAIN = SendOptions()
 """No options."""
 
 _LONG_DELAY = 3600.0
+_IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never to be changed: ids depend on it
 
 
 class Outgoing(msgspec.Struct):
@@ -82,6 +85,7 @@ class FanOut:
         unsupported_delays: UnsupportedDelays,
     ) -> None:
         self._codec = codec
+        self._topology = topology
         self._capabilities = capabilities
         self._clock = clock
         self._max_size = min(max_message_size, capabilities.max_message_size or max_message_size)
@@ -103,8 +107,12 @@ class FanOut:
         Raises:
             InvalidEventError: the payload, ``before`` or the metadata does not fit.
             ConfigurationError: an option that cannot be.
+            SubscriberNotRegisteredError: a chosen subscriber that the event does not have.
+            QueueNotFoundError: a chosen queue that the topology does not have.
         """
         targets = self._targets.get(event.key, ())
+        if options.subscribers is not None or options.queue is not None:
+            targets = self._chosen(event, targets, options)
         delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
         data = self._codec.encode_payload(event, payload)
         before = options.before
@@ -130,10 +138,29 @@ class FanOut:
                 correlation_id=options.correlation_id,
                 metadata=metadata,
             )
-            raw = Envelope(self._clock.new_id(), data, docket, raw_before)
+            id_ = self._clock.new_id() if options.id is None else _id(options, subscriber.name)
+            raw = Envelope(id_, data, docket, raw_before)
             envelope = Envelope(raw.id, payload, docket, before)
             order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
         return order
+
+    def _chosen(
+        self, event: EventType, targets: tuple[Target, ...], options: SendOptions
+    ) -> tuple[Target, ...]:
+        wanted, queue = options.subscribers, options.queue
+        if wanted is not None:
+            known = {target.subscriber.name: target for target in targets}
+            for name in wanted:
+                if name not in known:
+                    raise SubscriberNotRegisteredError(
+                        f"event {event.key!r} has no subscriber {name!r}{suggestion(name, known)}"
+                    )
+            targets = tuple(known[name] for name in dict.fromkeys(wanted))
+        if queue is not None:
+            found = self._topology.queue(queue)
+            name = self._topology.full_name(queue)
+            targets = tuple(Target(one.subscriber, (found,), (name,)) for one in targets)
+        return targets
 
     def _outgoing(
         self,
@@ -187,6 +214,18 @@ class FanOut:
         return None
 
 
+def derived_id(*parts: str) -> str:
+    """An id that is the same for the same parts, everywhere and always."""
+    return str(uuid.uuid5(_IDS, "\x1f".join(parts)))
+
+
+def _id(options: SendOptions, subscriber: str) -> str:
+    assert options.id is not None
+    if options.subscribers is not None and len(options.subscribers) == 1:
+        return options.id
+    return derived_id(options.id, subscriber)
+
+
 def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
     queue: WorkQueue | None = (
         topology.default_queue if subscriber.queue is None else topology.queue(subscriber.queue)
@@ -238,6 +277,7 @@ def _option_problems(options: SendOptions) -> Iterator[str]:
     for name, value in (
         ("correlation_id", options.correlation_id),
         ("ordering_key", options.ordering_key),
+        ("id", options.id),
     ):
         if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             yield f"{name} must be a string, got {value!r}"

@@ -12,7 +12,13 @@ from matador.model.options import Seconds
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one event in ``send_many``; the same as the keywords of ``send``.
+    """The options of one event in ``send_many``; the same as the keywords of ``send``, and three.
+
+    Attributes:
+        id: the id of the envelope, if ``subscribers`` names one; else what the ids of all
+            envelopes are derived from. Sent again, the event has the same ids.
+        subscribers: only these of its subscribers, by name.
+        queue: the queue to send to, instead of each subscriber's own.
 
     Example:
         >>> await app.send_many([(OrderPlaced("1", 5), SendOptions(delay=30)), OrderPlaced("2", 7)])
@@ -24,6 +30,9 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     before: Any = None
     priority: int | None = None
     ordering_key: str | None = None
+    id: str | None = None
+    subscribers: tuple[str, ...] | None = None
+    queue: str | None = None
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -1,0 +1,100 @@
+"""Publishing for pipelines: ids of one's own, chosen subscribers, and nothing stored twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from matador import Envelope, Matador, Schema, Topology, event, subscriber
+from matador.errors import LifecycleError, QueueNotFoundError, SubscriberNotRegisteredError
+from matador.events.results import SendOptions
+from matador.model.message import Once
+from matador.transports.memory import MemoryTransport
+
+
+@event("parcel.sent", description="A parcel left.")
+@dataclass(frozen=True)
+class ParcelSent:
+    number: int
+
+
+@subscriber(description="Tells the customer.", idempotent="yes")
+async def tell(envelope: Envelope[ParcelSent]) -> None: ...
+
+
+@subscriber(description="Counts parcels.", idempotent="yes", queue="slow")
+async def count(envelope: Envelope[ParcelSent]) -> None: ...
+
+
+SCHEMA = Schema({ParcelSent: [tell, count]})
+TOPOLOGY = Topology("post", queues=["events", "slow"])
+
+
+@pytest_asyncio.fixture
+async def app() -> AsyncIterator[Matador]:
+    app = Matador(MemoryTransport(), schema=SCHEMA, topology=TOPOLOGY)
+    async with app:
+        yield app
+
+
+def stored(app: Matador, queue: str = "events") -> list[str]:
+    transport = app.transport
+    assert isinstance(transport, MemoryTransport)
+    return [one.id for one in transport.messages(f"post.{queue}")]
+
+
+async def test_ids_derived_from_an_id_are_the_same_again(app: Matador) -> None:
+    parcel = SCHEMA.event(ParcelSent)
+    options = SendOptions(id="parcel-1")
+    (first,) = await app.publish([(parcel, {"number": 1}, options)])
+    (second,) = await app.publish([(parcel, ParcelSent(1), options)])
+    assert [one.id for one in first.messages] == [one.id for one in second.messages]
+    assert len({one.id for one in first.messages}) == 2, "each subscriber has its own"
+
+
+async def test_what_is_published_once_is_stored_once(app: Matador) -> None:
+    parcel = SCHEMA.event(ParcelSent)
+    events = [(parcel, ParcelSent(n), SendOptions(id=f"parcel-{n}")) for n in range(3)]
+    for _ in range(2):
+        results = await app.publish(events, once=Once("import"))
+        assert [result.sent for result in results] == [2, 2, 2]
+    assert len(stored(app)) == len(stored(app, "slow")) == 3
+
+
+async def test_the_id_of_an_envelope_for_one_subscriber_is_kept(app: Matador) -> None:
+    options = SendOptions(id="kept", subscribers=("count",))
+    (result,) = await app.publish([(SCHEMA.event(ParcelSent), ParcelSent(1), options)])
+    assert result.sent == 1
+    assert stored(app) == []
+    assert stored(app, "slow") == ["kept"]
+
+
+async def test_another_queue_can_be_chosen(app: Matador) -> None:
+    options = SendOptions(subscribers=("tell",), queue="slow")
+    (result,) = await app.publish([(SCHEMA.event(ParcelSent), ParcelSent(1), options)])
+    assert result.messages[0].queue == "post.slow"
+
+
+async def test_who_and_where_must_exist(app: Matador) -> None:
+    parcel = SCHEMA.event(ParcelSent)
+    with pytest.raises(SubscriberNotRegisteredError, match="did you mean 'tell'"):
+        await app.publish([(parcel, ParcelSent(1), SendOptions(subscribers=("tel",)))])
+    with pytest.raises(QueueNotFoundError):
+        await app.publish([(parcel, ParcelSent(1), SendOptions(queue="fast"))])
+
+
+async def test_a_producer_of_a_running_application_has_its_own_connection(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/post.db"
+    async with Matador(url, schema=SCHEMA, topology=TOPOLOGY, consume_from=["events"]) as app:
+        producer = app.producer()
+        assert producer.transport is not app.transport
+        assert producer.consume_from == ()
+
+
+async def test_an_application_in_memory_cannot_be_doubled_while_it_runs(app: Matador) -> None:
+    with pytest.raises(LifecycleError, match="running on memory"):
+        app.producer()
