@@ -41,11 +41,14 @@ class FaultyTransport(MemoryTransport):
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         if self.send_errors:
             raise self.send_errors.popleft()
-        outcomes = list(await super().send(messages))
-        for place, message in enumerate(messages):
-            if message.queue in self.refuse_queues:
-                outcomes[place] = MatadorError(f"{message.queue} is full")
-        return outcomes
+        taken = [message for message in messages if message.queue not in self.refuse_queues]
+        outcomes = iter(await super().send(taken))
+        return [
+            MatadorError(f"{message.queue} is full")
+            if message.queue in self.refuse_queues
+            else next(outcomes)
+            for message in messages
+        ]
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
         if queue in self.subscribe_errors:

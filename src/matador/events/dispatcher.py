@@ -102,7 +102,8 @@ class Dispatcher:
                 one.error = await _outcome(self._coalescer.submit(message))
             else:
                 (one.error,) = await self._send_chunk([message], once)
-            text = f"queue {failed} could not take it ({error}); sent to {next_} instead"
+            came = "nor could" if one.error is not None else "sent instead to"
+            text = f"queue {failed} could not take it ({error}); {came} {next_}"
             await self._warn(one, next_, text, error)
         return queue
 

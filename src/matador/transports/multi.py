@@ -18,6 +18,7 @@ from matador.errors import (
     LeaseLostError,
     MatadorError,
     NotConnectedError,
+    UnsupportedError,
 )
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
@@ -25,6 +26,7 @@ from matador.model.message import (
     Delivery,
     Message,
     Receipt,
+    Release,
     Settlement,
     TopologyNote,
 )
@@ -32,6 +34,9 @@ from matador.model.topology import Topology
 from matador.transports.base import Leasing, Subscription, Transport, TransportObserver
 
 log = logging.getLogger("matador.transport")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 5.0
 
 Choose: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
 """Gives the name of the transport to send by, now; None for the first."""
@@ -139,6 +144,7 @@ class MultiTransport:
         ]
         for _, failure in failures:
             if not isinstance(failure, MatadorError):
+                await self.disconnect()
                 raise failure
         if len(failures) == len(self._transports):
             reasons = "; ".join(f"{transport.name}: {failure}" for transport, failure in failures)
@@ -174,7 +180,7 @@ class MultiTransport:
                         await transport.apply_topology(self._topology)
                     for subscription in list(self._subscriptions):
                         await subscription.add(transport)
-                except MatadorError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                     log.debug("%s is still down: %s", transport.name, error)
                     continue
                 log.info("%s is connected again", transport.name)
@@ -183,6 +189,10 @@ class MultiTransport:
 
         self._reconnecting[transport.name] = asyncio.create_task(again())
 
+    def _check_connected(self) -> None:
+        if self._state.status != "connected":
+            raise NotConnectedError(f"{self.name} is not connected")
+
     def _connected(self) -> list[Transport]:
         return [one for one in self._transports if one.state.status == "connected"]
 
@@ -190,8 +200,15 @@ class MultiTransport:
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``; on all that are connected, and on the others once they are."""
+        self._check_connected()
         self._topology = topology
-        notes: list[TopologyNote] = []
+        notes = [
+            TopologyNote(
+                topology.full_name(queue.name), "what is finished cannot be read by a group"
+            )
+            for queue in topology.queues
+            if queue.retention is not None
+        ]
         for transport in self._connected():
             notes += [
                 replace(note, text=f"{transport.name}: {note.text}")
@@ -203,8 +220,7 @@ class MultiTransport:
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
+        self._check_connected()
         order = await self._order()
         if not self._fallback:
             return await _send(order[0], messages)
@@ -249,18 +265,20 @@ class MultiTransport:
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
         """See ``Transport``: receives from every transport of the group."""
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
+        self._check_connected()
         subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
-        for transport in self._connected():
-            await subscription.add(transport)
+        try:
+            for transport in self._connected():
+                await subscription.add(transport)
+        except BaseException:
+            await subscription.close()
+            raise
         self._subscriptions.add(subscription)
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``: each by the transport that delivered it."""
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
+        self._check_connected()
         outcomes: list[MatadorError | None] = [None] * len(settlements)
         groups: dict[str, list[int]] = {}
         for i, settlement in enumerate(settlements):
@@ -283,7 +301,17 @@ class MultiTransport:
         return outcomes
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``; deliveries of transports without leases are always kept."""
+        """See ``Leasing``; deliveries of transports without leases are always kept.
+
+        So are, for now, those of a transport that cannot be asked: it must not cost the others
+        their leases.
+
+        Raises:
+            UnsupportedError: no transport of the group has leases.
+        """
+        if self.capabilities.lease is None:
+            raise UnsupportedError(f"no transport of {self.name} has leases")
+        self._check_connected()
         kept = [True] * len(receipts)
         for transport in self._transports:
             if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
@@ -294,7 +322,11 @@ class MultiTransport:
                 if isinstance(receipt.handle, _From) and receipt.handle.transport is transport
             ]
             if chosen:
-                renewed = await transport.renew([receipt for _, receipt in chosen])
+                try:
+                    renewed = await transport.renew([receipt for _, receipt in chosen])
+                except MatadorError as error:
+                    log.warning("%s could not renew leases: %s", transport.name, error)
+                    continue
                 for (i, _), still in zip(chosen, renewed, strict=True):
                     kept[i] = still
         return kept
@@ -342,6 +374,7 @@ class _MultiSubscription:
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
+        self._failing: dict[str, tuple[float, float]] = {}  # how long to pause, and until when
         self._changed = asyncio.Event()
         self._active = True
 
@@ -369,35 +402,52 @@ class _MultiSubscription:
                 taken, self._ready = self._ready[:limit], self._ready[limit:]
                 return taken
             await self._gather(limit)
+        await self._give_back()
         return ()
 
     async def _gather(self, limit: int) -> None:
         """Wait until one has something. The others are cancelled, which loses nothing."""
         self._changed.clear()
-        calls = {
-            asyncio.create_task(inner.receive(limit)): transport
+        calls = [
+            asyncio.create_task(self._receive_from(transport, inner, limit))
             for transport, inner in self._inner
             if inner.active
-        }
+        ]
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({*calls, changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changed.cancel()
-            for call in calls:
+            for call in (changed, *calls):
                 call.cancel()
-            await asyncio.gather(changed, *calls, return_exceptions=True)
-            failures: list[MatadorError] = []
-            for call, transport in calls.items():
-                if call.cancelled():
-                    continue
-                error = call.exception()
-                if error is None:
-                    self._ready += [_wrapped(transport, one) for one in call.result()]
-                elif isinstance(error, MatadorError):
-                    failures.append(error)
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [error for error in outcomes if isinstance(error, Exception)]
         if failures and not self._ready and len(failures) == len(calls):
             raise failures[0]
+
+    async def _receive_from(self, transport: Transport, inner: Subscription, limit: int) -> None:
+        loop = asyncio.get_running_loop()
+        pause, until = self._failing.get(transport.name, (0.0, 0.0))
+        if until > loop.time():  # it has just failed: the others must not be kept busy by that
+            await asyncio.sleep(until - loop.time())
+        try:
+            deliveries = await inner.receive(limit)
+        except Exception:
+            pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._failing[transport.name] = (pause, loop.time() + pause)
+            raise
+        # At once: whatever becomes of the caller, what was taken is returned or given back.
+        self._ready += [_wrapped(transport, one) for one in deliveries]
+        self._failing.pop(transport.name, None)
+
+    async def _give_back(self) -> None:
+        left, self._ready = self._ready, []
+        for delivery in left:
+            source = delivery.receipt.handle
+            assert isinstance(source, _From)
+            try:
+                await source.transport.settle([Release(source.receipt)])
+            except MatadorError as error:
+                log.warning("%s could not take a message back: %s", source.transport.name, error)
 
     async def close(self) -> None:
         """See ``Subscription``. Idempotent."""
@@ -408,3 +458,4 @@ class _MultiSubscription:
         self._changed.set()
         for _, inner in self._inner:
             await inner.close()
+        await self._give_back()
