@@ -7,20 +7,21 @@ import io
 import re
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "examples"))
-
-import demo  # noqa: E402 - found only now
 
 _FONT_FACES = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 def main() -> None:
     """Run the demo, and draw what it prints."""
+    sys.path.insert(0, str(HERE.parents[1] / "examples"))
+    demo: Any = import_module("demo")
     demo.console = Console(record=True, width=112, file=io.StringIO(), highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(demo.main(Path(folder), ".demo"))

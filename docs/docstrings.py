@@ -1,0 +1,36 @@
+"""Helps mkdocstrings to show what our docstrings mean.
+
+It knows doctest only in sections called ``Examples:``; under the singular it sees quotations. A
+class that takes its docstring from its base class at run time has none in its source. And what to
+do about an error is in its ``description``, which is no docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import griffe
+
+_EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
+_LITERAL = re.compile(r"::$", re.MULTILINE)
+
+
+class Docstrings(griffe.Extension):
+    """Changes docstrings before they are parsed."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring is not None:
+            text = _EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
+            obj.docstring.value = _LITERAL.sub(":", text)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        pkg["events.app.Matador"].docstring = pkg["events.application.Application"].docstring
+        for error in pkg["errors"].classes.values():
+            described = error.members.get("description")
+            if error.docstring is None or described is None or error.name == "MatadorError":
+                continue
+            summary, _, rest = error.docstring.value.partition("\n")
+            text = ast.literal_eval(str(getattr(described, "value", "''")))
+            error.docstring.value = f"{summary}\n\n*{text}*\n{rest}"
