@@ -1,0 +1,452 @@
+"""A group of transports: who sends, who takes over, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.support.faulty import FaultyTransport
+from tests.support.shop import (
+    QUEUE,
+    TOPOLOGY,
+    Handler,
+    Heard,
+    OrderPlaced,
+    failing,
+    make_app,
+)
+
+from matador import Matador, Shutdown
+from matador.errors import (
+    AllTransportsFailedError,
+    ConfigurationError,
+    ConnectionFailedError,
+    NotConnectedError,
+    StorageFullError,
+    UnsupportedError,
+)
+from matador.model.message import Complete, Delivery, Release, TopologyNote
+from matador.model.topology import Topology, WorkQueue
+from matador.testing import ManualClock, make_message, make_receipt, wait_for
+from matador.transports.memory import MemoryTransport
+from matador.transports.multi import Choose, MultiTransport
+
+
+class Group:
+    """Two transports that can be made to fail, as one."""
+
+    def __init__(self, **options: Any) -> None:
+        self.first = FaultyTransport(name="first")
+        self.second = FaultyTransport(name="second")
+        self.multi = MultiTransport([self.first, self.second], **options)
+
+    async def open(self) -> MultiTransport:
+        await self.multi.connect()
+        await self.multi.apply_topology(TOPOLOGY)
+        return self.multi
+
+    def counts(self) -> tuple[int, int]:
+        return len(self.first.messages(QUEUE)), len(self.second.messages(QUEUE))
+
+
+def message(body: str = "{}") -> Any:
+    return make_message(body.encode(), queue=QUEUE)
+
+
+async def receive(transport: MultiTransport, count: int = 1) -> list[Delivery]:
+    subscription = await transport.subscribe(QUEUE, prefetch=count)
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(5):
+        while len(deliveries) < count:
+            deliveries += await subscription.receive(count - len(deliveries))
+    await subscription.close()
+    return deliveries
+
+
+# -- what it is --------------------------------------------------------------------------------
+
+
+def test_it_needs_transports_with_names_of_their_own() -> None:
+    with pytest.raises(ConfigurationError, match="at least one"):
+        MultiTransport([])
+    with pytest.raises(ConfigurationError, match="names of their own"):
+        MultiTransport([MemoryTransport(), MemoryTransport()])
+
+
+def test_it_is_named_after_its_transports_and_can_what_the_first_can() -> None:
+    group = MultiTransport(
+        [
+            MemoryTransport(name="a", without=["delays"], lease=9),
+            MemoryTransport(name="b", lease=3),
+        ]
+    )
+    assert group.name == "multi(a,b)"
+    assert repr(group) == "MultiTransport(multi(a,b))"
+    can = group.capabilities
+    assert (can.delays, can.priorities, can.lease) == (False, True, 3)
+    assert not (can.browse or can.purge or can.depth or can.replay)
+    assert [one.name for one in group.transports] == ["a", "b"]
+
+
+async def test_connect_topology_and_disconnect_reach_all() -> None:
+    group = Group()
+    assert group.multi.state.status == "disconnected"
+    await group.open()
+    await group.multi.connect()
+    assert group.counts() == (0, 0)
+    assert (group.first.state.status, group.second.state.status) == ("connected", "connected")
+    await group.multi.disconnect()
+    await group.multi.disconnect()
+    assert (group.first.state.status, group.second.state.status) == (
+        "disconnected",
+        "disconnected",
+    )
+
+
+async def test_notes_say_which_transport_they_are_of() -> None:
+    multi = MultiTransport(
+        [MemoryTransport(name="a"), MemoryTransport(name="b", without=["priorities"])]
+    )
+    await multi.connect()
+    topology = Topology("shop", queues=[WorkQueue("events", priorities=True, retention=60)])
+    notes = await multi.apply_topology(topology)
+    assert TopologyNote(QUEUE, "b: priorities are ignored") in notes
+    assert any("cannot be read" in note.text for note in notes)
+    await multi.disconnect()
+
+
+# -- sending -----------------------------------------------------------------------------------
+
+
+async def test_the_first_sends_while_it_can() -> None:
+    group = Group()
+    multi = await group.open()
+    assert list(await multi.send([message(), message()])) == [None, None]
+    assert group.counts() == (2, 0)
+
+
+def raising() -> str:
+    raise RuntimeError("cannot decide")
+
+
+async def later() -> str | None:
+    return "second"
+
+
+@pytest.mark.parametrize(
+    ("choose", "counts"),
+    [
+        (None, (1, 0)),
+        (lambda: "second", (0, 1)),
+        (lambda: "first", (1, 0)),
+        (later, (0, 1)),
+        (lambda: None, (1, 0)),
+        (lambda: "third", (1, 0)),
+        (raising, (1, 0)),
+    ],
+    ids=["nobody", "second", "first", "async", "none", "unknown", "raises"],
+)
+async def test_it_can_be_chosen_who_sends(choose: Choose | None, counts: tuple[int, int]) -> None:
+    group = Group(choose=choose)
+    multi = await group.open()
+    assert list(await multi.send([message()])) == [None]
+    assert group.counts() == counts
+
+
+async def test_the_choice_is_made_anew_for_every_send() -> None:
+    names = iter(["first", "second", "second"])
+    group = Group(choose=lambda: next(names))
+    multi = await group.open()
+    for _ in range(3):
+        await multi.send([message()])
+    assert group.counts() == (1, 2)
+
+
+async def test_the_next_takes_what_one_cannot_and_the_hooks_are_told() -> None:
+    group, heard = Group(), Heard()
+    group.first.refuse_queues = {QUEUE}
+    async with make_app(group.multi, Handler(), hooks=heard, consume_from=()) as app:
+        result = await app.send(OrderPlaced("o-1"))
+        assert result.ok
+        assert group.counts() == (0, 1)
+        await wait_for(lambda: heard.of("fallback"))
+    (event,) = heard.of("fallback")
+    assert (event.failed, event.next, event.queue) == ("first", "second", QUEUE)
+    assert event.message_id == result.messages[0].id
+    assert "is full" in str(event.error)
+
+
+async def test_after_a_chosen_one_the_others_follow_in_their_order() -> None:
+    group, heard = Group(choose=lambda: "second"), Heard()
+    group.second.refuse_queues = {QUEUE}
+    async with make_app(group.multi, Handler(), hooks=heard, consume_from=()) as app:
+        assert (await app.send(OrderPlaced("o-1"))).ok
+        assert group.counts() == (1, 0)
+        await wait_for(lambda: heard.of("fallback"))
+    assert (heard.of("fallback")[0].failed, heard.of("fallback")[0].next) == ("second", "first")
+
+
+async def test_only_what_failed_is_sent_again() -> None:
+    group = Group()
+    topology = Topology("shop", queues=["events", "billing"])
+    await group.multi.connect()
+    await group.multi.apply_topology(topology)
+    group.first.refuse_queues = {"shop.billing"}
+    billing = make_message(queue="shop.billing")
+    assert list(await group.multi.send([message(), billing, message()])) == [None] * 3
+    assert group.counts() == (2, 0)
+    assert len(group.second.messages("shop.billing")) == 1
+    assert group.first.messages("shop.billing") == []
+
+
+async def test_when_all_fail_every_reason_is_given() -> None:
+    group, heard = Group(), Heard()
+    async with make_app(group.multi, Handler(), hooks=heard, consume_from=()) as app:
+        group.first.send_errors.append(StorageFullError("no room"))
+        group.second.refuse_queues = {QUEUE}
+        result = await app.send(OrderPlaced("o-1"))
+    cause = result.errors[0].__cause__
+    assert isinstance(cause, AllTransportsFailedError)
+    assert [name for name, _ in cause.errors] == ["first", "second"]
+    assert "first: no room" in str(cause)
+    assert "second: shop.events is full" in str(cause)
+    assert len(heard.of("enqueue_error")) == 1
+
+
+async def test_without_fall_back_the_first_error_is_final() -> None:
+    group, heard = Group(fallback=False), Heard()
+    group.first.refuse_queues = {QUEUE}
+    async with make_app(group.multi, Handler(), hooks=heard, consume_from=()) as app:
+        result = await app.send(OrderPlaced("o-1"))
+    assert "is full" in str(result.errors[0])
+    assert group.counts() == (0, 0)
+    assert heard.of("fallback") == []
+
+
+# -- one of them is down -----------------------------------------------------------------------
+
+
+class NeverThere(FaultyTransport):
+    """Cannot be connected, and would wait for ever if it were asked to send."""
+
+    async def send(self, messages: Sequence[Any]) -> Sequence[Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_one_that_is_down_is_passed_over_at_once() -> None:
+    down, up = NeverThere(name="down"), MemoryTransport(name="up")
+    down.connect_errors.extend(ConnectionFailedError("nobody there") for _ in range(1000))
+    multi = MultiTransport([down, up], reconnect_every=0.001)
+    await multi.connect()
+    assert multi.state.status == "connected"
+    await multi.apply_topology(TOPOLOGY)
+    async with asyncio.timeout(1):
+        assert list(await multi.send([message()])) == [None]
+    assert len(up.messages(QUEUE)) == 1
+    await multi.disconnect()
+
+
+async def test_it_is_connected_in_the_background_with_topology_and_consumers() -> None:
+    handler, heard = Handler(), Heard()
+    group = Group(reconnect_every=0.001)
+    group.first.connect_errors.extend(ConnectionFailedError("not yet") for _ in range(5))
+    async with make_app(group.multi, handler, hooks=heard) as app:
+        assert (await app.send(OrderPlaced("by the second"))).ok
+        await wait_for(lambda: group.first.state.status == "connected")
+
+        async def sent_by_the_first() -> bool:
+            try:
+                return list(await group.first.send([])) == [] and group.counts() == (0, 0)
+            except NotConnectedError:
+                return False
+
+        await wait_for(sent_by_the_first)
+        assert (await app.send(OrderPlaced("by the first"))).ok
+        await wait_for(lambda: handler.runs == 2)
+        await app.wait_idle(5)
+        assert group.first.completed(QUEUE) == 1
+    assert {one.order_id for one in handler.data} == {"by the first", "by the second"}
+
+
+async def test_if_none_can_be_connected_the_start_fails_with_every_reason() -> None:
+    group = Group()
+    group.first.connect_errors.append(ConnectionFailedError("no route"))
+    group.second.connect_errors.append(ConnectionFailedError("no password"))
+    app = make_app(group.multi, Handler())
+    with pytest.raises(ConnectionFailedError, match="first: no route; second: no password"):
+        await app.start()
+    assert group.multi.state.status == "disconnected"
+    async with app:
+        assert (await app.send(OrderPlaced("o-1"))).ok
+
+
+async def test_a_foreign_error_at_connect_leaves_nothing_connected() -> None:
+    group = Group()
+    group.first.connect_errors.append(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        await group.multi.connect()
+    assert group.second.state.status == "disconnected"
+
+
+# -- receiving ---------------------------------------------------------------------------------
+
+
+async def test_messages_of_all_are_consumed_and_settled_where_they_came_from() -> None:
+    group, handler = Group(), failing()
+    async with make_app(group.multi, handler) as app:
+        await group.first.send([message(body("a")), message(body("b"))])
+        await group.second.send([message(body("c"))])
+        await wait_for(lambda: handler.runs == 3)
+        await app.wait_idle(5)
+        assert (group.first.completed(QUEUE), group.second.completed(QUEUE)) == (2, 1)
+        assert group.counts() == (0, 0)
+
+
+async def test_retries_and_dead_letters_stay_where_they_came_from() -> None:
+    group = Group()
+    async with make_app(group.multi, failing(ValueError("once"))) as app:
+        await group.second.send([message(body("a")), message("not an envelope")])
+        await wait_for(lambda: group.second.dead_letters(QUEUE))
+        await wait_for(lambda: [one.state for one in group.second.messages(QUEUE)] == ["delayed"])
+        await app.wait_idle(5)
+    assert group.counts() == (0, 1)
+    assert group.first.dead_letters(QUEUE) == []
+
+
+async def test_what_fell_back_is_handled_like_the_rest() -> None:
+    group, handler = Group(), Handler()
+    async with make_app(group.multi, handler) as app:
+        for number in range(20):
+            group.first.refuse_queues = {QUEUE} if number % 2 else set()
+            assert (await app.send(OrderPlaced(f"o-{number}"))).ok
+        await wait_for(lambda: handler.runs == 20)
+        await app.wait_idle(5)
+        assert (group.first.completed(QUEUE), group.second.completed(QUEUE)) == (10, 10)
+    assert {one.order_id for one in handler.data} == {f"o-{number}" for number in range(20)}
+
+
+async def test_one_that_cannot_receive_does_not_keep_the_others_from_it() -> None:
+    group, handler = Group(), Handler()
+    group.first.receive_errors.extend(OSError("lost") for _ in range(1_000_000))
+    async with make_app(group.multi, handler) as app:
+        await wait_for(lambda: len(group.first.limits) > 1)
+        await group.second.send([message(body(f"o-{number}")) for number in range(50)])
+        await wait_for(lambda: handler.runs == 50)
+        await app.wait_idle(5)
+    assert len(group.first.limits) < 60, "tried again with pauses, not in a circle"
+
+
+async def test_what_was_taken_but_not_returned_goes_back_uncounted() -> None:
+    group = Group()
+    multi = await group.open()
+    await group.first.send([message("a")])
+    await group.second.send([message("b")])
+    subscription = await multi.subscribe(QUEUE, prefetch=1)
+    (delivery,) = await subscription.receive(1)
+    await subscription.close()
+    states = [
+        (one.state, one.delivery_count)
+        for transport in (group.first, group.second)
+        for one in transport.messages(QUEUE)
+    ]
+    assert sorted(states) == [("in-flight", 1), ("ready", 0)]
+    assert list(await multi.settle([Complete(delivery.receipt)])) == [None]
+
+
+async def test_a_receipt_of_somebody_else_is_refused() -> None:
+    multi = await Group().open()
+    (outcome,) = await multi.settle([Release(make_receipt(queue=QUEUE))])
+    assert outcome is not None
+
+
+async def test_what_cannot_be_settled_at_one_is_settled_at_the_other() -> None:
+    group = Group()
+    multi = await group.open()
+    await group.first.send([message("a")])
+    await group.second.send([message("b")])
+    deliveries = await receive(multi, 2)
+    await group.first.disconnect()
+    outcomes = await multi.settle([Complete(one.receipt) for one in deliveries])
+    by_body = dict(zip([one.body for one in deliveries], outcomes, strict=True))
+    assert isinstance(by_body[b"a"], NotConnectedError)
+    assert by_body[b"b"] is None
+
+
+# -- leases ------------------------------------------------------------------------------------
+
+
+def leased(clock: ManualClock) -> tuple[MemoryTransport, MemoryTransport, MultiTransport]:
+    first = MemoryTransport(name="first", lease=9, clock=clock)
+    second = MemoryTransport(name="second", lease=9, clock=clock)
+    return first, second, MultiTransport([first, second, MemoryTransport(name="third")])
+
+
+async def test_leases_are_renewed_where_they_came_from(manual_clock: ManualClock) -> None:
+    first, second, multi = leased(manual_clock)
+    await multi.connect()
+    await multi.apply_topology(TOPOLOGY)
+    for transport in multi.transports:
+        await transport.send([message(transport.name)])
+    deliveries = await receive(multi, 3)
+    receipts = [one.receipt for one in deliveries]
+    manual_clock.advance(8)
+    assert list(await multi.renew(receipts)) == [True, True, True]
+    manual_clock.advance(8)
+    assert [one.state for one in first.messages(QUEUE) + second.messages(QUEUE)] == [
+        "in-flight",
+        "in-flight",
+    ]
+    manual_clock.advance(2)
+    kept = {
+        one.body: still for one, still in zip(deliveries, await multi.renew(receipts), strict=True)
+    }
+    assert kept == {b"first": False, b"second": False, b"third": True}
+
+
+async def test_one_that_cannot_renew_does_not_cost_the_others_their_leases(
+    manual_clock: ManualClock,
+) -> None:
+    first, second, multi = leased(manual_clock)
+    await multi.connect()
+    await multi.apply_topology(TOPOLOGY)
+    await first.send([message("a")])
+    await second.send([message("b")])
+    receipts = [one.receipt for one in await receive(multi, 2)]
+    await first.disconnect()
+    manual_clock.advance(8)
+    assert list(await multi.renew(receipts)) == [True, True]
+    manual_clock.advance(8)
+    assert [one.state for one in second.messages(QUEUE)] == ["in-flight"]
+
+
+async def test_a_group_without_leases_says_so() -> None:
+    multi = await Group().open()
+    with pytest.raises(UnsupportedError):
+        await multi.renew([])
+
+
+# -- shutting down -----------------------------------------------------------------------------
+
+
+async def test_a_group_shuts_down_although_one_never_came_up() -> None:
+    down = FaultyTransport(name="down")
+    down.connect_errors.extend(ConnectionFailedError("nobody there") for _ in range(1000))
+    multi = MultiTransport([MemoryTransport(name="up"), down], reconnect_every=0.001)
+    app: Matador = make_app(multi, Handler(), shutdown=Shutdown(5))
+    async with asyncio.timeout(5):
+        async with app:
+            await wait_for(lambda: len(down.connect_errors) < 990)
+    left = len(down.connect_errors)
+    await asyncio.sleep(0.01)
+    assert len(down.connect_errors) == left, "nobody tries on"
+
+
+def body(order_id: str, subscriber: str = "handle") -> str:
+    return (
+        f'{{"id":"{order_id}","data":{{"order_id":"{order_id}","amount":1}},"docket":{{'
+        f'"eventKey":"order.placed","targetSubscriber":"{subscriber}","attempts":1,'
+        '"createdAt":"2026-11-15T19:02:37.435Z","importance":"should-investigate"}}'
+    )
