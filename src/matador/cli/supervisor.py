@@ -82,7 +82,8 @@ class _Supervisor:
             started = time.monotonic()
             code = await self._run_once(number)
             if self._stopping.is_set():
-                self._failed = self._failed or code != 0
+                # Ended by our own signal: it came before the child was ready for it.
+                self._failed = self._failed or code not in (0, -signal.SIGTERM)
                 return
             lived = time.monotonic() - started
             if lived >= _HEALTHY_AFTER:
