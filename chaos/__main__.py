@@ -101,22 +101,23 @@ def _play_all(scenarios: Sequence[Scenario], options: Options) -> int:
         played = play(scenario, options.transport, own, scale=_SCALE, seed=options.seed)
         results.append(played)
         _report(played, own)
-        if played.ok and not options.keep:
+        if played.result != "FAILED" and not options.keep:
             shutil.rmtree(own)
     _print_table(results, options)
-    if options.keep or not all(played.ok for played in results):
+    failed = any(played.result == "FAILED" for played in results)
+    if options.keep or failed:
         print(f"\nthe logs are in {folder}")
     else:
         folder.rmdir()
-    return 0 if all(played.ok for played in results) else 1
+    return 1 if failed else 0
 
 
 def _report(played: Played, folder: Path) -> None:
     verdict = played.verdict
-    print(f"   {'ok' if played.ok else 'FAILED'} in {played.seconds:.1f} s: {played.seen}")
+    print(f"   {played.result} in {played.seconds:.1f} s: {played.seen}")
     if verdict is not None:
         print(f"   {verdict}")
-    if not played.ok:
+    if played.result == "FAILED":
         print(f"   see {folder}")
     sys.stdout.flush()
 
@@ -138,8 +139,7 @@ def _print_table(results: Sequence[Played], options: Options) -> None:
                 verdict.stuck,
             ]
         )
-        result = "ok" if played.ok else "FAILED"
-        cells = [played.scenario.name, result, *five, f"{played.seconds:.1f}"]
+        cells = [played.scenario.name, played.result, *five, f"{played.seconds:.1f}"]
         print(f"| {' | '.join(map(str, cells))} |")
 
 

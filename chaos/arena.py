@@ -122,9 +122,11 @@ class Arena:
         return self._start(name, publisher_arguments(settings), environment, False)
 
     def command(self, app: AppSettings, *command: str) -> Process:
-        """Start the ``matador`` command on this application (``APPLICATION`` names it)."""
-        environment = {SETTINGS: msgspec.json.encode(app).decode()}
-        return self._start(self._name("command"), command_arguments(*command), environment, False)
+        """Start the ``matador`` command; ``APPLICATION`` names this application."""
+        name = self._name("command")
+        settings = WorkerSettings(app=app, facts=str(self.folder / f"{name}.facts"))
+        environment = {SETTINGS: msgspec.json.encode(settings).decode()}
+        return self._start(name, command_arguments(*command), environment, False)
 
     def publish(self, app: AppSettings, count: int, **options: Any) -> None:
         """Publish ``count`` messages with a process of their own, and wait for it."""

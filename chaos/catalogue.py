@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from chaos.arena import Arena, ExpectationFailed
 from chaos.checker import Verdict
+from chaos.profiles import Unplayable
 
 Play: TypeAlias = Callable[[Arena], str]
 """Plays a scenario in an arena; returns what was seen, in a few words."""
@@ -28,12 +29,15 @@ class Scenario:
     needs: tuple[type, ...] = ()
 
 
+Result: TypeAlias = Literal["ok", "FAILED", "not played"]
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """What came of a scenario. ``verdict`` None: it did not get as far as the checker."""
 
     scenario: Scenario
-    ok: bool
+    result: Result
     seen: str
     seconds: float
     verdict: Verdict | None
@@ -81,12 +85,14 @@ def play(
     """Play a scenario in a new arena."""
     started = time.monotonic()
     with Arena(transport, folder, scale=scale, seed=seed) as arena:
-        missing = [need for need in scenario.needs if not isinstance(arena.profile, need)]
-        if missing:
-            lacking = ", ".join(need.__name__ for need in missing)
-            return Played(scenario, True, f"not played: {transport} lacks {lacking}", 0.0, None)
+        result: Result = "ok"
         try:
-            seen, ok = scenario.play(arena), True
+            for need in scenario.needs:
+                if not isinstance(arena.profile, need):
+                    raise Unplayable(f"{transport} lacks {need.__name__}")
+            seen = scenario.play(arena)
         except ExpectationFailed as error:
-            seen, ok = str(error), False
-        return Played(scenario, ok, seen, time.monotonic() - started, arena.verdict)
+            result, seen = "FAILED", str(error)
+        except Unplayable as error:
+            result, seen = "not played", str(error)
+        return Played(scenario, result, seen, time.monotonic() - started, arena.verdict)

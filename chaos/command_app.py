@@ -10,7 +10,7 @@ import msgspec
 
 from chaos.application import make_app
 from chaos.facts import FactLog
-from chaos.settings import AppSettings
+from chaos.settings import WorkerSettings
 
 APPLICATION = "chaos.command_app:app"
 SETTINGS = "CHAOS_APP"
@@ -20,5 +20,5 @@ SETTINGS = "CHAOS_APP"
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(name)
-    settings = msgspec.json.decode(os.environ[SETTINGS], type=AppSettings)
-    return make_app(settings, FactLog(Path(os.devnull)), consuming=True)
+    settings = msgspec.json.decode(os.environ[SETTINGS], type=WorkerSettings)
+    return make_app(settings.app, FactLog(Path(settings.facts)), consuming=True)

@@ -16,6 +16,10 @@ import msgspec
 from chaos.checker import Stored, Target
 
 
+class Unplayable(Exception):
+    """What a scenario needs cannot be had on this machine."""
+
+
 class Profile(Protocol):
     """A broker. Made for one scenario, in a folder of its own."""
 
@@ -50,7 +54,11 @@ class FillsUp(Protocol):
     """The broker can run out of room."""
 
     def limit_room(self, size: int) -> None:
-        """Leave it ``size`` bytes in all. Before anything was stored."""
+        """Leave it ``size`` bytes in all. Before anything was stored.
+
+        Raises:
+            Unplayable: this machine does not allow it.
+        """
         ...
 
     def make_room(self, size: int) -> None:

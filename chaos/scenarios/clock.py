@@ -10,7 +10,7 @@ from chaos.catalogue import Catalogue
 from chaos.clocks import faketime_environment, find_faketime
 from chaos.settings import Handler, Publishing
 
-DELAY = 3.0
+DELAY = 2.0
 LATE = 10.0
 """Seconds after its time at which a delayed message counts as forgotten."""
 

@@ -6,9 +6,10 @@ from collections import Counter
 
 from chaos.arena import Arena, expect, numbers
 from chaos.catalogue import Catalogue
+from chaos.command_app import APPLICATION
 from chaos.crew import Crew
 from chaos.facts import Effect
-from chaos.settings import Handler
+from chaos.settings import AppSettings, Handler
 
 LEASE = 1.5
 
@@ -27,6 +28,9 @@ def add_to(catalogue: Catalogue) -> None:
     )
     catalogue.add("F4", "a message that kills its worker is dead-lettered, its neighbours are not")(
         poison
+    )
+    catalogue.add("F4-supervised", "the same under `matador worker --processes`")(
+        poison_under_supervision
     )
 
 
@@ -124,16 +128,33 @@ def killed_in_a_storm_of_retries(arena: Arena) -> str:
 
 def poison(arena: Arena) -> str:
     """One message kills every worker it is given to."""
-    count = arena.many(40)
-    bad = count // 2
-    app = arena.app(
-        lease=LEASE,
-        max_deliveries=4,
-        handlers=(Handler(deadly=(bad,), always_deadly=True),),
-    )
-    arena.publish(app, count, together=count)
+    bad, app = _publish_poison(arena)
     crew = Crew(arena, app, 1)
     arena.wait(crew.is_done, "all to be handled, or dead")
+    return _only_poison_died(arena, app, bad)
+
+
+def poison_under_supervision(arena: Arena) -> str:
+    """The same, with the product's own supervisor to start the next worker."""
+    bad, app = _publish_poison(arena)
+    supervisor = arena.command(app, "worker", APPLICATION, "--processes", "2")
+    arena.wait_empty()
+    seen = _only_poison_died(arena, app, bad)
+    supervisor.terminate()
+    arena.wait_exit(supervisor)
+    return seen
+
+
+def _publish_poison(arena: Arena) -> tuple[int, AppSettings]:
+    count = arena.many(40)
+    bad = count // 2
+    handler = Handler(deadly=(bad,), always_deadly=True)
+    app = arena.app(lease=LEASE, max_deliveries=4, handlers=(handler,))
+    arena.publish(app, count, together=count)
+    return bad, app
+
+
+def _only_poison_died(arena: Arena, app: AppSettings, bad: int) -> str:
     dead = arena.dead_letters()
     expect(arena.dead_numbers() == [bad], f"dead: {arena.dead_numbers()}, and not {bad} alone")
     expect("possibly poisoned" in (dead[0].reason or ""), f"the reason is {dead[0].reason!r}")
@@ -141,5 +162,5 @@ def poison(arena: Arena) -> str:
     expect(runs < app.max_deliveries, f"it ran {runs} times; max_deliveries counts before a run")
     neighbours = [target for target in arena.history.sent if target[0] != bad]
     expect(all(arena.history.completed[one] for one in neighbours), "a neighbour was not handled")
-    arena.judge(duplicated=crew.deaths * 3 * app.concurrency)
-    return f"{crew.deaths} deaths, then {dead[0].reason}"
+    arena.judge(duplicated=runs * 3 * app.concurrency)
+    return f"{runs} deaths, then {dead[0].reason}"

@@ -11,7 +11,7 @@ from chaos.profiles import RefusesDeadLetters
 from chaos.settings import Handler
 from matador.model.topology import dead_letter_name
 
-LEASE = 1.5
+LEASE = 1.2
 DEAD = dead_letter_name(f"{NAMESPACE}.events", "undeliverable")
 
 
@@ -27,7 +27,7 @@ def add_to(catalogue: Catalogue) -> None:
 
 def redrive_killed(arena: Arena) -> str:
     """Everything fails; then it is mended, and the redrive is killed on its way, twice."""
-    broken, count = arena.gate("broken"), arena.many(1000)
+    broken, count = arena.gate("broken"), arena.many(600)
     broken.touch()
     app = arena.app(lease=LEASE, max_attempts=1, handlers=(Handler(broken=str(broken)),))
     arena.publish(app, count, together=100)

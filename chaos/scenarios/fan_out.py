@@ -34,10 +34,10 @@ def add_to(catalogue: Catalogue) -> None:
 
 def slow_and_failing(arena: Arena) -> str:
     """Large messages pile up before a subscriber that does not move."""
-    count, size = arena.many(300), 200 * KIB
+    count, size = arena.many(280), 200 * KIB
     gate = arena.gate()
     app = arena.app(
-        concurrency=4,
+        concurrency=2,
         max_attempts=2,
         handlers=(
             Handler(name="quick", queue="quick"),

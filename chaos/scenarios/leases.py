@@ -8,6 +8,8 @@ from chaos.processes import Process
 from chaos.settings import AppSettings, Handler
 
 LEASE = 1.5
+LEASES = 2.5
+"""How many leases a long handler takes."""
 
 
 def add_to(catalogue: Catalogue) -> None:
@@ -26,8 +28,8 @@ def add_to(catalogue: Catalogue) -> None:
 
 
 def long_handler(arena: Arena, *, blocking: bool = False) -> str:
-    """A handler takes three leases while a second worker has nothing else to do."""
-    handler = Handler(seconds=3 * LEASE, blocking=blocking)
+    """A handler takes several leases while a second worker has nothing else to do."""
+    handler = Handler(seconds=LEASES * LEASE, blocking=blocking)
     app = arena.app(lease=LEASE, handlers=(handler,))
     arena.publish(app, 6, together=6)
     arena.worker(app)
@@ -36,7 +38,7 @@ def long_handler(arena: Arena, *, blocking: bool = False) -> str:
     runs = len(arena.starts())
     expect(runs == 6, f"{runs} runs of 6 messages")
     arena.judge()
-    return f"6 messages of {3 * LEASE:g} s each under a lease of {LEASE:g} s, 6 runs"
+    return f"6 messages of {LEASES * LEASE:g} s each under a lease of {LEASE:g} s, 6 runs"
 
 
 def long_handler_in_threads(arena: Arena) -> str:
