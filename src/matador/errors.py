@@ -34,6 +34,7 @@ The whole tree::
     ├── DecodeError                         bytes that are not an envelope
     ├── ConfigurationError                  an option that cannot be (also a ValueError)
     ├── ApplicationImportError              the module of an application raised an error
+    ├── ClusterError                        a Spark cluster could not do its work
     ├── MaybePoisonedError                  delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, and not safe to run again
     ├── CheckpointError
@@ -381,6 +382,15 @@ class ApplicationImportError(MatadorError):
     """The module of an application raised an error while it was imported."""
 
     description = "The application's module cannot be imported. The message names the line."
+
+
+class ClusterError(MatadorError):
+    """A Spark cluster failed again and again to do what it was given."""
+
+    description = (
+        "What was given to the Spark cluster failed again and again. The message has the last "
+        "reason; the logs of the executors have more."
+    )
 
 
 class MaybePoisonedError(MatadorError):

@@ -1,0 +1,132 @@
+"""Tells tasks on a cluster to stop early, and the driver's signals to whoever waits for them.
+
+A task cannot be asked to stop through Spark: cancelling it kills its process, messages and all. So
+the driver listens on a port, and each task holds a connection to it. Once that ends, because the
+driver stops or is gone, the task stops. Where the port cannot be reached nothing is lost: the task
+stops at the end of its slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import selectors
+import signal
+import socket
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+log = logging.getLogger("matador.spark")
+
+_CONNECT_WITHIN = 5.0
+_LOOK_EVERY = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StopAddress:
+    """Where tasks hear of the end. Travels with them."""
+
+    host: str
+    port: int
+
+    async def wait(self) -> bool:
+        """Wait until the driver stops. False, at once, if it cannot be reached."""
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+        except OSError as error:
+            log.warning("cannot hear of an early stop from %s:%d: %s", self.host, self.port, error)
+            return False
+        try:
+            with contextlib.suppress(OSError):  # a driver that was killed ends it too
+                await reader.read()
+            return True
+        finally:
+            writer.close()
+
+
+class StopLine:
+    """The driver's end: accepts connections, says nothing, and hangs up once ``stop`` is set.
+
+    Whoever calls after that is hung up on at once.
+
+    Example:
+        >>> with StopLine("127.0.0.1", stop) as line:
+        ...     start_tasks(line.address("127.0.0.1"))
+    """
+
+    def __init__(self, bind: str, stop: threading.Event) -> None:
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        self._listener = socket.create_server((bind, 0), family=family)
+        self._listener.setblocking(False)
+        self._stop = stop
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="matador-stop-line", daemon=True)
+
+    def address(self, host: str) -> StopAddress:
+        """Where tasks reach it, if they reach this machine as ``host``."""
+        return StopAddress(host, self._listener.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connections: set[socket.socket] = set()
+        with selectors.DefaultSelector() as selector, self._listener:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._closed.is_set():
+                for key, _ in selector.select(_LOOK_EVERY):
+                    if key.fileobj is self._listener:
+                        with contextlib.suppress(OSError):  # gone again before it was accepted
+                            connection, _ = self._listener.accept()
+                            connections.add(connection)
+                            selector.register(connection, selectors.EVENT_READ)
+                        continue
+                    # Tasks say nothing: this one has ended.
+                    gone = {one for one in connections if one is key.fileobj}
+                    connections -= _hang_up(gone, selector)
+                if self._stop.is_set():
+                    connections -= _hang_up(connections, selector)
+            _hang_up(connections, selector)
+
+
+def _hang_up(
+    connections: set[socket.socket], selector: selectors.BaseSelector
+) -> set[socket.socket]:
+    for one in connections:
+        selector.unregister(one)
+        one.close()
+    return set(connections)
+
+
+@contextlib.contextmanager
+def signals_set(stop: threading.Event) -> Generator[None]:
+    """Have SIGTERM and SIGINT set an event meanwhile; in threads, where none arrive, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def signalled(number: int, frame: Any) -> None:
+        log.info("%s: stopping, once what has started is finished", signal.Signals(number).name)
+        stop.set()
+
+    before = {one: signal.signal(one, signalled) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
