@@ -26,7 +26,7 @@ FAILED = 1
 WRONG_USAGE = 2
 
 _WIDE = 200  # columns where there is no terminal, so that tables are not cut
-_PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s@/]*@")
+_PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s/]*@|\b([\w.+-]+):[^\s/@'\"]+@(?=[\w\[])")
 # With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
 
@@ -68,7 +68,7 @@ def without_secrets(text: str) -> str:
         >>> without_secrets("amqp://me:secret@host/")
         'amqp://me:***@host/'
     """
-    return _PASSWORD.sub(r"\1:***@", text)
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or ''}:***@", text)
 
 
 def say(renderable: RenderableType) -> None:
@@ -86,8 +86,13 @@ def say_json_line(value: Any) -> None:
     _write_json(value, indent=None)
 
 
+def results() -> TextIO:
+    """Where results go, whatever stdout stands for meanwhile."""
+    return _machine.get(None) or sys.stdout
+
+
 def _write_json(value: Any, indent: int | None) -> None:
-    target = _machine.get(None) or sys.stdout
+    target = results()
     target.write(json.dumps(value, indent=indent, default=str) + "\n")
     target.flush()
 

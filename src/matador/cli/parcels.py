@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from matador.cli.json_input import read_json, read_json_object
 from matador.cli.output import UsageError
-from matador.events.results import SendOptions
 from matador.model.options import suggestion
 
 _FIELDS = {
@@ -34,14 +33,14 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """An event to be sent."""
+    """An event to be sent; ``options`` are keywords of ``Matador.send``."""
 
     key: str
     data: Any
-    options: SendOptions
+    options: dict[str, Any]
 
 
-def parcel_of(event: str, data: str | None, given: SendOptions) -> Parcel:
+def parcel_of(event: str, data: str | None, given: dict[str, Any]) -> Parcel:
     """What is to be sent, from the arguments of a command; its options win over a file's.
 
     Raises:
@@ -58,12 +57,7 @@ def parcel_of(event: str, data: str | None, given: SendOptions) -> Parcel:
         raise UsageError(
             f"the payload is missing: matador send APP {event} '{{…}}', or name a .json file"
         )
-    chosen = {
-        name: value
-        for name in SendOptions.__dataclass_fields__
-        if (value := getattr(given, name)) is not None
-    }
-    return replace(parcel, options=replace(parcel.options, **chosen))
+    return replace(parcel, options={**parcel.options, **given})
 
 
 def read_parcel(document: dict[str, Any], what: str) -> Parcel:
@@ -83,7 +77,9 @@ def read_parcel(document: dict[str, Any], what: str) -> Parcel:
     delay_ms = options.pop("delay_ms", None)
     if isinstance(delay_ms, int | float):
         options.setdefault("delay", delay_ms / 1000)
-    return Parcel(key, fields["data"], SendOptions(before=fields.get("before"), **options))
+    if fields.get("before") is not None:
+        options["before"] = fields["before"]
+    return Parcel(key, fields["data"], options)
 
 
 def _known(given: dict[str, Any], names: dict[str, str], what: str) -> dict[str, Any]:

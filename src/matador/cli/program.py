@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
-        complain(str(error))
+        complain(_one_line(error))
         return getattr(error, "exit_code", FAILED)
     except typer.Abort:
         complain("interrupted")
@@ -93,3 +93,8 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _one_line(error: Exception) -> str:
+    describe = getattr(error, "format_message", None)
+    return " ".join(str(describe() if callable(describe) else error).split())

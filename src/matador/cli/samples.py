@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import msgspec
+from msgspec import inspect
 
 from matador.cli.output import CommandError
 from matador.model.event import EventType
 
 _DEEPEST = 20
-_FORMATS = {
-    "date-time": "2026-01-01T12:00:00Z",
+_TEXTS = {
+    "datetime": "2026-01-01T12:00:00Z",
     "date": "2026-01-01",
-    "time": "12:00:00",
+    "time": "12:00:00Z",
+    "timedelta": "PT1M",
     "duration": "PT1M",
     "uuid": "00000000-0000-4000-8000-000000000001",
     "email": "someone@example.com",
     "uri": "https://example.com/",
     "decimal": "1",
+    "bytes": "AA==",
+    "bytearray": "AA==",
+    "memoryview": "AA==",
     "binary": "AA==",
 }
 
@@ -31,11 +35,10 @@ def sample_payload(event: EventType) -> Any:
     """
     payload: Any = event.payload
     try:
-        if hasattr(payload, "model_json_schema"):
+        if hasattr(payload, "model_json_schema"):  # pydantic's
             schema = payload.model_json_schema()
-        else:
-            schema = msgspec.json.schema(payload)
-        return _value(schema, schema, event.key, 0)
+            return _value(schema, schema, event.key, 0)
+        return _of_type(inspect.type_info(payload), event.key, 0)
     except (TypeError, ValueError, LookupError, NameError) as error:
         raise CommandError(
             f"cannot make up a payload for {event.key!r} ({error}): "
@@ -43,9 +46,66 @@ def sample_payload(event: EventType) -> Any:
         ) from error
 
 
+# -- from types as msgspec describes them ---------------------------------------------------------
+
+
+def _of_type(node: inspect.Type, name: str, depth: int) -> Any:
+    _check_depth(depth)
+    match node:
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType():
+            return _record(node, depth)
+        case inspect.UnionType(types=types):
+            choices = [one for one in types if not isinstance(one, inspect.NoneType)]
+            return _of_type(choices[0], name, depth + 1)
+        case inspect.TupleType(item_types=types):
+            return [_of_type(one, name, depth + 1) for one in types]
+        case inspect.CollectionType(item_type=item, min_length=least):
+            return [_of_type(item, name, depth + 1) for _ in range(least or 0)]
+        case inspect.DictType():
+            return {}
+        case inspect.EnumType(cls=cls):
+            return next(iter(cls)).value
+        case inspect.LiteralType(values=values):
+            return values[0]
+        case inspect.StrType(min_length=least, max_length=most):
+            return _fitted(name, least, most)
+        case inspect.IntType() | inspect.FloatType():
+            return _within(
+                least=node.ge if node.gt is None else node.gt + 1,
+                most=node.le if node.lt is None else node.lt - 1,
+                step=node.multiple_of,
+            )
+        case inspect.BoolType():
+            return True
+        case inspect.AnyType() | inspect.NoneType() | inspect.RawType():
+            return None
+        case _:
+            kind = type(node).__name__.removesuffix("Type").lower()
+            if kind not in _TEXTS:
+                raise TypeError(f"{name!r} is of a type that nothing is known of")
+            return _TEXTS[kind]
+
+
+def _record(
+    node: inspect.StructType | inspect.DataclassType | inspect.TypedDictType, depth: int
+) -> Any:
+    made = {
+        field.encode_name: _of_type(field.type, field.name, depth + 1)
+        for field in node.fields
+        if field.required
+    }
+    if isinstance(node, inspect.StructType):
+        if node.tag_field is not None:
+            made = {node.tag_field: node.tag, **made}
+        return list(made.values()) if node.array_like else made
+    return made
+
+
+# -- from JSON Schema, which pydantic writes ------------------------------------------------------
+
+
 def _value(schema: Any, root: dict[str, Any], name: str, depth: int) -> Any:
-    if depth > _DEEPEST:
-        raise ValueError("its type contains itself")
+    _check_depth(depth)
     if not isinstance(schema, dict):  # `true`: anything goes
         return None
     node = cast("dict[str, Any]", schema)
@@ -98,16 +158,33 @@ def _array(node: dict[str, Any], root: dict[str, Any], name: str, depth: int) ->
 
 
 def _text(node: dict[str, Any], name: str) -> str:
-    text = _FORMATS.get(str(node.get("format")), name)
-    text += "x" * (int(node.get("minLength", 0)) - len(text))
-    return text[: node.get("maxLength")]
+    text = _TEXTS.get(str(node.get("format")).replace("-", ""), name)
+    return _fitted(text, node.get("minLength"), node.get("maxLength"))
 
 
 def _number(node: dict[str, Any]) -> float:
-    if "exclusiveMinimum" in node:
-        return node["exclusiveMinimum"] + 1
-    least = node.get("minimum", 1)
-    most = node.get("maximum", node.get("exclusiveMaximum", least + 1) - 1)
-    value = min(max(least, 1), max(most, least))
-    step = node.get("multipleOf")
+    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    return _within(
+        least=node.get("minimum") if above is None else above + 1,
+        most=node.get("maximum") if below is None else below - 1,
+        step=node.get("multipleOf"),
+    )
+
+
+# -- both -----------------------------------------------------------------------------------------
+
+
+def _check_depth(depth: int) -> None:
+    if depth > _DEEPEST:
+        raise ValueError("its type contains itself")
+
+
+def _fitted(text: str, least: int | None, most: int | None) -> str:
+    return text.ljust(least or 0, "x")[:most]
+
+
+def _within(*, least: float | None, most: float | None, step: float | None) -> float:
+    """1, or what comes next to it within the limits."""
+    value = 1 if most is None else min(1, most)
+    value = value if least is None else max(value, least)
     return value if not step else -(-value // step) * step

@@ -83,15 +83,15 @@ def send(
     {"event_key": …, "data": …, "before"?: …, "options"?: {"delay", "correlation_id", "metadata",
     "priority", "ordering_key"}}; options on the command line win over it.
     """
-    given = SendOptions(
-        metadata=None if metadata is None else read_json_object(metadata, "--metadata"),
-        correlation_id=correlation_id,
-        delay=delay,
-        before=None if before is None else read_json(before, "--before"),
-        priority=priority,
-        ordering_key=ordering_key,
-    )
-    parcel = parcel_of(event, data, given)
+    given = {
+        "metadata": None if metadata is None else read_json_object(metadata, "--metadata"),
+        "correlation_id": correlation_id,
+        "delay": delay,
+        "before": None if before is None else read_json(before, "--before"),
+        "priority": priority,
+        "ordering_key": ordering_key,
+    }
+    parcel = parcel_of(event, data, {k: v for k, v in given.items() if v is not None})
     loaded = load(app)
     show_logs(logging.DEBUG if verbose else logging.ERROR)
     target = loaded.app
@@ -99,7 +99,7 @@ def send(
         known = target.schema.event(parcel.key)
         if dry_run:
             target.schema.check(target.topology)
-            plan = target.plan_send(known.key, parcel.data, options=parcel.options)
+            plan = target.plan_send(known.key, parcel.data, options=SendOptions(**parcel.options))
             _show_plan(run_within(plan, timeout, "the dry run"), as_json)
             return
         reachable(target)
@@ -111,18 +111,10 @@ def send(
 
 
 async def _send(app: Matador, parcel: Parcel) -> SendResult:
-    options = parcel.options
+    # Everything is checked before anything is connected to, or made.
+    await app.plan_send(parcel.key, parcel.data, options=SendOptions(**parcel.options))
     async with app:
-        return await app.send(
-            parcel.key,
-            parcel.data,
-            metadata=options.metadata,
-            correlation_id=options.correlation_id,
-            delay=options.delay,
-            before=options.before,
-            priority=options.priority,
-            ordering_key=options.ordering_key,
-        )
+        return await app.send(parcel.key, parcel.data, **parcel.options)
 
 
 def _show_plan(order: Order, as_json: bool) -> None:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
+from matador.cli.output import results
+
 log = logging.getLogger("matador.supervisor")
 
 _FIRST_PAUSE = 0.25
@@ -122,7 +124,7 @@ class _Supervisor:
             process.send_signal(signal.SIGTERM)
         prefix = f"[{number}] ".encode()
         await asyncio.gather(
-            _pass_on(process.stdout, sys.stdout.buffer, prefix if self._prefixed else b""),
+            _pass_on(process.stdout, results().buffer, prefix if self._prefixed else b""),
             _pass_on(process.stderr, sys.stderr.buffer, prefix),
         )
         code = await process.wait()

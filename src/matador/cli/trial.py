@@ -136,7 +136,7 @@ def send_test_event(
     ]
     trial = _prepare(target, verbose)
     if dry_run:
-        plan = target.plan_send(known.key, parcel.data, options=parcel.options)
+        plan = target.plan_send(known.key, parcel.data, options=SendOptions(**parcel.options))
         _show_plan(run_within(plan, timeout, "the dry run"), parcel, stubs, as_json)
         return
     in_time = run_within(_run(target, trial, parcel, timeout), timeout + 5, "the trial")
@@ -149,15 +149,15 @@ def _parcel(loaded: Loaded, event: str | None) -> Parcel:
         if isinstance(given, dict):
             parcel = read_parcel(cast("dict[str, Any]", given), "test_event")
             # It is tried out now, whatever its delay.
-            return replace(parcel, options=replace(parcel.options, delay=None))
+            return replace(parcel, options={**parcel.options, "delay": None})
         payload = cast("type[Any]", type(given))
         if not is_event(payload):
             raise CommandError("test_event is neither a payload nor a dict with event_key and data")
-        return Parcel(event_type_of(payload).key, given, SendOptions())
+        return Parcel(event_type_of(payload).key, given, {})
     if event is None and not loaded.app.schema.events:
         raise CommandError("the schema has no events")
     chosen = loaded.app.schema.event(event) if event else loaded.app.schema.events[0]
-    return Parcel(chosen.key, sample_payload(chosen), SendOptions())
+    return Parcel(chosen.key, sample_payload(chosen), {})
 
 
 def _prepare(app: Matador, verbose: bool) -> _Trial:
@@ -182,19 +182,10 @@ def _prepare(app: Matador, verbose: bool) -> _Trial:
 
 async def _run(app: Matador, trial: _Trial, parcel: Parcel, timeout: float) -> bool:
     """Send the event and wait for the first outcome of every message; False: not in time."""
-    options = parcel.options
     await app.start()
     try:
         async with asyncio.timeout(timeout):
-            result = await app.send(
-                parcel.key,
-                parcel.data,
-                metadata=options.metadata,
-                correlation_id=options.correlation_id,
-                before=options.before,
-                priority=options.priority,
-                ordering_key=options.ordering_key,
-            )
+            result = await app.send(parcel.key, parcel.data, **parcel.options)
             result.raise_for_errors()
             if trial.runs:
                 await trial.over.wait()

@@ -320,7 +320,14 @@ class DeadLetterOffice:
         while left:
             missed: list[Place] = []
             for batch in _batches(left):
-                missed += await self._move_batch(batch, settling, moved, progress, afterwards)
+                moving = asyncio.ensure_future(
+                    self._move_batch(batch, settling, moved, progress, afterwards)
+                )
+                try:
+                    missed += await asyncio.shield(moving)
+                except asyncio.CancelledError:
+                    await moving  # a batch is never cut in half: nothing stays held
+                    raise
             left = await self._still_there(missed)
             moved.gone += len(missed) - len(left)
             progress(len(missed) - len(left))
@@ -351,7 +358,7 @@ class DeadLetterOffice:
                 settlements.append(Release(delivery.receipt))
         try:
             errors = await self._transport.settle(settlements)
-        except BaseException:
+        except MatadorError:
             await self._give_back([delivery for _, delivery in taken])
             raise
         refused: list[Delivery] = []

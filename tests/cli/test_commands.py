@@ -1,0 +1,270 @@
+"""What all commands have in common, and the small ones: queues, topology, doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli, Result, Shop, Start
+
+COMMANDS = [
+    ["worker"],
+    ["send"],
+    ["send-test-event"],
+    ["topology", "show"],
+    ["topology", "apply"],
+    ["topology", "check"],
+    ["queues"],
+    ["dead-letters", "list"],
+    ["dead-letters", "show"],
+    ["dead-letters", "redrive"],
+    ["dead-letters", "purge"],
+    ["doctor"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list[str]) -> None:
+    result = cli(*command, "--help")
+    assert result.code == 0
+    assert f"matador {' '.join(command)} shop.py" in result.out
+    assert "--json" in result.out
+    assert "--verbose" in result.out
+
+
+def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
+    result = cli("--help")
+    assert result.code == 0
+    for command in COMMANDS:
+        assert command[0] in result.out
+    assert cli("--version").out.startswith("matador 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["snd", "shop.py"], "did you mean 'send'?"),
+        (["queues"], "APP"),
+        (["queues", "shop.py", "--jsn"], "--json"),
+        (["queues", "shop.py", "too", "many"], "too many"),
+        (["dead-letters", "lst"], "did you mean 'list'?"),
+    ],
+)
+def test_wrong_usage_is_one_line(cli: Cli, arguments: list[str], says: str) -> None:
+    result = cli(*arguments)
+    assert result.code == 2
+    assert says.lower() in result.err.lower()
+    assert result.err.count("\n") == 1
+
+
+def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
+    code = "import sys, matador.cli; print([m for m in ('typer', 'rich') if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:
+    shop.bury(3000)
+    command = [sys.executable, "-m", "matador", "dead-letters", "list", "shop.py", "--json"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+# -- queues ---------------------------------------------------------------------------------------
+
+
+def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) -> None:
+    order = '{"order_id": "1", "amount": 5}'
+    assert cli("send", "shop.py", "order.placed", order).code == 0
+    assert cli("send", "shop.py", "order.placed", order, "--delay", "60").code == 0
+    shop.bury(3)
+    result = cli("queues", "shop.py", "--json")
+    assert result.code == 0
+    events, billing = result.json["queues"]
+    assert events == {
+        "queue": "shop.events",
+        "exists": True,
+        "ready": 1,
+        "delayed": 1,
+        "in_flight": 0,
+        "dead_letters": {"unhandled": 0, "undeliverable": 0},
+    }
+    assert billing["dead_letters"] == {"unhandled": 0, "undeliverable": 3}
+    people = cli("queues", "shop.py").out.splitlines()
+    assert people[0].split() == [
+        *("queue", "ready", "delayed", "in", "flight", "unhandled", "undeliverable")
+    ]
+    assert people[2].split() == ["shop.billing", "1", "1", "0", "0", "3"]
+
+
+def test_queues_watches_until_it_is_told_to_stop(start: Start, shop: Shop) -> None:
+    shop.bury(1)
+    process = start("queues", "shop.py", "--watch", "--interval", "0.1", "--json")
+    process.says('"undeliverable": 1')
+    shop.bury(1, amount=7)
+    process.says('"undeliverable": 2')
+    process.signal(signal.SIGINT)
+    assert process.ends() == 0
+    assert "Traceback" not in process.err
+    for line in process.out.splitlines():
+        json.loads(line)
+
+
+# -- topology -------------------------------------------------------------------------------------
+
+
+def test_topology_shows_who_uses_which_queue(cli: Cli, folder: Path) -> None:
+    result = cli("topology", "show", "shop.py")
+    assert result.code == 0
+    for text in (
+        "shop.billing  consumed, concurrency 4",
+        "order.placed → charge",
+        "shop.billing.undeliverable",
+        "retries after 1 s",
+    ):
+        assert text in result.out
+    _, billing = cli("topology", "show", "shop.py", "--json").json["queues"]
+    assert billing["subscribers"] == [{"event": "order.placed", "name": "charge", "stub": False}]
+    assert not (folder / "shop.db").exists(), "nothing was connected to"
+
+
+def test_topology_check_finds_what_is_missing_and_apply_makes_it(cli: Cli, folder: Path) -> None:
+    missing = cli("topology", "check", "shop.py")
+    assert missing.code == 1
+    assert missing.out.count("missing") == 6
+    assert "topology apply shop.py" in missing.err
+    assert not (folder / "shop.db").exists(), "a check makes nothing"
+    assert cli("topology", "apply", "shop.py").code == 0
+    assert cli("topology", "check", "shop.py").code == 0
+    text = (folder / "shop.py").read_text().replace('queues=["events"', 'queues=["more", "events"')
+    (folder / "larger.py").write_text(text)
+    larger = cli("topology", "check", "larger.py", "--json")
+    assert larger.code == 1
+    assert larger.json["missing"] == 3
+    assert {"queue": "shop.more", "exists": False} in larger.json["queues"]
+    assert cli("topology", "check", "larger.py").code == 1, "still not made"
+
+
+# -- doctor ---------------------------------------------------------------------------------------
+
+
+def _found(result: Result, name: str) -> list[tuple[str, str]]:
+    return [(one["status"], one["text"]) for one in result.json["checks"] if one["name"] == name]
+
+
+def test_doctor_finds_a_healthy_shop_healthy(cli: Cli) -> None:
+    assert cli("topology", "apply", "shop.py").code == 0
+    result = cli("doctor", "shop.py", "--json")
+    assert result.code == 0, result.out
+    assert result.json["ok"] is True
+    for name in ("application", "topology", "connection", "queues", "dead letters", "disk"):
+        assert [status for status, _ in _found(result, name)] == ["ok"], name
+    assert ("warning", "event 'order.lost' has no subscribers") in _found(result, "schema")
+
+
+def test_doctor_makes_nothing(cli: Cli, folder: Path) -> None:
+    result = cli("doctor", "shop.py")
+    assert result.code == 0
+    assert "is not there yet" in result.out
+    assert not (folder / "shop.db").exists()
+
+
+def test_doctor_counts_dead_letters_and_missing_queues(cli: Cli, shop: Shop, folder: Path) -> None:
+    shop.bury(4)
+    result = cli("doctor", "shop.py", "--json")
+    assert _found(result, "dead letters") == [("warning", "4 in shop.billing.undeliverable")]
+    text = (folder / "shop.py").read_text().replace('queues=["events"', 'queues=["more", "events"')
+    (folder / "larger.py").write_text(text)
+    ((status, said),) = _found(cli("doctor", "larger.py", "--json"), "queues")
+    assert status == "warning"
+    assert "shop.more" in said
+
+
+def test_doctor_lists_every_problem_of_a_schema(cli: Cli, folder: Path) -> None:
+    more = """
+@subscriber(description=" ", queue="bilings", name="one")
+async def one(envelope): ...
+
+app.configure(schema=Schema({OrderPlaced: [one, one]}))
+"""
+    (folder / "bad.py").write_text((folder / "shop.py").read_text() + more)
+    result = cli("doctor", "bad.py", "--json")
+    assert result.code == 1
+    problems = [text for status, text in _found(result, "schema") if status == "problem"]
+    assert len(problems) >= 3
+    assert any("did you mean 'billing'?" in text for text in problems)
+
+
+def test_doctor_finds_stubs_in_consumed_queues_and_forgetful_subscribers(
+    cli: Cli, folder: Path
+) -> None:
+    more = """
+from matador import NoCheckpointStore, SubscriberStub
+stub = SubscriberStub("ship", description="Ship it.")
+app.configure(
+    schema=Schema({OrderPlaced: [stub, charge]}), checkpoints=NoCheckpointStore()
+)
+"""
+    (folder / "bad.py").write_text((folder / "shop.py").read_text() + more)
+    result = cli("doctor", "bad.py", "--json")
+    assert result.code == 1
+    assert _found(result, "stubs")[0][0] == "problem"
+    assert "charge" in _found(result, "checkpoints")[0][1]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite:///no/such/folder/shop.db", "does not exist"),
+        ("sqlite:///text.db", "is not an SQLite database"),
+    ],
+)
+def test_doctor_says_why_a_file_cannot_be_used(cli: Cli, folder: Path, url: str, says: str) -> None:
+    (folder / "text.db").write_text("this is not a database, and never was one")
+    text = (folder / "shop.py").read_text().replace("sqlite:///shop.db", url)
+    (folder / "bad.py").write_text(text)
+    result = cli("doctor", "bad.py")
+    assert result.code == 1
+    assert "✗" in result.out
+    assert says in result.out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_doctor_looks_at_permissions(cli: Cli, folder: Path, shop: Shop) -> None:
+    shop.bury(1)
+    (folder / "shop.db").chmod(0o400)
+    result = cli("doctor", "shop.py")
+    assert result.code == 1
+    assert "no permission" in result.out
+
+
+def test_doctor_notices_a_clock_that_was_set_back(cli: Cli, folder: Path, shop: Shop) -> None:
+    shop.bury(1)
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("UPDATE meta SET value = CAST(value AS REAL) + 3600 WHERE name = 'offset'")
+    database.close()
+    os.utime(folder / "shop.db", (time.time() + 7200, time.time() + 7200))
+    result = cli("doctor", "shop.py", "--json")
+    clocks = [text for status, text in _found(result, "clock") if status == "warning"]
+    assert any("3,600 s off" in text or "3,599 s off" in text for text in clocks), clocks
+
+
+def test_doctor_reports_a_module_that_cannot_be_imported(cli: Cli, folder: Path) -> None:
+    (folder / "bad.py").write_text("1 / 0")
+    result = cli("doctor", "bad.py", "--json")
+    assert result.code == 1
+    assert "bad.py:1: ZeroDivisionError" in _found(result, "application")[0][1]
+    assert cli("doctor", "nothing.py").code == 2
