@@ -1,4 +1,4 @@
-"""A whole transport in one file: queues in memory, no delays, no priorities, nothing optional."""
+"""A whole transport in one file: queues in memory, with delays, and nothing that is optional."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matador.errors import (
-    DelaysNotSupportedError,
     LeaseLostError,
     MatadorError,
     NotConnectedError,
@@ -54,16 +53,16 @@ class TinySubscription:
         self.active = True
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        changed = self._transport.changed
-        async with changed:
-            # Nothing is taken before the wait is over, so a cancelled call loses nothing.
-            await changed.wait_for(lambda: not self.active or self._transport.waiting(self.queue))
-            return self._transport.take(self.queue, limit) if self.active else ()
+        await asyncio.sleep(0)  # others get a turn, even if messages are there
+        while self.active:
+            if deliveries := self._transport.take(self.queue, limit):
+                return deliveries  # taken and returned in one go: a cancelled call loses nothing
+            await self._transport.bell.wait()
+        return ()
 
     async def close(self) -> None:
         self.active = False
-        async with self._transport.changed:
-            self._transport.changed.notify_all()
+        self._transport.ring()
 
 
 # --8<-- [end:subscription]
@@ -76,7 +75,7 @@ class TinyTransport:
     name = "tiny"
     capabilities = Capabilities(
         delivery_modes=frozenset({"at-least-once", "at-most-once"}),
-        delays=False,
+        delays=True,
         dead_letters="manual",
         attempt_tracking=True,
         concurrency="worker",
@@ -88,7 +87,7 @@ class TinyTransport:
     # --8<-- [end:declare]
 
     def __init__(self) -> None:
-        self.changed = asyncio.Condition()
+        self.bell = asyncio.Event()
         self._queues: dict[str, deque[Entry]] = {}
         self._held: dict[Entry, str] = {}
         self._subscriptions: list[TinySubscription] = []
@@ -110,7 +109,7 @@ class TinyTransport:
         for subscription in self._subscriptions:
             await subscription.close()
         self._subscriptions.clear()
-        for entry, queue in reversed(self._held.items()):  # nobody will settle these: they go back
+        for entry, queue in reversed(self._held.items()):  # nobody will settle these
             self._queues[queue].appendleft(entry)
         self._held.clear()
         self._change("disconnected")
@@ -150,18 +149,26 @@ class TinyTransport:
     # --8<-- [start:send]
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         self._check()
-        async with self.changed:
-            outcomes = [self._store(message) for message in messages]
-            self.changed.notify_all()
-        return outcomes
+        return [self._store(message) for message in messages]
 
     def _store(self, message: Message) -> MatadorError | None:
         if message.queue not in self._queues:
             return QueueNotFoundError(f"there is no queue {message.queue!r}")
         if message.delay > 0:
-            return DelaysNotSupportedError(f"{self.name} cannot delay messages")
-        self._queues[message.queue].append(Entry(message))
+            loop = asyncio.get_running_loop()
+            loop.call_later(message.delay, self._arrive, Entry(message))
+        else:
+            self._arrive(Entry(message))
         return None
+
+    def _arrive(self, entry: Entry) -> None:
+        self._queues[entry.message.queue].append(entry)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake everybody who waits."""
+        self.bell.set()
+        self.bell = asyncio.Event()
 
     # --8<-- [end:send]
 
@@ -174,17 +181,15 @@ class TinyTransport:
         self._subscriptions.append(subscription)
         return subscription
 
-    def waiting(self, queue: str) -> bool:
-        return bool(self._queues[queue])
-
     def take(self, queue: str, limit: int) -> list[Delivery]:
-        entries = [
-            self._queues[queue].popleft() for _ in range(min(limit, len(self._queues[queue])))
-        ]
-        for entry in entries:
-            entry.deliveries += 1  # counted before it is handed over, so that a crash counts
+        ready = self._queues[queue]
+        deliveries: list[Delivery] = []
+        while ready and len(deliveries) < limit:
+            entry = ready.popleft()
+            entry.deliveries += 1  # counted before it is handed over: a crash counts
             self._held[entry] = queue
-        return [self._delivery(queue, entry) for entry in entries]
+            deliveries.append(self._delivery(queue, entry))
+        return deliveries
 
     def _delivery(self, queue: str, entry: Entry) -> Delivery:
         message = entry.message
@@ -203,10 +208,7 @@ class TinyTransport:
     # --8<-- [start:settle]
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         self._check()
-        async with self.changed:
-            outcomes = [self._settle(settlement) for settlement in settlements]
-            self.changed.notify_all()
-        return outcomes
+        return [self._settle(settlement) for settlement in settlements]
 
     def _settle(self, settlement: Settlement) -> MatadorError | None:
         entry, queue = settlement.receipt.handle, settlement.receipt.queue
@@ -219,6 +221,7 @@ class TinyTransport:
             case Release():
                 entry.deliveries -= 1
                 self._queues[queue].appendleft(entry)
+                self.ring()
             case DeadLetter():
                 error = self._store(dead_letter(settlement, entry.message))
             case _:
@@ -229,7 +232,7 @@ class TinyTransport:
 
 
 def dead_letter(settlement: DeadLetter, original: Message) -> Message:
-    message = settlement.message or original  # None: bytes nobody could read, kept as they are
+    message = settlement.message or original  # None: keep the raw bytes
     return Message(
         id=message.id,
         queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
