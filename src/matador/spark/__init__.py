@@ -1,0 +1,43 @@
+"""The data pipeline on Spark: journals become tables, and tables become events again.
+
+Nothing of Spark is imported before one of these names is used. Needs the extra ``spark``, and
+Java 17 or newer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from matador.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matador.spark.dataframe_subscribers import dataframe_subscriber
+    from matador.spark.lake import Lake
+    from matador.spark.session import spark_session
+    from matador.spark.source import register
+
+__all__ = ["Lake", "dataframe_subscriber", "register", "spark_session"]
+
+_HOMES = {
+    "Lake": "matador.spark.lake",
+    "dataframe_subscriber": "matador.spark.dataframe_subscribers",
+    "register": "matador.spark.source",
+    "spark_session": "matador.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'matador.spark' has no attribute {name!r}")
+    _require_extra()
+    return getattr(importlib.import_module(home), name)
+
+
+def _require_extra() -> None:
+    for module in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("the data pipeline", "spark") from error

@@ -1,0 +1,124 @@
+"""The log of batches: which segments each one reads, and how far it is.
+
+A batch is *planned* (its segments are fixed), then *staged* (all its files are written, none is
+visible yet), then *done*. Each step replaces one small file. After a crash a planned batch is done
+again from the same segments, and a staged one only has its files moved into place; so no reader
+ever sees a row twice, and no finished work is lost even if the segments are gone by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from matador.spark.files import write_json
+
+_FOLD = 64  # batches that are kept one by one; older ones are known by their segments only
+
+
+class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
+    """A segment as it was when it was planned. A file of that name that changed is another one."""
+
+    name: str
+    size: int
+    modified: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One batch. ``staging`` is the name of the folder with its files, once it is staged."""
+
+    number: int
+    state: Literal["planned", "staged", "done"]
+    folder: str
+    segments: tuple[SegmentRef, ...]
+    staging: str | None = None
+
+
+class _Folded(msgspec.Struct, frozen=True):
+    number: int
+    segments: tuple[SegmentRef, ...]
+
+
+class BatchLog:
+    """Reads and writes the log. For the one process that holds the lake's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._seen: dict[str, SegmentRef] = {}
+        self._numbers: list[int] = []
+        self.unfinished: Batch | None = None
+        self._last = -1
+        self._load()
+
+    def new_segments(self, segments: Iterable[SegmentRef]) -> list[SegmentRef]:
+        """Those that no batch has read."""
+        return [one for one in segments if self._seen.get(one.name) != one]
+
+    def plan(self, folder: str, segments: Iterable[SegmentRef]) -> Batch:
+        """Begin the next batch."""
+        batch = Batch(self._last + 1, "planned", folder, tuple(segments))
+        self._put(batch)
+        self._last = batch.number
+        self._numbers.append(batch.number)
+        self._remember(batch.segments)
+        self.unfinished = batch
+        return batch
+
+    def staged(self, batch: Batch, staging: str) -> Batch:
+        """All files of a batch are written."""
+        return self._put(msgspec.structs.replace(batch, state="staged", staging=staging))
+
+    def done(self, batch: Batch) -> None:
+        """All files of a batch are in place."""
+        self._put(msgspec.structs.replace(batch, state="done"))
+        self.unfinished = None
+        if len(self._numbers) >= 2 * _FOLD:
+            self._fold()
+
+    def _put(self, batch: Batch) -> Batch:
+        write_json(self._path(batch.number), batch)
+        return batch
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:09d}.json"
+
+    def _remember(self, segments: Iterable[SegmentRef]) -> None:
+        for segment in segments:
+            self._seen[segment.name] = segment
+
+    def _load(self) -> None:
+        for path in sorted(self._folder.glob("folded-*.json")):
+            folded = msgspec.json.decode(path.read_bytes(), type=_Folded)
+            self._remember(folded.segments)
+            self._last = folded.number
+        for path in sorted(self._folder.glob("[0-9]*.json")):
+            batch = msgspec.json.decode(path.read_bytes(), type=Batch)
+            if batch.number <= self._last:
+                path.unlink()  # folded, and the process ended before it was removed
+                continue
+            self._remember(batch.segments)
+            self._numbers.append(batch.number)
+            self._last = batch.number
+            if batch.state != "done":
+                self.unfinished = batch
+
+    def _fold(self) -> None:
+        last = self._numbers[-_FOLD]
+        kept = self._numbers[-_FOLD + 1 :]
+        recent: set[SegmentRef] = set()
+        for number in kept:
+            batch = msgspec.json.decode(self._path(number).read_bytes(), type=Batch)
+            recent.update(batch.segments)
+        older = tuple(one for one in self._seen.values() if one not in recent)
+        path = self._folder / f"folded-{last:09d}.json"
+        write_json(path, _Folded(last, older))
+        for number in self._numbers[: -_FOLD + 1]:
+            self._path(number).unlink(missing_ok=True)
+        for stale in self._folder.glob("folded-*.json"):
+            if stale != path:
+                stale.unlink()
+        self._numbers = kept

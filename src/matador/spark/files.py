@@ -1,0 +1,86 @@
+"""Small promises about files: written whole and durable, moved in one step, locked by one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from matador.errors import StorageLockedError
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a file as a whole; after a crash it is the old one or the new one."""
+    hidden = path.with_name(f".{path.name}.new")
+    with hidden.open("wb") as file:
+        file.write(msgspec.json.encode(content))
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def move(source: Path, target: Path) -> None:
+    """Move a file or folder to its place, unless an earlier run has done so already."""
+    if source.exists():
+        remove(target)
+        source.rename(target)
+        sync_folder(target.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there.
+
+    A folder gets a hidden name first, so that no reader finds a part of it.
+    """
+    if path.is_dir():
+        hidden = path.with_name(f".removed-{path.name}")
+        shutil.rmtree(hidden, ignore_errors=True)
+        path.rename(hidden)
+        shutil.rmtree(hidden)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Hold a lock that the kernel lets go with this process, however it ends.
+
+    Raises:
+        StorageLockedError: another process has it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageLockedError(
+                f"another process is writing to the lake {path.parent.parent}; wait for it"
+            ) from error
+        yield
+    finally:
+        os.close(handle)

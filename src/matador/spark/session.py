@@ -1,0 +1,103 @@
+"""A Spark session that starts quickly, keeps quiet and runs this interpreter in its workers.
+
+Everything in this package works with a session of the user's own as well: what a query needs is
+set with the query, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from matador.spark.java import find_java_home
+
+_LOOPBACK = "127.0.0.1"
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    app_name: str = "matador",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The Spark session of this process: the one there is, or a new one.
+
+    ``master`` is ``local[*]`` unless given. ``config`` goes over our settings. A session that is
+    active already is returned as it is, with ``config`` applied as far as Spark can still do that.
+
+    Raises:
+        ConfigurationError: there is no Java 17 or newer; the message says how to get one.
+
+    Example:
+        >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for name, value in (config or {}).items():
+            active.conf.set(name, value)
+        return active
+    chosen = master or "local[*]"
+    settings = {**_settings(chosen), **(config or {})}
+    builder = SparkSession.builder.master(chosen).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _environment(_surroundings(chosen)):
+        return builder.getOrCreate()
+
+
+def stop(spark: SparkSession) -> None:
+    """End a session and its Java process's work; a later ``spark_session()`` makes a new one."""
+    spark.stop()
+
+
+def _settings(master: str) -> dict[str, str]:
+    log = Path(__file__).with_name("log4j2.properties").as_uri()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+        # A stack this deep: stopping a streaming query recurses through its plan.
+        "spark.driver.extraJavaOptions": (
+            f"-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC -Dlog4j2.configurationFile={log}"
+        ),
+        "spark.driver.memory": "1g",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    }
+    if _is_local(master):
+        settings["spark.driver.host"] = _LOOPBACK
+        settings["spark.driver.bindAddress"] = _LOOPBACK
+    return settings
+
+
+def _surroundings(master: str) -> dict[str, str]:
+    wanted = {"JAVA_HOME": str(find_java_home())}
+    if "PYSPARK_PYTHON" not in os.environ:
+        wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 there is
+    if _is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    return wanted
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Generator[None]:
+    """Set variables while Java starts; the caller's own environment is as it was afterwards."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

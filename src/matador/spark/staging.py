@@ -1,0 +1,209 @@
+"""The work of one batch, in the executors: decode, find what is there already, leave it out.
+
+Lines are parsed once and go straight into Parquet. Rows never travel for the sake of
+deduplication: their keys do, and a file is written a second time only if it has a repeated row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from pyspark.sql import SparkSession
+
+from matador.model.event import EventType
+from matador.spark.decode import LineDecoder, Problem
+from matador.spark.files import sync_folder
+from matador.spark.index import known, run_name, runs_of, save_run, sorted_order
+from matador.spark.keys import Keys
+from matador.spark.layout import TABLES, Layout
+from matador.spark.lines import Split, read_blocks
+from matador.spark.parts import Part, Parts, keys_path, part_path, without_rows
+from matador.spark.tasks import run_tasks
+
+log = logging.getLogger("matador.lake")
+
+_MOST_PROBLEMS = 20  # kinds of trouble that a task reports; all of it is in quarantine
+
+
+class ProblemCount(msgspec.Struct, frozen=True):
+    """How often something was put in quarantine for one reason."""
+
+    kind: str
+    event_key: str | None
+    reason: str
+    count: int
+
+
+class _Decoded(msgspec.Struct, frozen=True):
+    parts: list[Part]
+    records: int
+    dropped: int
+    problems: list[ProblemCount]
+    missing: str | None = None
+
+
+class _Repeats(msgspec.Struct, frozen=True):
+    """Rows of a table that are there already, by part."""
+
+    rows: int
+    repeated: dict[str, int]
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What a batch came to."""
+
+    records: int
+    rows: dict[str, int]
+    repeated: int
+    dropped: int
+    problems: list[ProblemCount]
+
+
+def stage(
+    spark: SparkSession,
+    layout: Layout,
+    folder: Path,
+    number: int,
+    splits: Sequence[Split],
+    events: Mapping[str, EventType] | None,
+) -> Staged:
+    """Write all files of a batch below ``folder``: a folder a table, and the runs of the index."""
+    answers = [
+        msgspec.json.decode(answer, type=_Decoded)
+        for answer in run_tasks(spark, partial(_decode, splits, folder, events), len(splits))
+    ]
+    for answer in answers:
+        if answer.missing is not None:
+            log.error("a segment is gone, or cannot be read; it is passed over: %s", answer.missing)
+    parts = [part for answer in answers for part in answer.parts]
+    repeated = _leave_out_repeats(spark, layout, folder, number, parts)
+    rows = dict.fromkeys(TABLES, 0)
+    for part in parts:
+        source = part_path(folder, part.table, part.name)
+        left = part.rows - repeated.get((part.table, part.name), 0)
+        rows[part.table] += left
+        if left:
+            target = folder / part.table
+            target.mkdir(exist_ok=True)
+            source.rename(target / source.name)
+    for table in TABLES:
+        if (folder / table).exists():
+            sync_folder(folder / table)
+    sync_folder(folder)
+    return Staged(
+        sum(answer.records for answer in answers),
+        rows,
+        sum(repeated.values()),
+        sum(answer.dropped for answer in answers),
+        _summed(answers),
+    )
+
+
+def staged_index(folder: Path, table: str, number: int) -> Path:
+    """Where the run of a table's index is before the batch is done."""
+    return folder / "index" / table / run_name(number, number)
+
+
+def _leave_out_repeats(
+    spark: SparkSession, layout: Layout, folder: Path, number: int, parts: Sequence[Part]
+) -> dict[tuple[str, str], int]:
+    """How many rows of each part were there already; the parts are without them afterwards."""
+    by_table = {table: [part for part in parts if part.table == table] for table in TABLES}
+    tables = [table for table in TABLES if by_table[table]]
+    work = partial(_find_repeats, layout, folder, number, [by_table[table] for table in tables])
+    repeated: dict[tuple[str, str], int] = {}
+    for table, answer in zip(tables, run_tasks(spark, work, len(tables)), strict=True):
+        found = msgspec.json.decode(answer, type=_Repeats)
+        repeated.update({(table, name): count for name, count in found.repeated.items()})
+    chosen = [part for part in parts if (part.table, part.name) in repeated]
+    run_tasks(spark, partial(_rewrite, folder, chosen), len(chosen))
+    return repeated
+
+
+# -- tasks --------------------------------------------------------------------------------------
+
+
+def _decode(
+    splits: Sequence[Split], folder: Path, events: Mapping[str, EventType] | None, number: int
+) -> bytes:
+    split = splits[number]
+    decoder = LineDecoder(events)
+    parts = Parts(folder, number)
+    records = dropped = 0
+    missing: str | None = None
+    problems: Counter[Problem] = Counter()
+    try:
+        for block in read_blocks(split):
+            decoded = decoder.decode(block, split.name)
+            parts.add(decoded)
+            records += decoded.records
+            dropped += decoded.dropped
+            problems.update(decoded.problems)
+            if len(problems) > 10 * _MOST_PROBLEMS:
+                problems = Counter(dict(problems.most_common(_MOST_PROBLEMS)))
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        missing = str(error)
+    return msgspec.json.encode(
+        _Decoded(
+            parts.finish(),
+            records,
+            dropped,
+            [ProblemCount(*one, count) for one, count in problems.most_common(_MOST_PROBLEMS)],
+            missing,
+        )
+    )
+
+
+def _find_repeats(
+    layout: Layout, folder: Path, number: int, tables: Sequence[Sequence[Part]], which: int
+) -> bytes:
+    """Find repeated rows of one table, note them beside its parts, and write the new keys."""
+    parts = tables[which]
+    table = parts[0].table
+    loaded: list[Keys] = [np.load(keys_path(folder, table, part.name)) for part in parts]
+    keys: Keys = np.concatenate(loaded, axis=1)
+    order = sorted_order(keys)
+    keys = keys[:, order]
+    repeated = np.zeros(len(order), np.bool_)
+    repeated[1:] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    earlier = [run for run in runs_of(layout.index(table)) if run.last < number]
+    repeated |= known(earlier, keys)
+    new = keys[:, ~repeated]
+    if new.shape[1]:
+        save_run(staged_index(folder, table, number), new)
+    rows = np.sort(order[repeated])
+    counts: dict[str, int] = {}
+    first = 0
+    for part in parts:
+        begin, end = np.searchsorted(rows, [first, first + part.rows])
+        if end > begin:
+            np.save(_repeats_path(folder, part), rows[begin:end] - first)
+            counts[part.name] = int(end - begin)
+        first += part.rows
+    return msgspec.json.encode(_Repeats(len(order), counts))
+
+
+def _rewrite(folder: Path, parts: Sequence[Part], which: int) -> bytes:
+    part = parts[which]
+    path = part_path(folder, part.table, part.name)
+    without_rows(path, part.table, np.load(_repeats_path(folder, part)))
+    return b""
+
+
+def _repeats_path(folder: Path, part: Part) -> Path:
+    path = keys_path(folder, part.table, part.name)
+    return path.with_name(f"{part.name}.repeats.npy")
+
+
+def _summed(answers: Sequence[_Decoded]) -> list[ProblemCount]:
+    counts: Counter[Problem] = Counter()
+    for answer in answers:
+        for one in answer.problems:
+            counts[Problem(one.kind, one.event_key, one.reason)] += one.count
+    return [ProblemCount(*one, count) for one, count in counts.most_common(_MOST_PROBLEMS)]
