@@ -86,7 +86,7 @@ def test_it_is_named_after_its_transports_and_can_what_the_first_can() -> None:
     assert repr(group) == "MultiTransport(multi(a,b))"
     can = group.capabilities
     assert (can.delays, can.priorities, can.lease) == (False, True, 3)
-    assert not (can.browse or can.purge or can.depth or can.replay)
+    assert [can.browse, can.purge, can.depth, can.replay] == [False] * 4
     assert [one.name for one in group.transports] == ["a", "b"]
 
 

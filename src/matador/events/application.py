@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -218,6 +219,35 @@ class Application:
         if checkpoints is not None:
             self._checkpoints = checkpoints
         self._hook_objects = (*hooks, *self._hook_objects)
+
+    @contextmanager
+    def configured(
+        self,
+        *,
+        transport: Transport | None = None,
+        consume_from: Iterable[str] | None = None,
+        checkpoints: CheckpointStore | None = None,
+        hooks: Sequence[Hooks] = (),
+        clock: Clock | None = None,
+    ) -> Generator[Self]:
+        """``configure`` for a while; afterwards it is as it was. It must be stopped by then.
+
+        Example:
+            >>> with app.configured(transport=MemoryTransport()):
+            ...     async with app: ...
+        """
+        names = ("_url", "_transport", "_consume_from", "_checkpoints", "_hook_objects", "_clock")
+        before = {name: getattr(self, name) for name in names}
+        self.configure(
+            transport=transport, consume_from=consume_from, checkpoints=checkpoints, hooks=hooks
+        )
+        if clock is not None:
+            self._clock = clock
+        try:
+            yield self
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
 
     def producer(self) -> Self:
         """The same application, not started, that only sends: for another thread or event loop.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matador.testing.clock import ManualClock
     from matador.testing.compliance import TransportCompliance
+    from matador.testing.harness import DeadLettered, Harness, running
     from matador.testing.makers import (
         make_delivery,
         make_docket,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from matador.testing.wait import wait_for
 
 __all__ = [
+    "DeadLettered",
+    "Harness",
     "ManualClock",
     "TransportCompliance",
     "make_delivery",
@@ -29,10 +32,13 @@ __all__ = [
     "make_envelope",
     "make_message",
     "make_receipt",
+    "running",
     "wait_for",
 ]
 
 _HOMES = {
+    "DeadLettered": "harness",
+    "Harness": "harness",
     "ManualClock": "clock",
     "TransportCompliance": "compliance",
     "make_delivery": "makers",
@@ -40,6 +46,7 @@ _HOMES = {
     "make_envelope": "makers",
     "make_message": "makers",
     "make_receipt": "makers",
+    "running": "harness",
     "wait_for": "wait",
 }
 

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
+
     from matador.testing.clock import ManualClock
+    from matador.testing.harness import Harness
     from matador.transports.memory import MemoryTransport
 
 pytest.register_assert_rewrite("matador.testing.compliance")
@@ -30,3 +34,23 @@ def memory_transport() -> MemoryTransport:
     from matador.transports.memory import MemoryTransport
 
     return MemoryTransport()
+
+
+@pytest.fixture
+def matador_harness(
+    manual_clock: ManualClock,
+) -> Callable[..., AbstractAsyncContextManager[Harness]]:
+    """``matador.testing.running`` with the clock of the fixture ``manual_clock``.
+
+    Example:
+        >>> async def test_receipts(matador_harness):
+        ...     async with matador_harness(app) as harness:
+        ...         await harness.send(OrderPlaced("o-1", 5))
+        ...         await harness.drain()
+        ...         assert len(harness.handled("email-receipt")) == 1
+    """
+    from functools import partial
+
+    from matador.testing.harness import running
+
+    return partial(running, clock=manual_clock)
