@@ -224,13 +224,17 @@ class Arena:
 
     # -- judging ----------------------------------------------------------------------------------
 
+    def measure(self) -> Verdict:
+        """The five numbers as they are now."""
+        self.look()
+        self.verdict = check(self.history, waiting=self.waiting(), dead=self.dead_letters())
+        return self.verdict
+
     def judge(self, *, duplicated: int = 0) -> Verdict:
         """The five numbers. Fails unless all are 0, duplicates apart: so many are allowed."""
-        self.look()
         damage = self.profile.damage()
         expect(damage is None, f"the storage is damaged: {damage}")
-        verdict = check(self.history, waiting=self.waiting(), dead=self.dead_letters())
-        self.verdict = verdict
+        verdict = self.measure()
         wrong = [verdict.unexpected, verdict.reordered, verdict.stuck]
         if self.profile.durable:
             wrong.append(verdict.lost)

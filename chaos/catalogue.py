@@ -93,6 +93,7 @@ def play(
             seen = scenario.play(arena)
         except ExpectationFailed as error:
             result, seen = "FAILED", str(error)
+            arena.measure()
         except Unplayable as error:
             result, seen = "not played", str(error)
         return Played(scenario, result, seen, time.monotonic() - started, arena.verdict)

@@ -26,30 +26,30 @@ def add_to(catalogue: Catalogue) -> None:
 
 
 def sigterm_under_load(arena: Arena) -> str:
-    """A worker with more to do than it can is asked to end; another one takes over."""
-    count = arena.many(60)
-    app = arena.app(handlers=(Handler(seconds=0.1),))
+    """Workers with more to do than they can are asked to end, one after the other."""
+    count, rounds = arena.many(300), arena.many(2)
+    app = arena.app(handlers=(Handler(seconds=0.02),))
     arena.publish(app, count, together=count)
-    worker = arena.worker(app)
-    arena.wait_started(2 * app.concurrency)
-    worker.terminate()
-    asked = now()
-    arena.wait_exit(worker)
-    begun = arena.starts()
-    late = sum(start.at > asked for start in begun)
-    expect(late <= app.concurrency, f"{late} runs were started after SIGTERM")
-    ends = [arena.history.end_of(start) for start in begun]
-    expect(all(end is not None and end.result == "done" for end in ends), "a run did not finish")
-    left = arena.depth()
-    expect(left == count - len(begun), f"{left} are left of {count}, after {len(begun)} runs")
-    expect(left > 0, "it was not under load")
+    for _ in range(rounds):
+        before = len(arena.starts())
+        worker = arena.worker(app)
+        arena.wait_started(before + 2 * app.concurrency)
+        worker.terminate()
+        asked = now()
+        arena.wait_exit(worker)
+        begun = arena.starts()
+        late = sum(start.at > asked for start in begun)
+        expect(late <= 4 * app.concurrency, f"{late} runs were started after SIGTERM")
+        ends = [arena.history.end_of(start) for start in begun]
+        finished = sum(end is not None and end.result == "done" for end in ends)
+        expect(finished == len(begun), f"{len(begun)} runs were started, {finished} finished")
+        left = arena.depth()
+        expect(0 < left == count - len(begun), f"{left} of {count} left after {len(begun)} runs")
     arena.worker(app)
     arena.wait_empty()
-    after = arena.starts()[len(begun) :]
-    used = [start for start in after if start.redelivered or start.attempt > 1]
-    expect(not used, f"{len(used)} had used up a delivery or an attempt: {used[:3]}")
+    _expect_unused(arena)
     arena.judge()
-    return f"{len(begun)} finished, {left} went back unused"
+    return f"{rounds} workers ended in good order, what they had not begun went back unused"
 
 
 def second_sigterm(arena: Arena) -> str:
@@ -59,7 +59,9 @@ def second_sigterm(arena: Arena) -> str:
     worker.terminate()
     arena.wait(lambda: "SIGTERM: shutting down" in worker.output, "the first signal to be noticed")
     worker.terminate()
-    return _left_behind(arena, app, worker, code=0)
+    seen = _left_behind(arena, app, worker, code=0)
+    _expect_unused(arena)
+    return seen
 
 
 def timeout_passes(arena: Arena) -> str:
@@ -67,7 +69,9 @@ def timeout_passes(arena: Arena) -> str:
     app = changed(_stuck(arena), shutdown_timeout=0.5)
     worker = _holding(arena, app)
     worker.terminate()
-    return _left_behind(arena, app, worker, code=0)
+    seen = _left_behind(arena, app, worker, code=0)
+    _expect_unused(arena)
+    return seen
 
 
 def threads_do_not_stop(arena: Arena) -> str:
@@ -101,3 +105,9 @@ def _left_behind(arena: Arena, app: AppSettings, worker: Process, *, code: int) 
     arena.wait_empty()
     arena.judge()
     return f"exited in {seconds:.1f} s; all {count} were still there, and were handled afterwards"
+
+
+def _expect_unused(arena: Arena) -> None:
+    """What goes back uses up neither a delivery nor an attempt."""
+    used = [start for start in arena.starts() if start.redelivered or start.attempt > 1]
+    expect(not used, f"{len(used)} had used up a delivery or an attempt: {used[:3]}")
