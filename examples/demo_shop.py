@@ -28,7 +28,7 @@ FIXED = "bug-is-fixed"  # the file is there once the fix is deployed
 STUCK = "carrier-does-not-answer"  # the file is there while order 40 waits for the carrier
 CALM = "carrier-answers-again"
 
-COUPONS = {"WELCOME"}
+COUPONS = ["WELCOME"]
 
 
 @event("order.placed", description="A customer placed an order.")
@@ -56,7 +56,7 @@ async def email_receipt(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
 @subscriber(description="Write the order into the books.", idempotent="yes")
 def book(envelope: Envelope[OrderPlaced]) -> None:
     order = envelope.data
-    known = COUPONS | ({"SUMMER"} if Path(FIXED).exists() else set())  # the bug, and its fix
+    known = [*COUPONS, "SUMMER"] if Path(FIXED).exists() else COUPONS  # the fix, and the bug
     if order.coupon is not None and order.coupon not in known:
         raise LookupError(f"unknown coupon {order.coupon}")
     happened("entry", envelope)

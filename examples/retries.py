@@ -43,7 +43,7 @@ async def charge(envelope: Envelope[OrderPlaced]) -> None:
 @subscriber(description="Ask the warehouse.")
 async def reserve(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
     if ctx.attempt == 1:
-        raise DoRetry("the warehouse is closed")  # safe to repeat, I know
+        raise DoRetry("the warehouse is closed")  # the same, on purpose
     print(f"reserved in attempt {ctx.attempt}")
 
 

@@ -81,6 +81,7 @@ def test_codecs_get_smaller_from_line_to_line(tmp_path: Path) -> None:
 def test_the_testing_example_passes(tmp_path: Path) -> None:
     copy = tmp_path / "test_shop.py"
     copy.write_text((EXAMPLES / "testing_example.py").read_text())
+    (tmp_path / "shop.py").write_text((EXAMPLES / "shop.py").read_text())
     config = ("-c", "/dev/null", "--rootdir", tmp_path, "-o", "asyncio_mode=auto")
     options = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider")
     printed = run(tmp_path, "-m", "pytest", "-q", *config, *options, copy)
