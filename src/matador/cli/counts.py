@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -89,7 +92,7 @@ def display(app: Matador, counting: Counting, console: Console) -> Callable[[], 
         asked = 0.0
         pause = _ASK_DEPTH
         last = time.monotonic()
-        with Live(console=console, auto_refresh=False) as live:
+        with Live(console=console, auto_refresh=False) as live, _logs_above():
             try:
                 while True:
                     now = time.monotonic()
@@ -135,6 +138,22 @@ def summaries(
             say()
 
     return summarise
+
+
+@contextmanager
+def _logs_above() -> Generator[None]:
+    """Have handlers that the application set up itself print above the display, not into it."""
+    moved: list[tuple[logging.StreamHandler[Any], Any]] = []
+    for found in logging.getLogger().handlers:
+        if isinstance(found, logging.StreamHandler):
+            handler = cast("logging.StreamHandler[Any]", found)
+            if handler.stream in (sys.__stderr__, sys.__stdout__):
+                moved.append((handler, handler.setStream(sys.stderr)))
+    try:
+        yield
+    finally:
+        for handler, stream in moved:
+            handler.setStream(stream)
 
 
 async def _ask_depths(app: Matador, counting: Counting) -> None:

@@ -26,11 +26,13 @@ def letters_as_table(letters: Sequence[Letter]) -> Table:
     made = table(
         "id", "event", "subscriber", "attempts", "died", "queue", "why", right=("attempts",)
     )
+    for column in made.columns[:1] + made.columns[4:6]:
+        column.no_wrap = True
     length = _id_length([letter.id for letter in letters])
     for letter in letters:
         envelope = letter.envelope
         why = Text(_first_line(why_of(letter)), overflow="ellipsis", no_wrap=True)
-        queue = f"{letter.queue.name}.{letter.kind}"
+        queue = letter.queue.name + (" (unhandled)" if letter.kind == "unhandled" else "")
         id_, died = Text(letter.id[:length], "bold"), _when(letter.stored.stored_at)
         if envelope is None:
             made.add_row(id_, Text("undecodable", "yellow"), "", "", died, queue, why)
@@ -152,7 +154,12 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _when(moment: datetime | None) -> str:
-    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """The time alone if it was today, and the day otherwise."""
+    if moment is None:
+        return ""
+    local = moment.astimezone()
+    today = local.date() == datetime.now(local.tzinfo).date()
+    return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M")
 
 
 def _hexdump(body: bytes) -> str:

@@ -184,7 +184,11 @@ class ConsoleHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        if console.is_terminal:
+            self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        else:
+            line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+            self.setFormatter(logging.Formatter(line))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; one that cannot be printed is reported the way logging does."""

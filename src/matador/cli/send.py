@@ -16,6 +16,7 @@ from matador.cli.options import App, AsJson, Verbose
 from matador.cli.output import (
     FAILED,
     UsageError,
+    err,
     note,
     plural,
     reported,
@@ -26,6 +27,7 @@ from matador.cli.output import (
     warn,
 )
 from matador.cli.parcels import Parcel, parcel_of
+from matador.cli.tracing import Tracing
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
@@ -81,7 +83,8 @@ def send(
 
     Returns once every message is safely stored. A file holds
     {"event_key": …, "data": …, "before"?: …, "options"?: {"delay", "correlation_id", "metadata",
-    "priority", "ordering_key"}}; options on the command line win over it.
+    "priority", "ordering_key"}}; options on the command line win over it. --verbose shows
+    every hook.
     """
     given = {
         "metadata": None if metadata is None else read_json_object(metadata, "--metadata"),
@@ -103,7 +106,7 @@ def send(
             _show_plan(run_within(plan, timeout, "the dry run"), as_json)
             return
         reachable(target)
-        target.configure(consume_from=())
+        target.configure(consume_from=(), hooks=[Tracing(err())] if verbose else [])
         result = run_within(_send(target, replace(parcel, key=known.key)), timeout, "sending")
     except (EventNotRegisteredError, ConfigurationError) as error:
         raise UsageError(str(error)) from error

@@ -1,0 +1,154 @@
+"""What people see on a terminal: questions, and counts that move."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli, Shop, wait
+
+_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+DEAD = "shop.billing.undeliverable"
+
+
+class Terminal:
+    """A command on a terminal of 30 lines and 120 columns."""
+
+    def __init__(self, arguments: tuple[str, ...], folder: Path, **settings: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "matador", *arguments],
+            cwd=folder,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm-256color", **settings},
+        )
+        os.close(slave)
+        self._seen = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # the other end is closed
+                return
+            if not data:
+                return
+            self._seen += data
+
+    @property
+    def text(self) -> str:
+        """All that was ever printed, without colours and movements."""
+        return _SEQUENCE.sub("", self._seen.decode("utf-8", "replace"))
+
+    @property
+    def raw(self) -> str:
+        return self._seen.decode("utf-8", "replace")
+
+    def shows(self, pattern: str) -> None:
+        wait(
+            lambda: re.search(pattern, self.text) is not None,
+            lambda: f"{pattern!r} in:\n{self.text}",
+        )
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ends(self) -> int:
+        code = self.process.wait(60)
+        self._reader.join(10)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(10)
+        os.close(self._master)
+
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminal(folder: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def open_(*arguments: str, **settings: str) -> Terminal:
+        opened.append(Terminal(arguments, folder, **settings))
+        return opened[-1]
+
+    yield open_
+    for one in opened:
+        one.close()
+
+
+def test_a_redrive_counts_first_and_asks(terminal: Open, shop: Shop) -> None:
+    ids = shop.bury(3)
+    refused = terminal("dead-letters", "redrive", "shop.py", "--all")
+    refused.shows(r"redrive 3 dead letters\? \[y/N\]")
+    refused.type("\n")
+    assert refused.ends() == 1
+    assert "nothing was changed" in refused.text
+    assert shop.ids(DEAD) == ids
+    agreed = terminal("dead-letters", "redrive", "shop.py", "--all")
+    agreed.shows(r"\[y/N\]")
+    agreed.type("y\n")
+    assert agreed.ends() == 0
+    assert "3 dead letters redriven" in agreed.text
+    assert shop.ids("shop.billing") == ids
+
+
+def test_a_long_redrive_shows_how_far_it_is(terminal: Open, shop: Shop) -> None:
+    shop.bury(3000)
+    redrive = terminal("dead-letters", "redrive", "shop.py", "--all", "--yes")
+    assert redrive.ends() == 0
+    assert "3000/3000" in redrive.text
+
+
+def test_a_worker_counts_live_and_keeps_other_lines_apart(
+    terminal: Open, cli: Cli, folder: Path
+) -> None:
+    text = (folder / "shop.py").read_text()
+    body = "async def email_receipt(envelope: Envelope[OrderPlaced]) -> None:\n"
+    assert body in text
+    noise = "    print('printed ' * 3)\n    logging.getLogger('shop').warning('logged ' * 3)\n"
+    setup = "import logging\nlogging.basicConfig()\n"
+    (folder / "shop.py").write_text(setup + text.replace(body, body + noise))
+    worker = terminal("worker", "shop.py")
+    worker.shows(r"order\.placed +email-receipt +shop\.events")
+    worker.shows(r"shop\.events +0 +0 +0 +0\.0 +0 +0")
+    assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 500}').code == 0
+    worker.shows(r"shop\.events +0 +0 +1 +[\d.]+ +0 +0")
+    worker.shows(r"shop\.billing +0 +0 +0 +0\.0 +1 +1")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends() == 0
+    lines = worker.text.replace("\r", "\n").split("\n")
+    assert "printed printed printed" in [line.strip() for line in lines]
+    assert "WARNING:shop:logged logged logged" in [line.strip() for line in lines]
+
+
+def test_colours_are_left_out_where_they_are_not_wanted(terminal: Open, shop: Shop) -> None:
+    shop.bury(1)
+    colourful = terminal("queues", "shop.py")
+    plain = terminal("queues", "shop.py", NO_COLOR="1")
+    assert colourful.ends() == plain.ends() == 0
+    red = "\x1b[1;31m"
+    assert red in colourful.raw, "dead letters are red"
+    assert red not in plain.raw
