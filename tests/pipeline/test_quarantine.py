@@ -1,0 +1,111 @@
+"""A message that was delivered again and again is handled alone: it may kill its worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.shop import OrderPlaced, make_app, settled, subscribed
+
+from matador import Context, Envelope, StandardRetryPolicy, Topology
+from matador.model.message import Delivery
+from matador.testing import wait_for
+from matador.transports.base import Subscription
+from matador.transports.memory import MemoryTransport
+
+TWO_QUEUES = Topology("shop", queues=["events", "billing"])
+
+
+class Redelivering(MemoryTransport):
+    """A transport on which everything was delivered before, so and so often."""
+
+    def __init__(self, deliveries: int) -> None:
+        super().__init__()
+        self.deliveries = deliveries
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        subscription = await super().subscribe(queue, prefetch=prefetch)
+        receive = subscription.receive
+
+        async def receive_again(limit: int) -> Sequence[Delivery]:
+            return [self._again(one) for one in await receive(limit)]
+
+        subscription.receive = receive_again
+        return subscription
+
+    def _again(self, delivery: Delivery) -> Delivery:
+        receipt = msgspec.structs.replace(
+            delivery.receipt, delivery_count=self.deliveries, redelivered=True
+        )
+        return msgspec.structs.replace(delivery, receipt=receipt)
+
+
+class Room:
+    """A callback that counts how many are in it at once; they leave when the door is open."""
+
+    def __init__(self) -> None:
+        self.door = asyncio.Event()
+        self.inside = self.most = self.left = 0
+
+    async def __call__(self, envelope: Envelope[Any], ctx: Context) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.door.wait()
+        await asyncio.sleep(0)
+        self.inside -= 1
+        self.left += 1
+
+
+@pytest.mark.parametrize(
+    ("max_deliveries", "deliveries", "most"), [(5, 2, 6), (5, 3, 1), (4, 3, 1), (3, 2, 1)]
+)
+async def test_suspects_run_one_at_a_time(max_deliveries: int, deliveries: int, most: int) -> None:
+    room = Room()
+    policy = StandardRetryPolicy(max_deliveries=max_deliveries)
+    async with make_app(Redelivering(deliveries), room, retry=policy) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(6))
+        await wait_for(lambda: room.inside == most)
+        room.door.set()
+        await settled(app)
+    assert (room.left, room.most) == (6, most)
+
+
+async def test_suspects_of_all_queues_run_one_at_a_time() -> None:
+    room = Room()
+    subscribers = [subscribed(room, "a"), subscribed(room, "b", queue="billing")]
+    async with make_app(
+        Redelivering(3), *subscribers, topology=TWO_QUEUES, consume_from=["events", "billing"]
+    ) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(4))
+        await wait_for(lambda: room.inside == 1)
+        room.door.set()
+        await settled(app)
+        await settled(app, queue="shop.billing")
+    assert (room.left, room.most) == (8, 1)
+
+
+async def test_a_shutdown_waits_for_a_suspect_and_starts_no_other() -> None:
+    room = Room()
+    app = make_app(Redelivering(3), room)
+    await app.start()
+    await app.send_many(OrderPlaced(f"o-{n}") for n in range(3))
+    await wait_for(lambda: room.inside == 1)
+    ending = asyncio.create_task(app.shutdown(10))
+    await wait_for(lambda: app.state.status == "waiting-handlers")
+    room.door.set()
+    await ending
+    assert (room.left, room.most) == (1, 1)
+
+
+async def test_a_shutdown_cuts_a_suspect_short_when_time_is_up() -> None:
+    room = Room()
+    app = make_app(Redelivering(3), room)
+    await app.start()
+    await app.send_many(OrderPlaced(f"o-{n}") for n in range(3))
+    await wait_for(lambda: room.inside == 1)
+    async with asyncio.timeout(5):
+        await app.shutdown(0.05)
+    assert (room.left, room.most) == (0, 1)
