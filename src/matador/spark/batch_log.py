@@ -27,14 +27,37 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
     modified: int
 
 
+class ProblemCount(msgspec.Struct, frozen=True):
+    """How often something was put in quarantine for one reason."""
+
+    kind: str
+    event_key: str | None
+    reason: str
+    count: int
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What a batch came to: lines read, rows by table, rows that were there already.
+
+    ``dropped``: records that the journal lost, by its own account.
+    """
+
+    records: int
+    rows: dict[str, int]
+    repeated: int
+    dropped: int
+    problems: list[ProblemCount]
+
+
 class Batch(msgspec.Struct, frozen=True):
-    """One batch. ``staging`` is the name of the folder with its files, once it is staged."""
+    """One batch. Once it is staged, ``staging`` is the name of the folder with its files."""
 
     number: int
     state: Literal["planned", "staged", "done"]
     folder: str
     segments: tuple[SegmentRef, ...]
     staging: str | None = None
+    tally: Tally | None = None
 
 
 class _Folded(msgspec.Struct, frozen=True):
@@ -68,9 +91,11 @@ class BatchLog:
         self.unfinished = batch
         return batch
 
-    def staged(self, batch: Batch, staging: str) -> Batch:
+    def staged(self, batch: Batch, staging: str, tally: Tally) -> Batch:
         """All files of a batch are written."""
-        return self._put(msgspec.structs.replace(batch, state="staged", staging=staging))
+        return self._put(
+            msgspec.structs.replace(batch, state="staged", staging=staging, tally=tally)
+        )
 
     def done(self, batch: Batch) -> None:
         """All files of a batch are in place."""
@@ -122,3 +147,12 @@ class BatchLog:
             if stale != path:
                 stale.unlink()
         self._numbers = kept
+
+
+def last_done(folder: Path) -> int:
+    """The last batch whose files are all in place, for readers beside a running ingest; or -1."""
+    latest = max(folder.glob("[0-9]*.json"), default=None)
+    if latest is None:
+        return -1
+    batch = msgspec.json.decode(latest.read_bytes(), type=Batch)
+    return batch.number if batch.state == "done" else batch.number - 1

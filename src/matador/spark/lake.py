@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from matador.errors import StorageLockedError
 from matador.model.event import EventType, event_type_of
+from matador.model.options import Seconds
 from matador.model.schema import Schema
+from matador.spark import aggregates
+from matador.spark.health import WINDOW
 from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
 from matador.spark.layout import TABLES, Layout, spark_schema
+from matador.spark.maintenance import TARGET, CompactResult, ExpireResult, compact, expire
 from matador.spark.session import spark_session
+from matador.spark.swaps import carry_on_if_interrupted
+from matador.spark.types import JSON_OPTIONS, struct_of
 
 
 class Lake:
@@ -92,6 +101,22 @@ class Lake:
         )
         return Ingest(self.spark, self._layout, self._schema, options).run(Path(journal))
 
+    def compact(self, *, target_size: int = TARGET) -> CompactResult:
+        """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
+
+        Raises:
+            StorageLockedError: another process writes to this lake.
+        """
+        return compact(self.spark, self._layout, target_size)
+
+    def expire(self, older_than: timedelta | datetime) -> ExpireResult:
+        """Remove rows recorded longer ago than that, or before that time. They never come back.
+
+        Raises:
+            StorageLockedError: another process writes to this lake.
+        """
+        return expire(self.spark, self._layout, older_than)
+
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
         """Every envelope sent, one row each; of one event if it is given by class or key.
 
@@ -103,13 +128,11 @@ class Lake:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        from matador.spark.types import struct_of
-
         struct = struct_of(found)
         return (
             rows.where(rows.event_key.isin(list(found.keys)))
-            .withColumn("data", sql.from_json("data_json", struct))
-            .withColumn("before", sql.from_json("before_json", struct))
+            .withColumn("data", sql.from_json("data_json", struct, JSON_OPTIONS))
+            .withColumn("before", sql.from_json("before_json", struct, JSON_OPTIONS))
         )
 
     def deliveries(self) -> DataFrame:
@@ -120,14 +143,48 @@ class Lake:
         """What could not be decoded, is unknown or does not fit its type, and why."""
         return self._table("quarantine")
 
+    def volume(self, window: Seconds = WINDOW) -> DataFrame:
+        """How many were sent, handled, retried, dead-lettered, per subscriber and window."""
+        return aggregates.read_volume(self._refreshed(), self._layout, window)
+
+    def health(self, window: Seconds = WINDOW) -> DataFrame:
+        """Rates, and percentiles of waiting and running times, per subscriber and window."""
+        return aggregates.read_health(self._refreshed(), self._layout, window)
+
+    def triage(self) -> DataFrame:
+        """The dead letters in groups, one for each error signature."""
+        return aggregates.read_triage(self._refreshed(), self._layout)
+
+    def refresh(self) -> int:
+        """Bring volume, health and triage up to date; how many batches were new.
+
+        Reading them does so too, unless another process is at it.
+
+        Raises:
+            StorageLockedError: another process is at it.
+        """
+        return aggregates.update(self.spark, self._layout)
+
     def sql(self, query: str) -> DataFrame:
         """Run a query over the tables by their names."""
         for table in TABLES:
             self._table(table).createOrReplaceTempView(table)
+        for name, frame in self._aggregates().items():
+            if name in query:  # bringing them up to date takes a while
+                frame().createOrReplaceTempView(name)
         return self.spark.sql(query)
+
+    def _aggregates(self) -> dict[str, Callable[[], DataFrame]]:
+        return {"volume": self.volume, "health": self.health, "triage": self.triage}
+
+    def _refreshed(self) -> SparkSession:
+        with contextlib.suppress(StorageLockedError):  # then what there is must do
+            self.refresh()
+        return self.spark
 
     def _table(self, name: str) -> DataFrame:
         self._layout.make()
+        carry_on_if_interrupted(self._layout)
         return self.spark.read.schema(spark_schema(name)).parquet(str(self._layout.table(name)))
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
