@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador
 from matador.events.loading import is_file, load_application, split_reference
 from matador.model.options import Seconds, seconds, whole_number
-from matador.spark.arrow import RecordBatch
+from matador.spark.arrow import map_in_arrow
 from matador.spark.outcomes import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
 from matador.spark.session import spark_session
 from matador.spark.slices import Slice, run_slice
@@ -31,7 +31,7 @@ from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.spark")
 
-_FIRST_PAUSE = 0.5
+_FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 30.0
 _GIVE_UP_AFTER = 5
 
@@ -233,14 +233,9 @@ class _Crew:
 
     def _slice(self) -> str | None:
         """Run one slice; why it failed, if it did."""
-        work = self._work
-
-        def task(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-            return run_slice(work, batches)
-
-        one_task: Any = self._spark.range(0, 1, numPartitions=1)
+        one_task = self._spark.range(0, 1, numPartitions=1)
         try:
-            found: list[Any] = one_task.mapInArrow(task, SCHEMA).collect()
+            found = map_in_arrow(one_task, partial(run_slice, self._work), SCHEMA).collect()
         except PySparkException as error:
             self._add(lost=1)
             return str(error).strip().partition("\n")[0]
