@@ -12,6 +12,7 @@ import typer
 import matador
 from matador.cli.dead_letters import dead_letters
 from matador.cli.doctor import doctor
+from matador.cli.journal import journal
 from matador.cli.options import examples
 from matador.cli.output import FAILED, complain
 from matador.cli.queues import queues
@@ -76,6 +77,7 @@ program.add_typer(topology, name="topology")
 program.command(epilog=examples("matador queues shop.py", "matador queues shop.py --watch"))(queues)
 program.add_typer(dead_letters, name="dead-letters")
 program.command(epilog=examples("matador doctor shop.py"))(doctor)
+program.add_typer(journal, name="journal")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
 """Seeing what happens: the journal, and later metrics, traces and health. All of them are hooks."""
 
-from matador.observe.journal import Journal
+from matador.observe.journal import Journal, Tap
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "Tap"]

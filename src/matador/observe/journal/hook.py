@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from matador.codec.as_json import as_json
-from matador.model.envelope import Envelope
 from matador.model.options import Seconds, seconds, whole_number
+from matador.observe.journal.convert import micros, replay_id
 from matador.observe.journal.records import (
-    REPLAY_ID,
     DeliveryRecord,
     MalformedRecord,
     Outcome,
@@ -32,8 +30,6 @@ from matador.pipeline.hooks import (
 )
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
 from matador.transports.clock import Clock, SystemClock
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Journal(Hooks):
@@ -116,15 +112,15 @@ class Journal(Hooks):
                 docket.target_subscriber,
                 event.queue,
                 event.transport,
-                _micros(docket.created_at),
+                micros(docket.created_at),
                 docket.importance,
                 self._payload(envelope.data),
                 self._now(),
                 None if before is None else msgspec.Raw(as_json(before)),
-                None if scheduled is None else _micros(scheduled),
+                None if scheduled is None else micros(scheduled),
                 docket.correlation_id,
                 docket.metadata or None,
-                _replay_id(envelope),
+                replay_id(docket.metadata),
             )
         )
 
@@ -173,8 +169,8 @@ class Journal(Hooks):
     ) -> None:
         envelope = event.envelope
         docket = envelope.docket
-        created = _micros(docket.created_at)
-        due = created if docket.scheduled_for is None else _micros(docket.scheduled_for)
+        created = micros(docket.created_at)
+        due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
         started = round(event.started_at * 1_000_000)
         self._record(
             DeliveryRecord(
@@ -200,7 +196,7 @@ class Journal(Hooks):
                 reason,
                 kind,
                 docket.correlation_id,
-                _replay_id(envelope),
+                replay_id(docket.metadata),
             )
         )
 
@@ -227,16 +223,6 @@ class Journal(Hooks):
 
     def _now(self) -> int:
         return round(self._clock.time() * 1_000_000)
-
-
-def _micros(moment: datetime) -> int:
-    delta = moment - _EPOCH
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-
-
-def _replay_id(envelope: Envelope[Any]) -> str | None:
-    found = envelope.docket.metadata.get(REPLAY_ID)
-    return found if isinstance(found, str) else None
 
 
 def _text(error: BaseException) -> str:

@@ -48,7 +48,12 @@ class Segment:
         self._file = os.open(self._path, flags, 0o644)
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self.size = 0
-        self.opened_at = time.monotonic()
+        self._opened_at = time.monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was opened."""
+        return time.monotonic() - self._opened_at
 
     def append(self, lines: bytes) -> None:
         """Append whole lines. What was written before stays readable if this fails.
@@ -64,6 +69,10 @@ class Segment:
             os.ftruncate(self._file, self.size)
             raise
         self.size += len(lines)
+
+    def sync(self) -> None:
+        """Have what was appended on the disk: should we die now, the next start recovers it."""
+        os.fsync(self._file)
 
     def finish(self) -> Path | None:
         """Make it durable, and let it appear; None if it was empty and is gone."""

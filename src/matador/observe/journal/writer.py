@@ -114,13 +114,10 @@ class JournalWriter:
     def _patience(self) -> float | None:
         if self._segment is None:
             return None
-        return max(0.01, self._segment.opened_at + self._rotate_age - time.monotonic())
+        return max(0.01, self._rotate_age - self._segment.age)
 
     def _is_full(self, segment: Segment) -> bool:
-        return (
-            segment.size >= self._rotate_size
-            or time.monotonic() - segment.opened_at >= self._rotate_age
-        )
+        return segment.size >= self._rotate_size or segment.age >= self._rotate_age
 
     def _write(self, lines: bytes) -> None:
         try:

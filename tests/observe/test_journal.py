@@ -1,0 +1,318 @@
+"""The journal: everything recorded, nothing waits for it, and no half line is ever seen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from matador import (
+    DontRetry,
+    Envelope,
+    Hooks,
+    Matador,
+    Schema,
+    StandardRetryPolicy,
+    event,
+    subscriber,
+)
+from matador.model.message import Message
+from matador.observe import Journal
+from matador.observe.journal.records import (
+    REPLAY_ID,
+    DeliveryRecord,
+    DroppedRecord,
+    MalformedRecord,
+    Record,
+    SentRecord,
+    decode_record,
+)
+from matador.observe.journal.segments import Segment, finished, recover, writer_name
+from matador.observe.journal.writer import JournalWriter
+from matador.testing import wait_for
+from matador.transports import MemoryTransport
+
+
+@event("order.placed", description="An order was placed.")
+@dataclass(frozen=True)
+class OrderPlaced:
+    order_id: str
+    amount: int
+
+
+@event("user.seen", description="A user was seen.")
+class UserSeen(BaseModel):
+    name: str
+
+
+@subscriber(description="Succeeds.", idempotent="yes")
+async def bill(envelope: Envelope[OrderPlaced]) -> None: ...
+
+
+@subscriber(description="Fails until it is told not to.", idempotent="yes")
+async def ship(envelope: Envelope[OrderPlaced]) -> None:
+    if envelope.data.amount < 0:
+        raise DontRetry("nothing to ship")
+    if envelope.docket.attempts == 1 and envelope.data.amount == 7:
+        raise ValueError("not today")
+
+
+@subscriber(description="Succeeds.", idempotent="yes")
+async def greet(envelope: Envelope[UserSeen]) -> None: ...
+
+
+def records(folder: Path) -> list[Record]:
+    return [
+        decode_record(line) for path in finished(folder) for line in path.read_bytes().splitlines()
+    ]
+
+
+def of_kind(kind: type[Any], folder: Path) -> list[Any]:
+    return [record for record in records(folder) if isinstance(record, kind)]
+
+
+def application(folder: Path, **options: Any) -> Matador:
+    return Matador(
+        MemoryTransport(),
+        schema=Schema({OrderPlaced: [bill, ship], UserSeen: [greet]}),
+        consume_from=["events"],
+        retry=StandardRetryPolicy(base_delay=0.01),
+        hooks=[Journal(folder, **options)],
+    )
+
+
+async def test_every_envelope_sent_and_every_outcome_is_recorded(tmp_path: Path) -> None:
+    async with application(tmp_path) as app:
+        await app.send(OrderPlaced("1", 5), correlation_id="c-1", metadata={"tenant": "acme"})
+        await app.send(OrderPlaced("2", 7))
+        await app.send(OrderPlaced("3", -1), before=OrderPlaced("3", 4))
+        await app.send(UserSeen(name="Ada"), delay=0.01)
+        transport = app.transport
+        assert isinstance(transport, MemoryTransport)
+        await wait_for(lambda: transport.completed("matador.events") == 6)
+
+    sent: list[SentRecord] = of_kind(SentRecord, tmp_path)
+    assert len(sent) == 7
+    first = sent[0]
+    assert (first.event_key, first.subscriber, first.queue) == (
+        "order.placed",
+        "bill",
+        "matador.events",
+    )
+    assert msgspec.json.decode(first.data) == {"order_id": "1", "amount": 5}
+    assert (first.correlation_id, first.metadata) == ("c-1", {"tenant": "acme"})
+    assert msgspec.json.decode(sent[5].before or b"") == {"order_id": "3", "amount": 4}
+    assert msgspec.json.decode(sent[6].data) == {"name": "Ada"}
+    assert sent[6].scheduled_for is not None
+    assert sent[6].scheduled_for > sent[6].created_at
+
+    by_id = {record.id: record for record in sent}
+    outcomes = sorted(
+        (
+            by_id[one.id].subscriber,
+            msgspec.json.decode(by_id[one.id].data).get("order_id"),
+            one.attempt,
+            one.outcome,
+        )
+        for one in of_kind(DeliveryRecord, tmp_path)
+        if one.event_key == "order.placed"
+    )
+    assert outcomes == [
+        ("bill", "1", 1, "success"),
+        ("bill", "2", 1, "success"),
+        ("bill", "3", 1, "success"),
+        ("ship", "1", 1, "success"),
+        ("ship", "2", 1, "retry"),
+        ("ship", "2", 2, "success"),
+        ("ship", "3", 1, "dead-letter"),
+    ]
+    failed = next(one for one in of_kind(DeliveryRecord, tmp_path) if one.outcome == "retry")
+    assert (failed.error_type, failed.error) == ("ValueError", "not today")
+    assert failed.wait_ms >= 0
+    assert failed.duration_ms >= 0
+    assert failed.worker
+    dead = next(one for one in of_kind(DeliveryRecord, tmp_path) if one.outcome == "dead-letter")
+    assert (dead.dead_letter_kind, dead.reason) == ("undeliverable", "nothing to ship")
+
+
+async def test_bytes_that_are_not_an_envelope_are_recorded_as_they_are(tmp_path: Path) -> None:
+    async with application(tmp_path) as app:
+        await app.transport.send([Message("x", "matador.events", b"\xff not json")])
+        transport = app.transport
+        assert isinstance(transport, MemoryTransport)
+        await wait_for(lambda: transport.dead_letters("matador.events", "undeliverable"))
+    (found,) = of_kind(MalformedRecord, tmp_path)
+    assert found.raw == "/yBub3QganNvbg=="
+    assert found.queue == "matador.events"
+
+
+async def test_a_replay_is_known_as_one(tmp_path: Path) -> None:
+    async with application(tmp_path) as app:
+        await app.send(OrderPlaced("1", 5), metadata={REPLAY_ID: "r-1"})
+        await app.wait_idle(5)
+    assert {one.replay_id for one in of_kind(SentRecord, tmp_path)} == {"r-1"}
+
+
+async def test_a_flush_makes_what_was_recorded_visible(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    app = Matador(MemoryTransport(), schema=Schema({UserSeen: [greet]}), hooks=[journal])
+    async with app:
+        await app.send(UserSeen(name="Ada"))
+        assert list(finished(tmp_path)) == []
+        await journal.flush()
+        assert len(of_kind(SentRecord, tmp_path)) == 1
+
+
+async def test_segments_are_rotated_by_size_and_by_age(tmp_path: Path) -> None:
+    async with application(tmp_path / "size", rotate_size=1) as app:
+        for n in range(3):
+            await app.send(OrderPlaced(str(n), 5))
+            count = n
+            await wait_for(lambda count=count: len(list(finished(tmp_path / "size"))) > count)
+    journal = Journal(tmp_path / "age", rotate_age=0.05)
+    app = Matador(MemoryTransport(), schema=Schema({UserSeen: [greet]}), hooks=[journal])
+    async with app:
+        await app.send(UserSeen(name="Ada"))
+        await wait_for(lambda: list(finished(tmp_path / "age")))
+
+
+async def test_two_applications_share_one_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    apps = [
+        Matador(MemoryTransport(name=name), schema=Schema({UserSeen: [greet]}), hooks=[journal])
+        for name in ("a", "b")
+    ]
+    await apps[0].start()
+    await apps[1].start()
+    await apps[0].send(UserSeen(name="Ada"))
+    await apps[0].shutdown()
+    await apps[1].send(UserSeen(name="Bob"))
+    await apps[1].shutdown()
+    assert {one.transport for one in of_kind(SentRecord, tmp_path)} == {"a", "b"}
+
+
+def test_a_segment_left_behind_is_finished_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    left = Segment(tmp_path, writer_name(), 1)
+    left.append(b'{"a":1}\n{"b":2}\n')
+    assert recover(tmp_path) == []  # its writer lives
+    os.write(left._file, b'{"half')
+    os.close(left._file)  # as the kernel does for a process that was killed
+    (path,) = recover(tmp_path)
+    assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
+    assert recover(tmp_path) == []
+
+
+def test_a_segment_without_a_whole_line_is_removed(tmp_path: Path) -> None:
+    left = Segment(tmp_path, writer_name(), 1)
+    os.write(left._file, b'{"half')
+    os.close(left._file)
+    assert recover(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from dataclasses import dataclass
+from matador import Matador, Schema, event, subscriber, Envelope
+from matador.observe import Journal
+from matador.transports import MemoryTransport
+
+@event("n.counted", description="A number.")
+@dataclass
+class Counted:
+    n: int
+
+@subscriber(description="Nothing.")
+async def nothing(envelope: Envelope[Counted]) -> None: ...
+
+async def main():
+    journal = Journal(sys.argv[1])
+    schema = Schema({Counted: [nothing]})
+    async with Matador(MemoryTransport(), schema=schema, hooks=[journal]) as app:
+        for n in range(1_000_000):
+            await app.send(Counted(n))
+            if n % 50 == 49:
+                await journal.flush()
+                print(n, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_writer_loses_nothing_it_had_flushed_and_leaves_no_half_line(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "writer.py"
+    script.write_text(_WRITER)
+    folder = tmp_path / "journal"
+    flushed = 0
+    with subprocess.Popen(
+        [sys.executable, script, folder], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            flushed = int(line)
+            if flushed >= 400:
+                process.send_signal(signal.SIGKILL)
+                break
+    recover(folder)
+    numbers = [msgspec.json.decode(one.data)["n"] for one in of_kind(SentRecord, folder)]
+    assert numbers == sorted(set(numbers))
+    assert set(range(flushed + 1)) <= set(numbers)
+    assert [path for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_disk_stops_nobody_and_the_loss_is_on_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    folder.rename(tmp_path / "elsewhere")  # nowhere to write to
+    writer.put(b'{"kind":"lost"}\n' * 3, 3)
+    writer.flush()
+    assert writer.dropped == 3
+    assert "3 records are lost" in caplog.text
+    folder.mkdir()
+    writer.put(b'{"kind":"x"}\n', 1)
+    writer.stop()
+    first, second = [line for path in finished(folder) for line in path.read_bytes().splitlines()]
+    confession = decode_record(first)
+    assert isinstance(confession, DroppedRecord)
+    assert confession.count == 3
+    assert second == b'{"kind":"x"}'
+
+
+def test_a_disk_that_is_too_slow_costs_records_not_memory(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=10)
+    writer.put(b"12345\n", 1)  # not started: nobody takes it
+    writer.put(b"12345\n", 1)
+    assert writer.dropped == 1
+
+
+class _Both(Hooks):
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_enqueue_success(self, event: object) -> None:
+        self.seen += 1
+
+
+async def test_the_journal_goes_with_other_hooks(tmp_path: Path) -> None:
+    other = _Both()
+    app = Matador(
+        MemoryTransport(), schema=Schema({UserSeen: [greet]}), hooks=[Journal(tmp_path), other]
+    )
+    async with app:
+        await asyncio.gather(*(app.send(UserSeen(name=str(n))) for n in range(10)))
+    assert other.seen == len(of_kind(SentRecord, tmp_path)) == 10
