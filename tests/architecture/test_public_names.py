@@ -313,8 +313,8 @@ def test_the_sync_application_has_the_same_signatures(name: str) -> None:
         (
             Docket,
             (
-                "event_key event_description target_subscriber original_queue scheduled_for attempts "
-                "created_at first_error last_error importance correlation_id metadata"
+                "event_key event_description target_subscriber original_queue scheduled_for "
+                "attempts created_at first_error last_error importance correlation_id metadata"
             ),
         ),
         (
