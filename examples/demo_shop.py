@@ -84,7 +84,7 @@ async def book_carrier(envelope: Envelope[OrderPlaced]) -> str:
 def make_app(folder: Path, consume_from: Iterable[str] = ()) -> Matador:
     """The application on the files of a folder."""
     return Matador(
-        SqliteTransport(folder / "shop.db", lease=2),  # short, so that nobody waits in a demo
+        SqliteTransport(folder / "shop.db", lease=4),  # short, so that nobody waits long in a demo
         schema=Schema({OrderPlaced: [email_receipt, book, check_out]}),
         topology=Topology("shop", queues=["events", WorkQueue("billing", concurrency=1)]),
         consume_from=consume_from,

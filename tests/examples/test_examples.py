@@ -58,7 +58,7 @@ def run(folder: Path, *arguments: str | Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
