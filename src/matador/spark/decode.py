@@ -149,8 +149,8 @@ class LineDecoder:
             )
         try:
             self._payloads.decode_payload(event, record.data)
-            if record.before is not None:
-                self._payloads.decode_payload(event, record.before)
+            if record.earlier is not None:
+                self._payloads.decode_payload(event, record.earlier)
         except InvalidEventError as error:
             return Problem("invalid-payload", record.event_key, str(error)[:_MOST_REASON])
         return None
@@ -208,7 +208,7 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
         replay_of,
         [one.source for one in records],
         [bytes(one.data) for one in records],
-        [None if one.before is None else bytes(one.before) for one in records],
+        [None if one.earlier is None else bytes(one.earlier) for one in records],
     ]
     return Rows(_batch(columns, EVENTS), event_keys(ids))
 

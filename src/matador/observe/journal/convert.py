@@ -44,7 +44,7 @@ def record_of(
     try:
         envelope = codec.decode(body, headers, stamp)
         data = _json(codec, envelope.data)
-        before = None if envelope.before is None else _json(codec, envelope.before)
+        before = msgspec.UNSET if envelope.before is None else _json(codec, envelope.before)
     except DecodeError as error:
         raw = base64.b64encode(body).decode()
         return MalformedRecord(queue, transport, str(error), raw, now, writer)
@@ -54,7 +54,7 @@ def record_of(
 def _sent(
     envelope: RawEnvelope,
     data: msgspec.Raw,
-    before: msgspec.Raw | None,
+    before: msgspec.Raw | msgspec.UnsetType,
     queue: str,
     transport: str,
     now: int,

@@ -116,7 +116,7 @@ class Journal(Hooks):
                 docket.importance,
                 self._payload(envelope.data),
                 self._now(),
-                None if before is None else msgspec.Raw(as_json(before)),
+                msgspec.UNSET if before is None else msgspec.Raw(as_json(before)),
                 None if scheduled is None else micros(scheduled),
                 docket.correlation_id,
                 docket.metadata or None,

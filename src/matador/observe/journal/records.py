@@ -31,12 +31,17 @@ class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit
     importance: str
     data: msgspec.Raw
     recorded_at: int
-    before: msgspec.Raw | None = None
+    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # "raw or none" cannot be read
     scheduled_for: int | None = None
     correlation_id: str | None = None
     metadata: dict[str, Any] | None = None
     replay_id: str | None = None
     source: str | None = None
+
+    @property
+    def earlier(self) -> msgspec.Raw | None:
+        """``before``, or None."""
+        return None if self.before is msgspec.UNSET else self.before
 
 
 class DeliveryRecord(
