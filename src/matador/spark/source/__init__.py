@@ -1,0 +1,25 @@
+"""``matador`` as a Spark data source: queues and journals as tables and streams, rows as events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("matador")`` known to a session.
+
+    Spark finds it by itself where this package is installed; this is for sessions that were
+    started with other import paths, and does no harm elsewhere.
+
+    Example:
+        >>> register(spark)
+        >>> spark.read.format("matador").option("journal", "journal/").load()
+    """
+    from pyspark_matador import DefaultSource
+
+    spark.dataSource.register(DefaultSource)

@@ -1,0 +1,134 @@
+"""The options of the data source, checked when they are read. URLs are never repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from matador.errors import ConfigurationError
+from matador.model.options import suggestion
+
+T = TypeVar("T")
+
+_READ = {
+    "url": "the broker, such as sqlite:///shop.db",
+    "queue": "the queue to read, by its full name; its short one with namespace or app",
+    "namespace": "the namespace of the queue",
+    "journal": "the folder of a journal, instead of a queue",
+    "app": "the application, as module:attribute or file.py:attribute",
+    "event": "the one event to read, by its key (with app) or as module:Class",
+    "partitions": "in how many parts a queue is read",
+    "max_rows": "stream: the most messages of a queue in one batch",
+    "max_files": "stream: the most segments of a journal in one batch",
+    "max_bytes": "stream: the most bytes of a journal in one batch",
+}
+_WRITE = {
+    "app": _READ["app"],
+    "event": "the event to publish, by its key; or have a column event_key",
+    "write_id": "the name of this write: a second one of the same name publishes nothing twice",
+}
+# What Spark itself puts among the options of every source or sink.
+_SPARKS = {"checkpointlocation", "path", "queryname"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read. Either ``journal``, or a queue of ``url`` or ``app``."""
+
+    url: str | None = None
+    queue: str | None = None
+    namespace: str | None = None
+    journal: str | None = None
+    app: str | None = None
+    event: str | None = None
+    partitions: int | None = None
+    max_rows: int = 10_000
+    max_files: int | None = None
+    max_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        # Spark may show a reader in a plan or in an error, and a URL may hold a password.
+        where = f"journal={self.journal!r}" if self.journal else f"queue={self.queue!r}"
+        return f"ReadOptions({where}, event={self.event!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """What to publish, and by which application."""
+
+    app: str
+    event: str | None = None
+    write_id: str | None = None
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read.
+
+    Raises:
+        ConfigurationError: one that there is not, one too many or too few, or no number.
+    """
+    options = _known(given, _READ)
+    if "journal" in options:
+        _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
+    elif "queue" not in options:
+        raise ConfigurationError(
+            "matador: nothing to read; give option('journal', folder), or option('url', …) and "
+            "option('queue', …)"
+        )
+    elif "url" not in options and "app" not in options:
+        raise ConfigurationError(
+            "matador: which broker? give option('url', 'sqlite:///shop.db'), or option('app', …)"
+        )
+    else:
+        _exclude(options, "queue", ("max_files", "max_bytes"))
+    numbers = ("partitions", "max_rows", "max_files", "max_bytes")
+    checked: dict[str, Any] = {
+        name: _number(name, value) if name in numbers else value for name, value in options.items()
+    }
+    return ReadOptions(**checked)
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a write.
+
+    Raises:
+        ConfigurationError: one that there is not, or no application.
+    """
+    options = _known(given, _WRITE)
+    if "app" not in options:
+        raise ConfigurationError(
+            "matador: publishing needs the application, whose schema says who receives what: "
+            "option('app', 'module:attribute')"
+        )
+    return WriteOptions(**options)
+
+
+def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() in known:
+            options[name.lower()] = value
+        elif name.lower() not in _SPARKS:
+            raise ConfigurationError(
+                f"matador: unknown option {name!r}{suggestion(name.lower(), known)} "
+                f"(known: {', '.join(known)})"
+            )
+    if "path" in {name.lower() for name in given}:
+        raise ConfigurationError(
+            "matador: load() and save() take no path here; "
+            "give option('journal', folder), or option('url', …) and option('queue', …)"
+        )
+    return options
+
+
+def _exclude(options: Mapping[str, str], with_: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name in options:
+            raise ConfigurationError(f"matador: option {name!r} does not go with {with_!r}")
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigurationError(f"matador: {name} must be a whole number from 1 on, got {value!r}")
+    return int(value)

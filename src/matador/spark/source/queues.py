@@ -1,0 +1,170 @@
+"""Reads queues, for code that has no event loop. Nothing is consumed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from matador.errors import UnsupportedError
+from matador.model.message import StoredMessage
+from matador.spark.source.options import ReadOptions
+from matador.spark.source.subject import Subject, subject_of
+from matador.transports.base import Browsing, Replaying, Splitting
+
+T = TypeVar("T")
+
+_PAGE = 1000
+_BATCH_ROWS = 4000
+_BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a queue: the messages behind one position, up to and with another."""
+
+    after: str | None = None
+    until: str | None = None
+
+
+class QueueReader:
+    """One connection to a queue. Belongs to the thread that opened it."""
+
+    def __init__(self, subject: Subject, loop: asyncio.AbstractEventLoop) -> None:
+        self._subject = subject
+        self._loop = loop
+
+    @property
+    def subject(self) -> Subject:
+        """What is read."""
+        return self._subject
+
+    def spans(self, parts: int, within: Span | None = None) -> list[Span]:
+        """Parts that can be read side by side; one if the transport cannot split."""
+        whole = within or Span()
+        transport = self._subject.transport
+        if not isinstance(transport, Splitting):
+            return [whole]
+        ends = self._wait(
+            transport.split(self._subject.queue, parts, after=whole.after, until=whole.until)
+        )
+        starts = [whole.after, *ends]
+        return [Span(after, until) for after, until in zip(starts, ends, strict=False)]
+
+    def browse(self, span: Span) -> Iterator[list[StoredMessage]]:
+        """What is in a part of the queue and not finished, many at a time.
+
+        Raises:
+            UnsupportedError: the transport cannot look at its messages.
+        """
+        transport = self._subject.transport
+        if not transport.capabilities.browse or not isinstance(transport, Browsing):
+            raise UnsupportedError(
+                f"{transport.name} cannot look at its messages without consuming them; "
+                f"{_INSTEAD.format(queue=self._subject.queue)}"
+            )
+        return self._batches(transport.browse(self._subject.queue, after=span.after), span)
+
+    def replay(self, span: Span) -> Iterator[list[StoredMessage]]:
+        """What is, or was, in a part of the queue, many at a time.
+
+        Raises:
+            UnsupportedError: what is finished cannot be read again.
+        """
+        return self._batches(self._replayed(self._replaying(), span.after), span)
+
+    def end(self, after: str | None, most: int | None) -> str | None:
+        """The position of the last message behind another, ``most`` messages on at the farthest.
+
+        None if there is nothing.
+
+        Raises:
+            UnsupportedError: what is finished cannot be read again.
+        """
+        replaying = self._replaying()
+        # Asked even if the end is found another way: it says whether the queue has a retention.
+        first = self._wait(replaying.read(self._subject.queue, after=after, limit=1))
+        if not first:
+            return None
+        transport = self._subject.transport
+        if most is None and isinstance(transport, Splitting):
+            ends = self._wait(transport.split(self._subject.queue, 1, after=after))
+            return ends[-1] if ends else None
+        end, seen = None, 0
+        for page in self._pages(self._replayed(replaying, after)):
+            taken = page if most is None else page[: most - seen]
+            end, seen = taken[-1].position, seen + len(taken)
+            if most is not None and seen >= most:
+                break
+        return end
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _replaying(self) -> Replaying:
+        transport = self._subject.transport
+        if not transport.capabilities.replay or not isinstance(transport, Replaying):
+            raise UnsupportedError(
+                f"a stream can only be read from what can be read again, and {transport.name} "
+                f"forgets what is finished; {_INSTEAD.format(queue=self._subject.queue)}"
+            )
+        return transport
+
+    async def _replayed(
+        self, replaying: Replaying, after: str | None
+    ) -> AsyncIterator[StoredMessage]:
+        while page := await replaying.read(self._subject.queue, after=after, limit=_PAGE):
+            for message in page:
+                yield message
+            after = page[-1].position
+
+    def _batches(
+        self, messages: AsyncIterator[StoredMessage], span: Span
+    ) -> Iterator[list[StoredMessage]]:
+        last = None if span.until is None else int(span.until)
+        for page in self._pages(messages):
+            if last is not None and int(page[-1].position) >= last:
+                yield [message for message in page if int(message.position) <= last]
+                return
+            yield page
+
+    def _pages(self, messages: AsyncIterator[StoredMessage]) -> Iterator[list[StoredMessage]]:
+        while page := self._wait(_next_page(messages)):
+            yield page
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(coroutine)
+
+
+@contextlib.contextmanager
+def open_queue(options: ReadOptions) -> Generator[QueueReader]:
+    """A connection to the queue that is meant, closed at the end."""
+    subject = subject_of(options)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(subject.transport.connect())
+        try:
+            yield QueueReader(subject, loop)
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(subject.transport.disconnect())
+    finally:
+        loop.close()
+
+
+async def _next_page(messages: AsyncIterator[StoredMessage]) -> list[StoredMessage]:
+    page: list[StoredMessage] = []
+    size = 0
+    async for message in messages:
+        page.append(message)
+        size += len(message.body)
+        if len(page) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            break
+    return page
+
+
+_INSTEAD = (
+    "use the application's journal (hooks=[Journal(folder)], then option('journal', folder)), or "
+    "land the queue in one: matador journal tap APP --queue {queue} --journal folder"
+)

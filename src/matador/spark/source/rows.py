@@ -1,0 +1,240 @@
+"""Stored messages and journal records as columns. Runs in the executors."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from matador.codec.as_json import as_json
+from matador.codec.base import Codec, RawEnvelope
+from matador.codec.json import JsonCodec
+from matador.errors import DecodeError, InvalidEventError
+from matador.model.event import EventType
+from matador.model.message import StoredMessage
+from matador.observe.journal.records import MalformedRecord, Record, SentRecord
+from matador.spark.arrow import RecordBatch, pa
+from matador.spark.arrow import Schema as ArrowSchema
+from matador.spark.source.columns import DATA, Column, batch_of
+from matador.spark.source.typed import TypedColumn
+from matador.transports.clock import SystemClock
+
+_ANY = EventType("any", "Anything at all.", object)
+
+_records = msgspec.json.Decoder(Record)
+
+
+class Shape(NamedTuple):
+    """What batches are made of: their columns, and the one event they are of, if it was named."""
+
+    schema: ArrowSchema
+    keys: frozenset[str] | None = None
+    typed: TypedColumn | None = None
+
+    def data(self, payloads: Callable[[], Sequence[bytes | None]]) -> dict[str, Column]:
+        """The column ``data``, if there is one."""
+        typed = self.typed
+        if typed is None or DATA not in self.schema.names:
+            return {}
+        return {DATA: lambda: typed.make(payloads(), self.schema.field(DATA).type)}
+
+
+class _Read(NamedTuple):
+    """A message with what could be read of it."""
+
+    stored: StoredMessage
+    envelope: RawEnvelope | None
+    problem: str | None
+
+
+class MessageRows:
+    """Makes batches of stored messages."""
+
+    def __init__(self, shape: Shape, codec: Codec) -> None:
+        self._shape = shape
+        self._codec = codec
+        self._json = isinstance(codec, JsonCodec)
+        self._clock = SystemClock()
+
+    def batch(self, messages: Iterable[StoredMessage]) -> RecordBatch | None:
+        """The messages as a batch; None if none of them is of the event that was named."""
+        keys = self._shape.keys
+        read = [self._read(message) for message in messages]
+        if keys is not None:
+            read = [
+                one
+                for one in read
+                if one.envelope is not None and one.envelope.docket.event_key in keys
+            ]
+        return batch_of(self._columns(read), self._shape.schema, len(read)) if read else None
+
+    def _read(self, stored: StoredMessage) -> _Read:
+        try:
+            envelope = self._codec.decode(stored.body, stored.headers, self._clock)
+        except DecodeError as error:
+            return _Read(stored, None, str(error))
+        return _Read(stored, envelope, None)
+
+    def _columns(self, read: Sequence[_Read]) -> Mapping[str, Column]:
+        stored = [one.stored for one in read]
+        envelopes = [one.envelope for one in read]
+        dockets = [None if one is None else one.docket for one in envelopes]
+
+        def of_stored(name: str) -> Column:
+            return lambda: [getattr(one, name) for one in stored]
+
+        def of_docket(name: str) -> Column:
+            return lambda: [None if one is None else getattr(one, name) for one in dockets]
+
+        def payloads() -> list[bytes | None]:
+            return [None if one is None else self._as_json(one.data) for one in envelopes]
+
+        return {
+            "id": lambda: [
+                message.id if one is None else one.id
+                for message, one in zip(stored, envelopes, strict=True)
+            ],
+            **{name: of_stored(name) for name in _OF_STORED},
+            **{name: of_docket(name) for name in _OF_DOCKET},
+            "subscriber": of_docket("target_subscriber"),
+            "metadata": lambda: [None if one is None else texts(one.metadata) for one in dockets],
+            "raw": of_stored("body"),
+            "data_json": payloads,
+            "before_json": lambda: [
+                None if one is None or one.before is None else self._as_json(one.before)
+                for one in envelopes
+            ],
+            "decode_error": lambda: [one.problem for one in read],
+            **self._shape.data(payloads),
+        }
+
+    def _as_json(self, raw: msgspec.Raw) -> bytes | None:
+        if self._json:
+            return bytes(raw)
+        try:
+            return as_json(self._codec.decode_payload(_ANY, raw))
+        except InvalidEventError:
+            return None
+
+
+_OF_STORED = (
+    "position",
+    "queue",
+    "state",
+    "stored_at",
+    "due_at",
+    "reason",
+    "delivery_count",
+    "priority",
+    "ordering_key",
+)
+_OF_DOCKET = (
+    "event_key",
+    "attempts",
+    "created_at",
+    "scheduled_for",
+    "correlation_id",
+    "importance",
+    "first_error",
+    "last_error",
+)
+
+
+class RecordRows:
+    """Makes batches of lines of the journal: what was sent, and what could not be read."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def batches(self, block: bytes, segment: str) -> Iterator[RecordBatch]:
+        """Whole lines as batches; none if nothing in them is wanted."""
+        keys = self._shape.keys
+        sent: list[tuple[SentRecord, bytes]] = []
+        unread: list[tuple[bytes, str, str | None]] = []
+        for line in block.split(b"\n"):
+            if not line:
+                continue
+            try:
+                record = _records.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                unread.append((line, f"not a record of the journal: {error}", None))
+                continue
+            if type(record) is SentRecord:
+                if keys is None or record.event_key in keys:
+                    sent.append((record, line))
+            elif type(record) is MalformedRecord:
+                unread.append((_bytes(record.raw), record.reason, record.queue))
+        if sent:
+            yield batch_of(self._columns(sent, segment), self._shape.schema, len(sent))
+        if unread and keys is None:
+            yield batch_of(_unread(unread, segment), self._shape.schema, len(unread))
+
+    def _columns(
+        self, sent: Sequence[tuple[SentRecord, bytes]], segment: str
+    ) -> Mapping[str, Column]:
+        records = [record for record, _ in sent]
+
+        def of(name: str) -> Column:
+            return lambda: [getattr(one, name) for one in records]
+
+        def payloads() -> list[bytes | None]:
+            return [bytes(one.data) for one in records]
+
+        return {
+            "position": lambda: [segment] * len(records),
+            "state": lambda: ["sent"] * len(records),
+            "stored_at": of("recorded_at"),
+            "attempts": lambda: [1] * len(records),
+            **{name: of(name) for name in _OF_RECORD},
+            "metadata": lambda: [texts(one.metadata or {}) for one in records],
+            "data_json": payloads,
+            "before_json": lambda: [
+                None if one.earlier is None else bytes(one.earlier) for one in records
+            ],
+            "raw": lambda: [line for _, line in sent],
+            **self._shape.data(payloads),
+        }
+
+
+_OF_RECORD = (
+    "id",
+    "queue",
+    "event_key",
+    "subscriber",
+    "created_at",
+    "scheduled_for",
+    "correlation_id",
+    "importance",
+)
+
+
+def _unread(rows: Sequence[tuple[bytes, str, str | None]], segment: str) -> Mapping[str, Column]:
+    return {
+        "position": lambda: [segment] * len(rows),
+        "state": lambda: ["malformed"] * len(rows),
+        "raw": lambda: [raw for raw, _, _ in rows],
+        "decode_error": lambda: [problem for _, problem, _ in rows],
+        "queue": lambda: [queue for _, _, queue in rows],
+    }
+
+
+def _bytes(raw: str) -> bytes:
+    try:
+        return base64.b64decode(raw, validate=True)
+    except ValueError:
+        return raw.encode()
+
+
+def texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Metadata as a map of strings: what is not a string is its JSON."""
+    return [
+        (key, value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        for key, value in metadata.items()
+    ]
+
+
+def empty(schema: ArrowSchema) -> RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_pylist([], schema=schema)

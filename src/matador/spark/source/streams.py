@@ -1,0 +1,169 @@
+"""Stream reads, of what can be read again: a journal, a queue with a retention.
+
+Spark may ask for the same range any number of times, and never says that it will not ask again: so
+nothing is settled here, and a range always gives the same messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from matador.observe.journal.segments import finished
+from matador.spark.arrow import RecordBatch
+from matador.spark.source.batch import (
+    QueuePart,
+    SegmentPart,
+    journal_folder,
+    read_queue,
+    read_segments,
+    segment_parts,
+)
+from matador.spark.source.columns import default_parts
+from matador.spark.source.offsets import Seen
+from matador.spark.source.options import ReadOptions
+from matador.spark.source.queues import QueueReader, Span, open_queue
+
+_START = "0"  # in front of every position
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads segments as they appear. The offset says which were seen."""
+
+    def __init__(self, options: ReadOptions, chosen: StructType) -> None:
+        self._options = options
+        self._chosen = chosen
+        self._folder = journal_folder(options)
+        self._target: Seen | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Before the first segment."""
+        return Seen().as_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """As the options say."""
+        if self._options.max_files is not None:
+            return ReadMaxFiles(self._options.max_files)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember which segments there are now: no later one is read in this run."""
+        self._target = Seen().plus(finished(self._folder))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """With the next segments, as many as the limit allows, but one at least."""
+        seen = Seen.from_offset(start)
+        segments = list(finished(self._folder))
+        new = seen.new(segments)
+        if self._target is not None:
+            new = [segment for segment in new if segment in self._target]
+        if not new:
+            return start
+        if isinstance(limit, ReadMaxFiles):
+            new = new[: limit.max_files]
+        elif isinstance(limit, ReadMaxBytes):
+            size = 0
+            for count, segment in enumerate(new):
+                size += segment.stat().st_size
+                if size > limit.max_bytes and count:
+                    new = new[:count]
+                    break
+        return seen.without_gone(segments).plus(new).as_offset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """All that there is."""
+        return Seen().plus(finished(self._folder)).as_offset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The segments between two offsets, in parts."""
+        chosen = Seen.from_offset(start).between(finished(self._folder), Seen.from_offset(end))
+        return segment_parts(chosen)
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """See ``DataSourceStreamReader``."""
+        assert isinstance(partition, SegmentPart)
+        yield from read_segments(self._options, self._chosen, partition.splits)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the messages of a queue with a retention, by position. Consumes nothing.
+
+    The retention must be longer than the stream may lag behind.
+    """
+
+    def __init__(self, options: ReadOptions, chosen: StructType) -> None:
+        self._options = options
+        self._chosen = chosen
+        self._target: int | None = None
+        self._open: tuple[ExitStack, QueueReader] | None = None
+        self._queue().end(None, 1)  # one that cannot be read again is refused before it starts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}  # tasks open their own connections
+
+    def _queue(self) -> QueueReader:
+        # Kept open: a stream that waits for messages looks every few milliseconds.
+        if self._open is None:
+            stack = ExitStack()
+            self._open = stack, stack.enter_context(open_queue(self._options))
+        return self._open[1]
+
+    def stop(self) -> None:
+        """Close the connection. Spark does not always call this; then it ends with the process."""
+        if self._open is not None:
+            self._open[0].close()
+            self._open = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Before the first message."""
+        return {"position": _START}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """As the options say."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember the last message that there is now."""
+        self._target = int(self._queue().end(None, None) or _START)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Behind the next messages, as many as the limit allows."""
+        position: str = start["position"]
+        if self._target is not None and int(position) >= self._target:
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._queue().end(position, most)
+        if end is None:
+            return start
+        if self._target is not None:
+            end = str(min(int(end), self._target))
+        return {"position": end}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Behind the last message."""
+        return {"position": self._queue().end(None, None) or _START}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The positions between two offsets, in parts."""
+        whole = Span(start["position"], end["position"])
+        spans = self._queue().spans(self._options.partitions or default_parts(), whole)
+        return [QueuePart(span) for span in spans or [whole]]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """See ``DataSourceStreamReader``."""
+        assert isinstance(partition, QueuePart)
+        yield from read_queue(self._options, self._chosen, partition.span, again=True)

@@ -1,0 +1,143 @@
+"""Writes: rows are published with fan-out, each once, whatever Spark has to try again.
+
+A task that fails half-way is run again, and a micro-batch whose end Spark did not note is run again
+after a restart. Envelope ids are the same then, and a transport that can (``capabilities.once``)
+stores each only once per write or micro-batch. On other transports a repeated row arrives again,
+under the same id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from matador.errors import ConfigurationError
+from matador.events.loading import load_application
+from matador.model.message import Once
+from matador.spark.arrow import RecordBatch
+from matador.spark.source.incoming import Incoming, check_columns
+from matador.spark.source.options import WriteOptions
+from matador.spark.source.publishing import Item, Publisher, open_publisher
+
+_CHUNK = 1000  # events published in one call
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task published."""
+
+    scope: str
+    events: int
+    messages: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Publishes the rows of one batch write."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        _check(options, schema, overwrite)
+        self._options = options
+        self._scope = f"spark-write:{options.write_id or uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """See ``DataSourceArrowWriter``."""
+        return _publish(self._options, iterator, Once(self._scope))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All is published: a late task, or a second write of this name, publishes nothing."""
+        _seal(self._options, Once(self._scope))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was published stays. Under a name of its own the write can be tried again."""
+        if self._options.write_id is None:
+            _seal(self._options, Once(self._scope))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Publishes the rows of a stream, micro-batch by micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        _check(options, schema, overwrite)
+        if options.write_id is not None:
+            raise ConfigurationError(
+                "matador: a stream is known by its checkpoint and takes no write_id"
+            )
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """See ``DataSourceStreamArrowWriter``."""
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        assert query is not None
+        assert batch is not None
+        return _publish(self._options, iterator, Once(f"spark-stream:{query}", int(batch)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """The micro-batch is published: if Spark runs it again, nothing is."""
+        for scope in {one.scope for one in messages if isinstance(one, Published)}:
+            _seal(self._options, Once(scope, batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """What was published stays, and is not published again when the micro-batch is."""
+
+
+def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigurationError("matador: messages cannot be overwritten; use mode('append')")
+    app = load_application(options.app).app
+    if app.transport.capabilities.in_process:
+        raise ConfigurationError(
+            f"matador: {app.transport.name} lives in one process and cannot be reached from the "
+            f"tasks of Spark; use a durable broker"
+        )
+    check_columns(schema.names, app.schema, options.event)
+
+
+def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> Published:
+    context = TaskContext.get()
+    assert context is not None
+    done = Published(once.scope, 0, 0)
+    first = next(batches, None)
+    if first is None:
+        return done
+    with open_publisher(options.app) as publisher:
+        name = f"{once.scope}/{once.batch}/{context.partitionId()}"
+        incoming = Incoming(publisher.app.schema, options.event, name)
+        items: list[Item] = []
+        for item in _items(incoming, first, batches):
+            items.append(item)
+            if len(items) == _CHUNK:
+                _send(publisher, items, once, done)
+                items = []
+        if items:
+            _send(publisher, items, once, done)
+    return done
+
+
+def _items(incoming: Incoming, first: RecordBatch, others: Iterator[RecordBatch]) -> Iterator[Item]:
+    yield from incoming.items(first)
+    for batch in others:
+        yield from incoming.items(batch)
+
+
+def _send(publisher: Publisher, items: Sequence[Item], once: Once, done: Published) -> None:
+    for result in publisher.publish(items, once):
+        result.raise_for_errors()  # the task fails, and what was stored is not stored again
+        done.events += 1
+        done.messages += result.sent
+
+
+def _seal(options: WriteOptions, once: Once) -> None:
+    with open_publisher(options.app) as publisher:
+        publisher.seal(once)
