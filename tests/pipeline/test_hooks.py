@@ -238,6 +238,27 @@ async def test_a_wrap_cannot_swallow_a_shutdown() -> None:
     assert (heard.of("success"), heard.of("error")) == ([], []), "given back, neither nor"
 
 
+async def test_a_wrap_that_cancels_the_callback_has_made_it_fail() -> None:
+    class Impatient(Hooks):
+        async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+            await asyncio.wait_for(proceed(), 0.01)
+
+    runs = 0
+
+    async def endless(envelope: Envelope[Any], ctx: Context) -> None:
+        nonlocal runs
+        runs += 1
+        await asyncio.Event().wait()
+
+    heard = Heard()
+    async with make_app(None, endless, hooks=[Impatient(), heard]) as app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: heard.of("error"))
+        await settled(app)
+    assert runs == 1, "not given back at once, to run in a circle"
+    assert "cancelled" in str(heard.of("error")[0].error)
+
+
 # -- slow hooks --------------------------------------------------------------------------------
 
 

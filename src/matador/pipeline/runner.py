@@ -72,8 +72,12 @@ class Runner:
                 await InOwnContext(self._inside_hooks(event, steps, ran))
             else:
                 await InOwnContext(self._guarded(envelope, subscriber, receipt, steps, ran))
-        except asyncio.CancelledError:
-            ran.interrupted = True
+        except asyncio.CancelledError as error:
+            if _cancelled_from_outside():
+                ran.interrupted = True
+            else:
+                ran.error = RuntimeError("a hook around the callback had it cancelled")
+                ran.error.__cause__ = error
         return ran
 
     async def _inside_hooks(self, event: Processing, steps: Steps | None, ran: Ran) -> None:
