@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Literal, TypeAlias
 
 import typer
@@ -38,7 +39,9 @@ async def move(
     """Move the dead letters that are meant, once it is agreed to."""
     async with connected(app):
         office = app.dead_letters
-        places = await office.choose(selection, limit=limit)
+        console = err()
+        with console.status("looking…") if console.is_terminal else nullcontext():
+            places = await office.choose(selection, limit=limit)
         doubt(selection.where)
         if selection.ids:
             meant = meant_ids(selection.ids, (place.id for place in places))

@@ -1,0 +1,102 @@
+"""``matador spark``: subscribers on the cores of a Spark cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from matador.cli.lake import quiet
+from matador.cli.options import App, AsJson, Verbose, examples
+from matador.cli.output import err, note, reported, say, say_json, table
+
+if TYPE_CHECKING:
+    from matador.spark.worker import SparkWorkerReport
+
+spark = typer.Typer(no_args_is_help=True, help="Run subscribers on a Spark cluster.")
+
+
+@spark.callback()
+def _group() -> None:
+    """A group, though it has one command so far."""
+
+
+@spark.command(
+    epilog=examples(
+        "matador spark worker shop.py --master local[2] --queues events",
+        "matador spark worker shop.app:app --master spark://host:7077 --py-files models.py",
+    )
+)
+@reported
+def worker(
+    app: App,
+    *,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="The cluster: local[2], spark://host:7077, …")
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Queues, separated by commas.")
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Workers side by side; else one a core.")
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Messages of a queue each handles at once."),
+    ] = None,
+    slice_seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How long a task receives.")
+    ] = 30.0,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="Stop once nothing is left.")
+    ] = False,
+    py_files: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A file or zip that the application imports."),
+    ] = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Consume queues on a Spark cluster, until Ctrl-C. Spark schedules; each task is a worker."""
+    from matador.spark import run_spark_worker
+
+    quiet(verbose)
+    console = err()
+    with Progress(
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("starting Spark", total=None)
+
+        def show(so_far: SparkWorkerReport) -> None:
+            bar.update(
+                task,
+                description=f"{so_far.handled:,} handled, {so_far.failed:,} failed, "
+                f"{so_far.dead_letters:,} dead letters, {so_far.lost:,} slices lost",
+            )
+
+        done = run_spark_worker(
+            app,
+            master=master,
+            queues=None if queues is None else [q.strip() for q in queues.split(",") if q.strip()],
+            tasks=tasks,
+            concurrency=concurrency,
+            slice_seconds=slice_seconds,
+            until_empty=until_empty,
+            py_files=py_files or (),
+            progress=show,
+        )
+    if as_json:
+        say_json(asdict(done))
+        return
+    made = table("queue", "event", "subscriber", "outcome", "messages", right=("messages",))
+    for row in done.outcomes:
+        made.add_row(row.queue, row.event_key, row.subscriber, row.outcome, f"{row.count:,}")
+    say(made)
+    note(f"{done.slices:,} slices, {done.lost:,} lost")
