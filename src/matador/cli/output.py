@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
 import re
@@ -166,7 +167,14 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
             more = "" if verbose else " (--verbose shows where)"
             _fail(f"unexpected {type(error).__name__}: {error}{more}", FAILED, verbose)
 
+    run.__doc__ = _reflowed(command.__doc__ or "")
     return run
+
+
+def _reflowed(text: str) -> str:
+    """A docstring whose paragraphs are one line each: the help breaks them where it must."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _fail(text: str, code: int, verbose: bool) -> NoReturn:
