@@ -73,6 +73,25 @@ async def test_suspects_run_one_at_a_time(max_deliveries: int, deliveries: int, 
     assert (room.left, room.most) == (6, most)
 
 
+async def test_what_runs_already_does_not_hold_up_the_next_suspect() -> None:
+    transport, room = Redelivering(1), Room()
+    passed: list[str] = []
+
+    async def handle(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
+        if envelope.data.order_id == "slow":
+            await room(envelope, ctx)
+        passed.append(envelope.data.order_id)
+
+    async with make_app(transport, handle) as app:
+        await app.send(OrderPlaced("slow"))
+        await wait_for(lambda: room.inside == 1)
+        transport.deliveries = 3
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(3))
+        await wait_for(lambda: len(passed) == 3)
+        room.door.set()
+    assert passed == ["o-0", "o-1", "o-2", "slow"]
+
+
 async def test_suspects_of_all_queues_run_one_at_a_time() -> None:
     room = Room()
     subscribers = [subscribed(room, "a"), subscribed(room, "b", queue="billing")]

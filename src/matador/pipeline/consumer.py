@@ -50,6 +50,7 @@ class Consumer:
         self._settler = settler
         self._leases = leases
         self._quarantine = quarantine
+        self._suspect: Delivery | None = None
         self._activity = activity
         self._clock = clock
         self._waiting: deque[Delivery] = deque()
@@ -163,8 +164,9 @@ class Consumer:
                 return
         async with alone:
             await self._give_back([one for one in deliveries if one is not suspect])
+            self._suspect = suspect
             self._accept([suspect])
-            while self.in_progress and not self._stopping.is_set():
+            while self._suspect is suspect and not self._stopping.is_set():
                 self._room = asyncio.get_running_loop().create_future()
                 await self._room
             await asyncio.sleep(0)  # its settlement is on its way before the next one is claimed
@@ -206,6 +208,8 @@ class Consumer:
                     outcome = await self._processor.process(delivery)
                 finally:
                     self._busy -= 1
+                    if delivery is self._suspect:
+                        self._suspect = None
                     self._signal_room()
                 self.handled += 1
                 self._settler.submit(outcome)
