@@ -11,7 +11,7 @@ from chaos.clocks import faketime_environment, find_faketime
 from chaos.settings import Handler, Publishing
 
 DELAY = 2.0
-LATE = 10.0
+LATE = 30.0
 """Seconds after its time at which a delayed message counts as forgotten."""
 
 HOUR = 3600

@@ -11,7 +11,7 @@ from chaos.crew import Crew
 from chaos.facts import Effect
 from chaos.settings import AppSettings, Handler
 
-LEASE = 1.5
+LEASE = 2.0
 
 
 def add_to(catalogue: Catalogue) -> None:

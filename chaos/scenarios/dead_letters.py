@@ -11,7 +11,7 @@ from chaos.profiles import RefusesDeadLetters
 from chaos.settings import Handler
 from matador.model.topology import dead_letter_name
 
-LEASE = 1.2
+LEASE = 2.0
 DEAD = dead_letter_name(f"{NAMESPACE}.events", "undeliverable")
 
 
@@ -72,7 +72,7 @@ def dead_letters_refused(arena: Arena) -> str:
     worker = arena.worker(app)
     arena.wait_started(10)
     since = now()
-    arena.wait(lambda: now() - since > 2.5e9 * LEASE, "more than two leases to pass")
+    arena.wait(lambda: now() - since > 1.5e9 * LEASE, "more than a lease to pass")
     expect("could not settle" in worker.output, "nobody said that they could not be settled")
     expect(not arena.dead_letters(), "there are dead letters")
     left = sorted(one.target for one in arena.waiting() if one.target is not None)
@@ -85,4 +85,4 @@ def dead_letters_refused(arena: Arena) -> str:
     expect(len(arena.starts()) == 10, "they were run again")
     arena.judge()
     said = worker.output.count("could not settle")
-    return f"5 stayed for {2.5 * LEASE:g} s, then died in good order; said so {said} times"
+    return f"5 stayed for {1.5 * LEASE:g} s, then died in good order; said so {said} times"

@@ -7,8 +7,8 @@ from chaos.catalogue import Catalogue
 from chaos.processes import Process
 from chaos.settings import AppSettings, Handler
 
-LEASE = 1.5
-LEASES = 2.5
+LEASE = 2.0
+LEASES = 2.0
 """How many leases a long handler takes."""
 
 
