@@ -81,7 +81,7 @@ def steps_are_not_repeated(arena: Arena) -> str:
     deadly = tuple(range(1, count, 3))
     app = arena.app(
         lease=LEASE,
-        concurrency=2,
+        concurrency=1,  # or a neighbour could be killed between its effect and its record
         checkpoints=str(arena.folder / "checkpoints.db"),
         handlers=(Handler(idempotent="resumable", steps=3, deadly=deadly, death="after-effect"),),
     )
@@ -94,7 +94,7 @@ def steps_are_not_repeated(arena: Arena) -> str:
     repeated = {step: times for step, times in effects.items() if times > 1}
     expect(not repeated, f"steps that were done ran again: {repeated}")
     expect(len(effects) == 3 * count, f"{len(effects)} steps were done, not {3 * count}")
-    arena.judge(duplicated=2 * crew.deaths)
+    arena.judge(duplicated=crew.deaths)
     return f"{crew.deaths} deaths, {len(effects)} steps, each done once"
 
 
