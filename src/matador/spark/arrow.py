@@ -28,7 +28,7 @@ def struct_type(schema: Schema) -> StructType:
 def map_in_arrow(
     frame: DataFrame,
     function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]],
-    schema: str,
+    schema: str | StructType,
 ) -> DataFrame:
     """``DataFrame.mapInArrow``, whose types are of pyarrow."""
     untyped: Any = frame

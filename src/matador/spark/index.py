@@ -68,19 +68,24 @@ def left_overs(folder: Path) -> list[Path]:
 def known(runs: Sequence[Run], keys: Keys) -> npt.NDArray[np.bool_]:
     """Which of some keys, sorted, are in one of the runs?"""
     found = np.zeros(keys.shape[1], np.bool_)
+    wanted_high, wanted_low = _halves(keys)
     for run in runs:
-        high, low = run.load()
-        places: npt.NDArray[np.int64] = np.searchsorted(high, keys[0])
+        high, low = _halves(run.load())
+        places = np.searchsorted(high, wanted_high)
         # Two keys may share a first half: go on while it is the same.
         candidates = np.flatnonzero(places < len(high))
         while len(candidates):
             at = places[candidates]
-            same = high[at] == keys[0][candidates]
+            same = high[at] == wanted_high[candidates]
             candidates, at = candidates[same], at[same]
-            found[candidates[low[at] == keys[1][candidates]]] = True
+            found[candidates[low[at] == wanted_low[candidates]]] = True
             places[candidates] += 1
             candidates = candidates[places[candidates] < len(high)]
     return found
+
+
+def _halves(keys: Keys) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    return keys[0], keys[1]
 
 
 def sorted_order(keys: Keys) -> npt.NDArray[np.int64]:

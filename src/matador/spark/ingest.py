@@ -20,12 +20,13 @@ from matador.errors import ConfigurationError
 from matador.model.event import EventType
 from matador.model.schema import Schema
 from matador.observe.journal.segments import finished
-from matador.spark.batch_log import Batch, BatchLog, SegmentRef
+from matador.spark.batch_log import Batch, BatchLog, ProblemCount, SegmentRef
 from matador.spark.files import locked, move
 from matador.spark.index import left_overs, merged, run_name, runs_of, save_run, to_merge
 from matador.spark.layout import TABLES, Layout
 from matador.spark.lines import Split, splits_of
-from matador.spark.staging import ProblemCount, Staged, stage, staged_index
+from matador.spark.staging import stage, staged_index
+from matador.spark.swaps import carry_on
 from matador.spark.tasks import run_tasks
 
 log = logging.getLogger("matador.lake")
@@ -50,7 +51,7 @@ class IngestResult:
     quarantined: int = 0
     duplicates: int = 0
     dropped: int = 0
-    problems: tuple[ProblemCount, ...] = field(default=(), compare=False)
+    problems: tuple[ProblemCount, ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: IngestResult) -> IngestResult:
         counts: dict[tuple[str, str | None, str], int] = {}
@@ -151,6 +152,7 @@ class Ingest:
 
     def _resume(self) -> IngestResult:
         """Finish the batch that an earlier run left, and throw away what it had not finished."""
+        carry_on(self._layout)
         batch = self._batches.unfinished
         keep = batch.staging if batch is not None else None
         for path in self._layout.staging.iterdir():
@@ -158,31 +160,17 @@ class Ingest:
                 shutil.rmtree(path, ignore_errors=True)
         if batch is None:
             return IngestResult()
-        if batch.state == "staged":
-            self._publish(batch)
-            return IngestResult()  # it was counted by the run that staged it
-        return self._do(batch)
+        return self._publish(batch) if batch.state == "staged" else self._do(batch)
 
     def _do(self, batch: Batch) -> IngestResult:
         splits = _splits(batch, self._spark.sparkContext.defaultParallelism)
         staging = f"{batch.number}-{uuid.uuid4().hex[:8]}"
         folder = self._layout.staging / staging
         folder.mkdir()
-        staged = stage(self._spark, self._layout, folder, batch.number, splits, self._events)
-        self._publish(self._batches.staged(batch, staging))
-        _tell(batch, staged)
-        return IngestResult(
-            len(batch.segments),
-            staged.records,
-            staged.rows["events"],
-            staged.rows["deliveries"],
-            staged.rows["quarantine"],
-            staged.repeated,
-            staged.dropped,
-            tuple(staged.problems),
-        )
+        tally = stage(self._spark, self._layout, folder, batch.number, splits, self._events)
+        return self._publish(self._batches.staged(batch, staging, tally))
 
-    def _publish(self, batch: Batch) -> None:
+    def _publish(self, batch: Batch) -> IngestResult:
         """Move the files of a staged batch to where readers see them; safe to do again."""
         assert batch.staging is not None
         folder = self._layout.staging / batch.staging
@@ -193,6 +181,7 @@ class Ingest:
         self._batches.done(batch)
         shutil.rmtree(folder, ignore_errors=True)
         self._merge_index(batch.number)
+        return _told(batch)
 
     def _merge_index(self, number: int) -> None:
         chosen = {table: to_merge(runs_of(self._layout.index(table))) for table in TABLES}
@@ -219,9 +208,8 @@ def _merge(layout: Layout, folder: Path, tables: Sequence[str], which: int) -> b
 
 def _by_key(schema: Schema) -> dict[str, EventType]:
     """All that executors need of a schema: its event types, without the subscribers' code."""
-    return {
-        key: replace(event, metadata={}) for event in schema.events for key in reversed(event.keys)
-    } | {event.key: replace(event, metadata={}) for event in schema.events}
+    keys = {key for event in schema.events for key in event.keys}
+    return {key: replace(schema.event(key), metadata={}) for key in keys}
 
 
 def _segments(journal: Path) -> Iterator[SegmentRef]:
@@ -260,18 +248,23 @@ def _splits(batch: Batch, cores: int) -> list[Split]:
     ]
 
 
-def _tell(batch: Batch, staged: Staged) -> None:
-    log.info(
-        "batch %d: %d segments, %d records, %d events, %d deliveries, %d quarantined, %d repeated",
-        batch.number,
+def _told(batch: Batch) -> IngestResult:
+    """What a batch came to, logged and as a result."""
+    tally = batch.tally
+    assert tally is not None
+    result = IngestResult(
         len(batch.segments),
-        staged.records,
-        staged.rows["events"],
-        staged.rows["deliveries"],
-        staged.rows["quarantine"],
-        staged.repeated,
+        tally.records,
+        tally.rows["events"],
+        tally.rows["deliveries"],
+        tally.rows["quarantine"],
+        tally.repeated,
+        tally.dropped,
+        tuple(tally.problems),
     )
-    for one in staged.problems:
-        log.warning("%d × %s in quarantine: %s", one.count, one.kind, one.reason)
-    if staged.dropped:
-        log.warning("the journal says that it lost %d records: they are missing", staged.dropped)
+    log.info("batch %d: %s", batch.number, result)
+    for one in tally.problems:
+        log.warning("%d × %s, put in quarantine: %s", one.count, one.kind, one.reason)
+    if tally.dropped:
+        log.warning("the journal says that it lost %d records: they are missing", tally.dropped)
+    return result

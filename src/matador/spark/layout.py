@@ -128,6 +128,11 @@ class Layout:
         return self.root / "_checkpoints"
 
     @property
+    def ledger(self) -> Path:
+        """What replays are to send, and what they sent."""
+        return self.root / "_ledger"
+
+    @property
     def staging(self) -> Path:
         """Where files are written before they are moved to where readers see them."""
         return self.root / "_staging"
@@ -135,6 +140,11 @@ class Layout:
     def index(self, table: str) -> Path:
         """The keys of all rows a table ever had."""
         return self.root / "_index" / table
+
+    @property
+    def pending_swaps(self) -> Path:
+        """What a compaction has decided, while it carries that out."""
+        return self.checkpoints / "swaps.json"
 
     @property
     def lock(self) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from matador.model.event import EventType
+from matador.spark.batch_log import ProblemCount, Tally
 from matador.spark.decode import LineDecoder, Problem
 from matador.spark.files import sync_folder
 from matador.spark.index import known, run_name, runs_of, save_run, sorted_order
@@ -31,38 +32,12 @@ log = logging.getLogger("matador.lake")
 _MOST_PROBLEMS = 20  # kinds of trouble that a task reports; all of it is in quarantine
 
 
-class ProblemCount(msgspec.Struct, frozen=True):
-    """How often something was put in quarantine for one reason."""
-
-    kind: str
-    event_key: str | None
-    reason: str
-    count: int
-
-
 class _Decoded(msgspec.Struct, frozen=True):
     parts: list[Part]
     records: int
     dropped: int
     problems: list[ProblemCount]
     missing: str | None = None
-
-
-class _Repeats(msgspec.Struct, frozen=True):
-    """Rows of a table that are there already, by part."""
-
-    rows: int
-    repeated: dict[str, int]
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """What a batch came to."""
-
-    records: int
-    rows: dict[str, int]
-    repeated: int
-    dropped: int
-    problems: list[ProblemCount]
 
 
 def stage(
@@ -72,7 +47,7 @@ def stage(
     number: int,
     splits: Sequence[Split],
     events: Mapping[str, EventType] | None,
-) -> Staged:
+) -> Tally:
     """Write all files of a batch below ``folder``: a folder a table, and the runs of the index."""
     answers = [
         msgspec.json.decode(answer, type=_Decoded)
@@ -96,7 +71,7 @@ def stage(
         if (folder / table).exists():
             sync_folder(folder / table)
     sync_folder(folder)
-    return Staged(
+    return Tally(
         sum(answer.records for answer in answers),
         rows,
         sum(repeated.values()),
@@ -119,8 +94,8 @@ def _leave_out_repeats(
     work = partial(_find_repeats, layout, folder, number, [by_table[table] for table in tables])
     repeated: dict[tuple[str, str], int] = {}
     for table, answer in zip(tables, run_tasks(spark, work, len(tables)), strict=True):
-        found = msgspec.json.decode(answer, type=_Repeats)
-        repeated.update({(table, name): count for name, count in found.repeated.items()})
+        found = msgspec.json.decode(answer, type=dict[str, int])
+        repeated.update({(table, name): count for name, count in found.items()})
     chosen = [part for part in parts if (part.table, part.name) in repeated]
     run_tasks(spark, partial(_rewrite, folder, chosen), len(chosen))
     return repeated
@@ -163,7 +138,7 @@ def _decode(
 def _find_repeats(
     layout: Layout, folder: Path, number: int, tables: Sequence[Sequence[Part]], which: int
 ) -> bytes:
-    """Find repeated rows of one table, note them beside its parts, and write the new keys."""
+    """Note the repeated rows of a table beside its parts, write the new keys; counts by part."""
     parts = tables[which]
     table = parts[0].table
     loaded: list[Keys] = [np.load(keys_path(folder, table, part.name)) for part in parts]
@@ -186,7 +161,7 @@ def _find_repeats(
             np.save(_repeats_path(folder, part), rows[begin:end] - first)
             counts[part.name] = int(end - begin)
         first += part.rows
-    return msgspec.json.encode(_Repeats(len(order), counts))
+    return msgspec.json.encode(counts)
 
 
 def _rewrite(folder: Path, parts: Sequence[Part], which: int) -> bytes:

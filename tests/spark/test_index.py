@@ -1,0 +1,62 @@
+"""The index: sorted runs of keys, merged now and then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from matador.spark.index import (
+    known,
+    left_overs,
+    merged,
+    run_name,
+    runs_of,
+    save_run,
+    sorted_order,
+    to_merge,
+)
+from matador.spark.keys import Keys
+
+
+def keys_of(*pairs: tuple[int, int]) -> Keys:
+    keys = np.array(pairs, np.uint64).reshape(-1, 2).T
+    return keys[:, sorted_order(keys)]
+
+
+def put(folder: Path, first: int, last: int, keys: Keys) -> None:
+    save_run(folder / run_name(first, last), keys)
+
+
+def test_keys_are_found_in_any_run_even_if_their_first_halves_are_equal(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, keys_of((1, 1), (5, 1), (5, 2), (5, 3)))
+    put(tmp_path, 1, 1, keys_of((9, 9)))
+
+    wanted = keys_of((0, 0), (1, 1), (1, 2), (5, 3), (5, 4), (9, 9), (10, 0))
+    found = known(runs_of(tmp_path), wanted)
+
+    assert found.tolist() == [False, True, False, True, False, True, False]
+
+
+def test_many_small_runs_are_merged_and_what_was_merged_is_a_left_over(tmp_path: Path) -> None:
+    for number in range(8):
+        put(tmp_path, number, number, keys_of((number, 1), (100 - number, 1)))
+
+    runs = to_merge(runs_of(tmp_path))
+    assert [run.first for run in runs] == list(range(8))
+    put(tmp_path, 0, 7, merged(runs))
+
+    assert [(run.first, run.last) for run in runs_of(tmp_path)] == [(0, 7)]
+    assert len(left_overs(tmp_path)) == 8
+    every = keys_of(*[(number, 1) for number in range(8)])
+    assert known(runs_of(tmp_path), every).all()
+
+
+def test_a_large_run_is_left_alone_by_small_ones(tmp_path: Path) -> None:
+    put(tmp_path, 0, 0, keys_of(*[(number, 1) for number in range(10_000)]))
+    for number in range(1, 8):
+        put(tmp_path, number, number, keys_of((number, 2)))
+    assert to_merge(runs_of(tmp_path)) == []
+
+    put(tmp_path, 8, 8, keys_of((8, 2)))
+    assert [run.first for run in to_merge(runs_of(tmp_path))] == list(range(1, 9))
