@@ -1,11 +1,14 @@
 """Tests of the application in shop.py: no broker, no file, no waiting."""
 
+# --8<-- [start:imports]
 import pytest
 from shop import OrderPlaced, app, book_order, email_receipt
 
 from matador import Context, Envelope, Schema, subscriber
 from matador.errors import InvalidEventError
 from matador.testing import make_envelope, running
+
+# --8<-- [end:imports]
 
 
 # --8<-- [start:function]
