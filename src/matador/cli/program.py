@@ -13,10 +13,12 @@ import matador
 from matador.cli.dead_letters import dead_letters
 from matador.cli.doctor import doctor
 from matador.cli.journal import journal
+from matador.cli.lake import lake
 from matador.cli.options import examples
 from matador.cli.output import FAILED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
+from matador.cli.spark import spark
 from matador.cli.topology import topology
 from matador.cli.trial import send_test_event
 from matador.cli.worker import worker
@@ -78,6 +80,8 @@ program.command(epilog=examples("matador queues shop.py", "matador queues shop.p
 program.add_typer(dead_letters, name="dead-letters")
 program.command(epilog=examples("matador doctor shop.py"))(doctor)
 program.add_typer(journal, name="journal")
+program.add_typer(lake, name="lake")
+program.add_typer(spark, name="spark")
 
 
 def run(arguments: Sequence[str]) -> int:

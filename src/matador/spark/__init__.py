@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from matador.spark.lake import Lake
     from matador.spark.session import spark_session
     from matador.spark.source import register
+    from matador.spark.worker import run_spark_worker
 
-__all__ = ["Lake", "dataframe_subscriber", "register", "spark_session"]
+__all__ = ["Lake", "dataframe_subscriber", "register", "run_spark_worker", "spark_session"]
 
 _HOMES = {
     "Lake": "matador.spark.lake",
     "dataframe_subscriber": "matador.spark.dataframe_subscribers",
     "register": "matador.spark.source",
+    "run_spark_worker": "matador.spark.worker",
     "spark_session": "matador.spark.session",
 }
 
