@@ -35,11 +35,12 @@ def parse_url(url: str) -> SqliteUrl:
         60.0
     """
     parts = urlsplit(url)
+    # These two are not repeated: they may be another broker's, with a password.
     if parts.scheme != "sqlite":
-        raise ConfigurationError(f"{url!r} is not an SQLite address; write {_FORMS}")
+        raise ConfigurationError(f"not an SQLite address ({parts.scheme}://); write {_FORMS}")
     if parts.netloc:
         raise ConfigurationError(
-            f"{url!r} names a host, {parts.netloc!r}, but SQLite is a file; "
+            f"the address names a host, {parts.hostname!r}, but SQLite is a file; "
             f"write {_FORMS} (three slashes, or four)"
         )
     path = unquote(parts.path.removeprefix("/"))
