@@ -25,7 +25,7 @@ from chaos.profiles import Profile, make_profile
 from chaos.settings import AppSettings, PublisherSettings, Publishing, WorkerSettings
 from matador.model.topology import DEAD_LETTER_KINDS, dead_letter_name
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Seconds after which a condition that does not come true fails its scenario."""
 
 _LOOK = 0.01
