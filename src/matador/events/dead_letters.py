@@ -57,6 +57,7 @@ class Selection:
         error: a text in their reason or errors, in capitals or not.
         where: a decision about their payload.
         ids: their ids, or beginnings of them.
+        exactly: their whole ids, any number of them.
         undecodable: True: only those that are not envelopes; False: only those that are.
     """
 
@@ -67,6 +68,7 @@ class Selection:
     error: str | None = None
     where: Where | None = None
     ids: tuple[str, ...] = ()
+    exactly: frozenset[str] | None = None
     undecodable: bool | None = None
 
 
@@ -408,6 +410,8 @@ class DeadLetterOffice:
 def _fits(letter: Letter, chosen: Selection) -> bool:
     envelope = letter.envelope
     if chosen.ids and not any(letter.id.startswith(one) for one in chosen.ids):
+        return False
+    if chosen.exactly is not None and letter.id not in chosen.exactly:
         return False
     if chosen.undecodable is not None and chosen.undecodable != (envelope is None):
         return False

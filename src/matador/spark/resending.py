@@ -1,0 +1,184 @@
+"""Sends one chunk of a replay. Runs in the executors, or in the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from matador.errors import MatadorError
+from matador.events.fanout import derived_id
+from matador.events.results import SendOptions
+from matador.model.message import Once
+from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
+from matador.spark.arrow import parquet
+from matador.spark.ledger import Chunk, Failure, Ledger, Plan
+from matador.spark.selection import ROWS, Target, receivers
+from matador.spark.source.incoming import Incoming
+from matador.spark.source.publishing import Item, Publisher, open_publisher
+
+_MOST = 1000  # rows published in one call
+_BURST = 0.1  # seconds' worth of a rate that may go at once
+
+
+class Pace:
+    """Lets so many messages a second through, without ever making up for lost time."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._next = time.monotonic()
+
+    @property
+    def portion(self) -> int:
+        """How many may be sent at once."""
+        return _MOST if self._rate is None else max(1, min(_MOST, int(self._rate * _BURST)))
+
+    def wait(self, count: int) -> None:
+        """Wait until ``count`` more may be sent."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        if now < self._next:
+            time.sleep(self._next - now)
+        self._next = max(now, self._next) + count / self._rate
+
+
+@dataclass(frozen=True, slots=True)
+class Resending:
+    """All that a task has to know. Pickled: the application travels as its reference."""
+
+    ledger: Ledger
+    plan: Plan
+    app: str
+    rate: float | None
+
+    def __call__(self, number: int) -> bytes:
+        """Send a chunk, unless that is done, and say what came of it."""
+        name = self.plan.chunks[number]
+        done = self.ledger.chunk(name)
+        if done is None or done.failed:
+            with open_publisher(self.app) as publisher:
+                done = send_chunk(publisher, self.ledger, self.plan, name, Pace(self.rate))
+        return msgspec.json.encode(done)
+
+
+def scope_of(ledger: Ledger) -> Once:
+    """Under what a replay is sent once."""
+    return Once(f"replay:{ledger.replay_id}")
+
+
+def send_chunk(
+    publisher: Publisher,
+    ledger: Ledger,
+    plan: Plan,
+    name: str,
+    pace: Pace,
+    progress: Callable[[int], None] | None = None,
+) -> Chunk:
+    """Send the rows of a chunk that were not sent, and note it.
+
+    Killed before the note, it sends the chunk again: a transport that can (``capabilities.once``)
+    does not store those rows again, another one does, under the same ids.
+    """
+    before = ledger.chunk(name) or Chunk()
+    only = {failure.row for failure in before.failed} or None
+    sent, skipped = before.sent, before.skipped
+    failed: list[Failure] = []
+    waiting: list[tuple[int, Item]] = []
+
+    def send() -> None:
+        nonlocal sent, skipped
+        pace.wait(len(waiting))
+        results = publisher.publish([item for _, item in waiting], scope_of(ledger))
+        for (row, _), result in zip(waiting, results, strict=True):
+            sent += result.sent
+            skipped += result.skipped
+            if result.errors:
+                failed.append(Failure(row, str(result.errors[0])))
+        if progress is not None:
+            progress(sum(result.sent for result in results))
+        waiting.clear()
+
+    for row, item in _items(publisher, ledger, plan, name, failed):
+        if only is None or row in only:
+            waiting.append((row, item))
+            if len(waiting) >= pace.portion:
+                send()
+    if waiting:
+        send()
+    done = Chunk(sent, skipped, tuple(failed))
+    ledger.note(name, done)
+    return done
+
+
+def _items(
+    publisher: Publisher, ledger: Ledger, plan: Plan, name: str, failed: list[Failure]
+) -> Iterator[tuple[int, Item]]:
+    file = parquet.ParquetFile(ledger.rows / name)
+    row = 0
+    if plan.kind == "backfill":
+        incoming = Incoming(publisher.app.schema, plan.event, f"{ledger.replay_id}/{name}")
+    else:
+        incoming = None
+    maker = _Again(publisher, ledger.replay_id, plan)
+    for batch in file.iter_batches(_MOST):
+        if incoming is not None:
+            for item in incoming.items(batch):
+                yield row, item
+                row += 1
+            continue
+        columns = [batch.column(column).to_pylist() for column in ROWS]
+        for values in zip(*columns, strict=True):
+            try:
+                item = maker.item(dict(zip(ROWS, values, strict=True)))
+            except MatadorError as error:
+                failed.append(Failure(row, str(error)))
+            else:
+                if item is not None:
+                    yield row, item
+            row += 1
+
+
+class _Again:
+    """Makes the events of a replay out of rows of the lake."""
+
+    def __init__(self, publisher: Publisher, replay_id: str, plan: Plan) -> None:
+        self._publisher = publisher
+        self._replay_id = replay_id
+        self._plan = plan
+        self._target = Target(plan.subscriber, plan.queue, plan.everybody)
+
+    def item(self, row: dict[str, Any]) -> Item | None:
+        """The event of a row, None if nobody receives it any more.
+
+        Raises:
+            InvalidEventError: its payload does not fit its type any more.
+        """
+        app = self._publisher.app
+        names = receivers(app, row["event_key"], row["subscriber"], self._target)
+        if not names:
+            return None
+        event = app.schema.event(row["event_key"])
+        decode = self._publisher.json.decode_payload
+        before = row["before_json"]
+        original: str = row["id"]
+        # The id of an envelope is made of the replay's, the original's and the subscriber's name:
+        # for one subscriber here, for all of them by the fan-out.
+        one = None if self._plan.everybody else names[0]
+        parts = (self._replay_id, original)
+        options = SendOptions(
+            metadata={
+                **dict(row["metadata"] or ()),
+                REPLAY_ID: self._replay_id,
+                REPLAY_OF: original,
+            },
+            correlation_id=row["correlation_id"],
+            before=None if before is None else decode(event, msgspec.Raw(before.encode())),
+            id="\x1f".join(parts) if one is None else derived_id(*parts, one),
+            subscribers=None if one is None else (one,),
+            queue=self._plan.queue,
+        )
+        return Item(event, decode(event, msgspec.Raw(row["data_json"].encode())), options)
