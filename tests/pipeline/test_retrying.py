@@ -31,8 +31,10 @@ from matador import (
     EventAssertionError,
     Hooks,
     Matador,
+    RetryQueues,
     StandardRetryPolicy,
     Subscriber,
+    Topology,
     assert_event,
 )
 from matador.errors import MaybePoisonedError, NonIdempotentCannotRetryError
@@ -481,3 +483,34 @@ async def test_at_most_once_does_not_run_what_it_cannot_acknowledge() -> None:
         await app.wait_idle(5)
     assert handler.runs == 0
     assert len(memory(app).messages(QUEUE)) == 1
+
+
+# -- what the transport and the topology allow ----------------------------------------------------
+
+
+async def test_without_delays_a_failure_is_retried_at_once() -> None:
+    handler = failing(ValueError("once"))
+    async with make_app(MemoryTransport(without=["delays"]), handler) as app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: handler.runs == 2)
+        await settled(app)
+    assert dead(app) == []
+
+
+async def test_a_topology_without_waiting_retries_at_once() -> None:
+    handler = failing(ValueError("once"))
+    topology = Topology("shop", queues=["events"], retry=RetryQueues(enabled=False))
+    async with make_app(None, handler, topology=topology) as app:
+        await app.send(OrderPlaced("o-1"))
+        await wait_for(lambda: handler.runs == 2)
+
+
+async def test_a_retry_waits_no_longer_than_the_topology_says(manual_clock: ManualClock) -> None:
+    handler = failing(ValueError("once"))
+    topology = Topology("shop", queues=["events"], retry=RetryQueues(max_delay=5))
+    policy = StandardRetryPolicy(base_delay=60)
+    async with timed(manual_clock, handler, topology=topology, retry=policy) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        manual_clock.advance(5)
+        await wait_for(lambda: handler.runs == 2)

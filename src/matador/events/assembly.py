@@ -63,6 +63,7 @@ def make_worker(
         retry=retry,
         hooks=hooks,
         topology=topology,
+        capabilities=transport.capabilities,
         clock=clock,
         random=random.random,
     )
@@ -127,7 +128,7 @@ def check_fit(
         log.warning("schema: %s", warning)
     _check_stubs(schema, topology, consume_from)
     _check_delivery_modes(schema, transport, delivery)
-    if not checkpoints.persistent and any(
+    if (consume_from and not checkpoints.persistent) and any(
         one.idempotent == "resumable" for _, subscribers in schema for one in subscribers
     ):
         log.warning(

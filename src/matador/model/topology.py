@@ -143,6 +143,8 @@ class DeadLetters:
 class RetryQueues:
     """How retries wait: the delay where none is given, and the longest (seconds).
 
+    Switched off, what fails is tried again at once.
+
     Example:
         >>> RetryQueues(default_delay=1, max_delay=300).max_delay
         300.0

@@ -15,6 +15,8 @@ from matador.codec.base import Codec, RawEnvelope
 from matador.codec.json import find_duplicate_key
 from matador.errors import (
     DecodeError,
+    DontRetry,
+    EventAssertionError,
     EventNotRegisteredError,
     InvalidEventError,
     MatadorError,
@@ -348,7 +350,7 @@ def _log_failure(failure: WorkerError) -> None:
     docket = failure.envelope.docket
     decision = failure.decision
     if isinstance(decision, RetryLater):
-        level, next_ = logging.WARNING, f"retrying in {decision.delay:g} s"
+        level, next_ = logging.WARNING, f"retrying in {decision.delay:.3g} s"
     elif isinstance(decision, SendToDeadLetters):
         level, next_ = logging.ERROR, f"dead-lettered as {decision.kind}: {decision.reason}"
     else:
@@ -362,7 +364,7 @@ def _log_failure(failure: WorkerError) -> None:
         type(failure.error).__name__,
         error_text(failure.error),
         next_,
-        exc_info=failure.error if failure.ran and level == logging.ERROR else None,
+        exc_info=failure.error if _is_surprising(failure) and level == logging.ERROR else None,
         extra={
             "matador_event": docket.event_key,
             "matador_subscriber": docket.target_subscriber,
@@ -370,3 +372,8 @@ def _log_failure(failure: WorkerError) -> None:
             "matador_queue": failure.queue,
         },
     )
+
+
+def _is_surprising(failure: WorkerError) -> bool:
+    """Is it worth a traceback? What a callback raised on purpose, or we did, is not."""
+    return failure.ran and not isinstance(failure.error, DontRetry | EventAssertionError)

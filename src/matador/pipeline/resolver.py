@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from matador.codec.base import Codec, RawEnvelope
 from matador.errors import ConfigurationError
+from matador.model.capabilities import Capabilities
 from matador.model.envelope import Envelope
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry
 from matador.model.options import optional_seconds
@@ -42,6 +44,7 @@ class Resolver:
         retry: RetryPolicy,
         hooks: HookSet,
         topology: Topology,
+        capabilities: Capabilities,
         clock: Clock,
         random: Callable[[], float],
     ) -> None:
@@ -49,6 +52,7 @@ class Resolver:
         self._retry = retry
         self._hooks = hooks
         self._dead_letters = topology.dead_letters
+        self._longest_delay = _longest_delay(topology, capabilities)
         self._clock = clock
         self._random = random
 
@@ -90,6 +94,8 @@ class Resolver:
             return self.dead_letter("undeliverable", f"the retry policy failed: {broken}")
         if isinstance(decision, SendToDeadLetters):
             return self.dead_letter(decision.kind, decision.reason)
+        if isinstance(decision, RetryLater) and decision.delay > self._longest_delay:
+            return replace(decision, delay=self._longest_delay)
         return decision
 
     def dead_letter(self, kind: DeadLetterKind, reason: str) -> SendToDeadLetters | Discard:
@@ -141,6 +147,16 @@ def _usable(delay: Any) -> float | None:
     except ConfigurationError as error:
         log.error("%s; the retry policy decides", error)
         return None
+
+
+def _longest_delay(topology: Topology, capabilities: Capabilities) -> float:
+    """How long a retry may wait at most; 0 where nothing can, or nothing is to, wait."""
+    if not topology.retry.enabled:
+        return 0.0
+    if not capabilities.delays:
+        log.warning("the transport cannot delay messages: what fails is tried again at once")
+        return 0.0
+    return min(topology.retry.max_delay, capabilities.max_delay or topology.retry.max_delay)
 
 
 def error_text(error: BaseException) -> str:
