@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import threading
-from collections.abc import Generator
+import re
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -16,60 +12,51 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from matador.cli import replaying
 from matador.cli.journal import JournalFolder
+from matador.cli.lakes import (
+    LakeFolder,
+    on_spark,
+    open_lake,
+    quiet,
+    said_by_spark,
+    start_spark,
+    stopped_by_signals,
+    working,
+)
 from matador.cli.loading import load
 from matador.cli.options import App, AsJson, Verbose, examples
 from matador.cli.output import (
     UsageError,
     err,
     note,
+    out,
     plural,
     reported,
     say,
     say_json,
-    show_logs,
     table,
 )
+from matador.model.options import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from matador.spark import Lake
     from matador.spark.ingest import IngestProgress, IngestResult
 
-LakeFolder = Annotated[Path, typer.Option("--lake", metavar="FOLDER", help="Where the tables are.")]
 AppForTypes = Annotated[
     str | None,
-    typer.Option("--app", metavar="APP", help="The application, for typed columns of its events."),
+    typer.Option(
+        "--app", metavar="APP", help="The application: each of its events is a table then."
+    ),
 ]
 _MOST_ROWS = 1000
+_TABLES = ("events", "deliveries", "quarantine", "volume", "health", "triage")
 
 lake = typer.Typer(
     no_args_is_help=True,
     help="Make tables of journals, ask them questions, and send events again. Runs on Spark.",
 )
-
-
-def open_lake(folder: Path, app: str | None, *, make: bool = False) -> Lake:
-    """The lake in a folder, with the schema of an application if one is given.
-
-    Raises:
-        UsageError: there is no such lake.
-    """
-    from matador.spark import Lake  # Spark takes long to import, and may not be there
-
-    if not make and not folder.is_dir():
-        raise UsageError(
-            f"there is no lake in {folder}: make one with "
-            f"`matador lake ingest APP --journal journal/ --lake {folder}`"
-        )
-    return Lake(folder, schema=None if app is None else load(app).app.schema)
-
-
-def quiet(verbose: bool) -> None:
-    """Log what is worth it; the rest of what Spark says only with ``--verbose``."""
-    show_logs(logging.INFO if verbose else logging.WARNING)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 @lake.command(
@@ -79,6 +66,7 @@ def quiet(verbose: bool) -> None:
     )
 )
 @reported
+@on_spark
 def ingest(
     app: App,
     *,
@@ -90,9 +78,12 @@ def ingest(
 ) -> None:
     """Add what is new in a journal to the tables. Each row is added once, whatever is killed."""
     quiet(verbose)
-    target = open_lake(lake, app, make=True)
-    with _progress() as bar, _stopped_by_signals() as stop:
-        task = bar.add_task("starting Spark", total=None)
+    target = open_lake(lake, load(app).app.schema, make=True)
+    if not journal.is_dir():
+        raise UsageError(f"there is no journal in {journal}")
+    start_spark(target)
+    with _progress() as bar, stopped_by_signals() as stop:
+        task = bar.add_task("reading", total=None)
 
         def show(progress: IngestProgress) -> None:
             rows = progress.result.events + progress.result.deliveries
@@ -133,6 +124,7 @@ def _show_ingest(result: IngestResult) -> None:
     )
 )
 @reported
+@on_spark
 def query(
     sql: Annotated[
         str, typer.Argument(metavar="SQL", help="A query over the tables, in Spark SQL.")
@@ -148,14 +140,34 @@ def query(
 ) -> None:
     """Ask the tables: events, deliveries, quarantine, volume, health, triage."""
     quiet(verbose)
-    frame = open_lake(lake, app).sql(sql)
-    rows, more = _rows(frame, limit)
+    target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
+    with working("asking…"):
+        try:
+            frame = target.sql(sql)
+        except Exception as error:
+            raise _wrong_query(error) from error
+        rows, more = _rows(frame, limit)
     if as_json:
         say_json({"columns": frame.columns, "rows": rows, "more": more})
         return
     say(_as_table(frame.columns, rows))
     if more:
         note(f"the first {limit:,} rows; --limit shows more")
+
+
+def _wrong_query(error: Exception) -> Exception:
+    """A query that cannot be meant, in one line and with what may have been meant."""
+    said = said_by_spark(error)
+    if said is None:
+        return error
+    unknown = re.search(r"table or view `(\w+)` cannot be found", said)
+    if unknown is not None:
+        known = ", ".join(_TABLES)
+        return UsageError(
+            f"there is no table {unknown[1]!r}{suggestion(unknown[1], _TABLES)}; "
+            f"there are {known}, and each event by its key with --app"
+        )
+    return UsageError(f"the query: {said}")
 
 
 def _rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
@@ -179,6 +191,7 @@ def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
     )
 )
 @reported
+@on_spark
 def report(
     *,
     lake: LakeFolder,
@@ -190,11 +203,16 @@ def report(
 ) -> None:
     """Say how the events are doing: health, slowest, failing, growing, dead letters, the sums."""
     quiet(verbose)
-    made = open_lake(lake, None).report()
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {html.parent} for the page")
+    target = start_spark(open_lake(lake))
+    with working("looking…"):
+        made = target.report()
     if as_json:
-        say_json(made.as_dict())
+        reconciliation = made.findings.reconciliation
+        say_json({**asdict(made.findings), "adds_up": reconciliation.adds_up})
     else:
-        made.show()
+        made.show(out())
     if html is not None:
         made.html(html)
         note(f"written: {html}")
@@ -202,10 +220,11 @@ def report(
 
 @lake.command(epilog=examples("matador lake compact --lake lake/"))
 @reported
+@on_spark
 def compact(*, lake: LakeFolder, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Merge the small files of many ingests into few large ones."""
     quiet(verbose)
-    result = open_lake(lake, None).compact()
+    result = start_spark(open_lake(lake)).compact()
     if as_json:
         say_json(asdict(result))
     else:
@@ -214,6 +233,7 @@ def compact(*, lake: LakeFolder, as_json: AsJson = False, verbose: Verbose = Fal
 
 @lake.command(epilog=examples("matador lake expire --lake lake/ --days 90"))
 @reported
+@on_spark
 def expire(
     *,
     lake: LakeFolder,
@@ -223,7 +243,7 @@ def expire(
 ) -> None:
     """Remove old rows. They do not come back with a later ingest."""
     quiet(verbose)
-    result = open_lake(lake, None).expire(timedelta(days=days))
+    result = start_spark(open_lake(lake)).expire(timedelta(days=days))
     if as_json:
         say_json(asdict(result))
     else:
@@ -245,17 +265,17 @@ def _progress() -> Progress:
     )
 
 
-@contextlib.contextmanager
-def _stopped_by_signals() -> Generator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, so that what runs can end in good order."""
-    stop = threading.Event()
-
-    def stopped(number: int, frame: object) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+lake.command(
+    epilog=examples(
+        "matador lake replay shop.py --lake lake/ --event order.placed --dry-run",
+        "matador lake replay shop.py --lake lake/ --event order.placed "
+        "--where 'data.amount > 100' --since 2026-11-01 --rate 500",
+        "matador lake replay shop.py --lake lake/ --replay-id 5c0e…",
+    )
+)(replaying.replay)
+lake.command(
+    epilog=examples(
+        "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b5d --dry-run",
+        "matador lake redrive shop.py --lake lake/ --subscriber charge --yes",
+    )
+)(replaying.redrive)

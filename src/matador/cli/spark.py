@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from matador.cli.lake import quiet
+from matador.cli.lakes import on_spark, quiet
 from matador.cli.options import App, AsJson, Verbose, examples
 from matador.cli.output import err, note, reported, say, say_json, table
 
@@ -31,6 +31,7 @@ def _group() -> None:
     )
 )
 @reported
+@on_spark
 def worker(
     app: App,
     *,

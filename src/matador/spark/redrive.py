@@ -144,16 +144,19 @@ def _counts(lake: Lake, dead: DataFrame, found: set[str]) -> tuple[ReplayCount, 
     """Those that are in the broker now, per event and subscriber."""
     if not found:
         return ()
-    ids = lake.spark.createDataFrame([(one,) for one in sorted(found)], "id string")
-    groups = dead.join(ids, "id", "left_semi").groupBy("event_key", "subscriber")
-    rows = groups.agg(sql.countDistinct("id")).orderBy("event_key", "subscriber").collect()
+    groups = dead.join(_frame(lake, found), "id", "left_semi").groupBy("event_key", "subscriber")
+    rows = groups.agg(sql.count_distinct("id")).orderBy("event_key", "subscriber").collect()
     return tuple(ReplayCount(str(row[0]), str(row[1]), int(row[2])) for row in rows)
+
+
+def _frame(lake: Lake, ids: set[str]) -> DataFrame:
+    spark: Any = lake.spark  # createDataFrame speaks of pandas, which is not typed here
+    return spark.createDataFrame([(one,) for one in sorted(ids)], "id string")
 
 
 def _gone(lake: Lake, dead: DataFrame, found: set[str]) -> DataFrame:
     """The ids of dead letters that are in no queue any more, and were not handled since."""
-    spark: Any = lake.spark  # createDataFrame speaks of pandas, which is not typed here
-    there: DataFrame = spark.createDataFrame([(one,) for one in sorted(found)], "id string")
+    there = _frame(lake, found)
     handled = lake.deliveries().where("outcome = 'success'").select("id")
     replayed = lake.events().where("replay_of is not null").select(sql.col("replay_of").alias("id"))
     ids = dead.select("id").distinct()

@@ -1,0 +1,157 @@
+"""What the commands on lakes share: opening one, starting Spark, and saying what Spark says."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+
+import typer
+
+from matador.cli.output import CommandError, UsageError, err, show_logs
+from matador.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matador.model.schema import Schema
+    from matador.spark import Lake
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LakeFolder = Annotated[Path, typer.Option("--lake", metavar="FOLDER", help="Where the tables are.")]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_STATE = re.compile(r"\s*SQLSTATE:\s*\w+")
+_LONGEST = 400
+
+
+def quiet(verbose: bool) -> None:
+    """Log what is worth it; the rest of what Spark says only with ``--verbose``."""
+    show_logs(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def open_lake(folder: Path, schema: Schema | None = None, *, make: bool = False) -> Lake:
+    """The lake in a folder. Spark is not started yet.
+
+    Raises:
+        UsageError: there is no such lake.
+    """
+    if not make and not (folder / "events").is_dir():
+        what = "holds no tables" if folder.is_dir() else "is not there"
+        raise UsageError(
+            f"the lake {folder} {what}: make one with "
+            f"`matador lake ingest APP --journal journal/ --lake {folder}`"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the lake {folder} is a file; it must be a folder")
+    from matador.spark import Lake  # Spark takes long to import, and may not be there
+
+    return Lake(folder, schema=schema)
+
+
+def start_spark(lake: Lake) -> Lake:
+    """Start Spark now, and show that this takes a while.
+
+    Raises:
+        ConfigurationError: there is no Java; the message says how to get one.
+    """
+    with working("starting Spark…"):
+        _ = lake.spark
+    return lake
+
+
+def working(text: str) -> contextlib.AbstractContextManager[object]:
+    """Something that moves on a terminal, for as long as something is done."""
+    console = err()
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Generator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, so that what runs can end in good order.
+
+    To be entered after Spark is started, which has a handler of its own.
+    """
+    stop = threading.Event()
+
+    def stopped(number: int, frame: object) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, stopped) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Generator[None]:
+    """SIGTERM interrupts like Ctrl-C: what is open is closed, and the user is told."""
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def on_spark(command: Callable[P, T]) -> Callable[P, T]:
+    """A command whose errors of Spark become one line."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except MissingExtraError:
+            raise
+        except Exception as error:
+            said = said_by_spark(error)
+            if said is None:
+                raise
+            raise CommandError(said) from error
+
+    return run
+
+
+def said_by_spark(error: BaseException) -> str | None:
+    """What an error of Spark says, in one line; None if it is none of Spark's."""
+    if "pyspark" not in sys.modules:
+        return None
+    from py4j.protocol import Py4JError
+    from pyspark.errors import ParseException, PySparkException
+
+    if not isinstance(error, PySparkException | Py4JError):
+        return None
+    text = str(error)
+    if isinstance(error, ParseException):
+        return _parse_error(text)
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """The beginning of what Spark says, without its codes, query plans and stack traces."""
+    head = re.split(r"\n\s*(?:at |'|== SQL|JVM stacktrace|Driver stacktrace|\+-)", text.strip())[0]
+    head = re.sub(r"(?:;|\.)?\s*line (\d+) pos (\d+)", _position, head)
+    words = " ".join(_STATE.sub("", _CONDITION.sub("", head)).split()).rstrip(" ;.")
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
+
+
+def _parse_error(text: str) -> str:
+    place = re.search(r"\(line (\d+), pos (\d+)\)", text)
+    head = re.split(r"\(line \d+, pos \d+\)|\n\n", text)[0]
+    return one_line(head) + ("" if place is None else _position(place))
+
+
+def _position(found: re.Match[str]) -> str:
+    line, column = int(found[1]), int(found[2]) + 1
+    return f" (column {column})" if line == 1 else f" (line {line}, column {column})"
