@@ -27,6 +27,12 @@ _OUTCOMES = {
     "dead_letters": "dead-letter",
     "discards": "discard",
 }
+_ENDED = {
+    "successes": "handled",
+    "retries": "retried",
+    "dead_letters": "dead_lettered",
+    "discards": "discarded",
+}
 _COUNTS = ("count", *_OUTCOMES, "ran")
 _SENT = ("sent", "replayed")
 
@@ -43,23 +49,23 @@ HEALTH_PIECE: Final = (
 # -- pieces --------------------------------------------------------------------------------------
 
 
-def volume_piece(events: DataFrame) -> DataFrame:
+def volume_piece(events: DataFrame, length: int = WINDOW) -> DataFrame:
     """What some envelopes that were sent add to the volume."""
     return (
-        events.withColumn("window_start", start_of_window(F.col("recorded_at"), WINDOW))
+        events.withColumn("window_start", start_of_window(F.col("recorded_at"), length))
         .groupBy(*_KEY)
         .agg(F.count("*").alias("sent"), F.count("replay_id").alias("replayed"))
     )
 
 
-def health_piece(deliveries: DataFrame) -> DataFrame:
+def health_piece(deliveries: DataFrame, length: int = WINDOW) -> DataFrame:
     """What some deliveries add to the health. Times of callbacks that did not run do not count."""
     ended = [
         F.count_if(F.col("outcome") == outcome).alias(name) for name, outcome in _OUTCOMES.items()
     ]
     duration = F.when(F.col("ran"), F.col("duration_ms"))
     return (
-        deliveries.withColumn("window_start", start_of_window(F.col("started_at"), WINDOW))
+        deliveries.withColumn("window_start", start_of_window(F.col("started_at"), length))
         .groupBy(*_KEY)
         .agg(
             F.count("*").alias("count"),
@@ -97,24 +103,22 @@ def volume(sent: DataFrame, handled: DataFrame, window: Seconds = WINDOW) -> Dat
     which an attempt began.
     """
     length = whole_window(window)
-    names = {
-        "successes": "handled",
-        "retries": "retried",
-        "dead_letters": "dead_lettered",
-        "discards": "discarded",
-    }
-    none = [F.lit(0).cast("bigint").alias(name) for name in names.values()]
-    rows = sent.select(*_KEY, *_SENT, *none).unionByName(
+    return (
+        _in_windows(counts(sent, handled), length)
+        .groupBy("event_key", "subscriber", "window_start", "window_seconds")
+        .agg(*[F.sum(name).alias(name) for name in (*_SENT, *_ENDED.values())])
+    )
+
+
+def counts(sent: DataFrame, handled: DataFrame) -> DataFrame:
+    """The counts of pieces of volume and of health in the same columns, not added up yet."""
+    zero = F.lit(0).cast("bigint")
+    return sent.select(*_KEY, *_SENT, *[zero.alias(name) for name in _ENDED.values()]).unionByName(
         handled.select(
             *_KEY,
-            *[F.lit(0).cast("bigint").alias(name) for name in _SENT],
-            *[F.col(count).alias(name) for count, name in names.items()],
+            *[zero.alias(name) for name in _SENT],
+            *[F.col(count).alias(name) for count, name in _ENDED.items()],
         )
-    )
-    return (
-        _in_windows(rows, length)
-        .groupBy("event_key", "subscriber", "window_start", "window_seconds")
-        .agg(*[F.sum(name).alias(name) for name in (*_SENT, *names.values())])
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,30 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from matador.errors import StorageLockedError
+from matador.events.application import Application
+from matador.events.sync import SyncMatador
 from matador.model.event import EventType, event_type_of
 from matador.model.options import Seconds
 from matador.model.schema import Schema
 from matador.spark import aggregates
+from matador.spark.depths import depths_of
+from matador.spark.findings_query import find
 from matador.spark.health import WINDOW
 from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
 from matador.spark.layout import TABLES, Layout, spark_schema
 from matador.spark.maintenance import TARGET, CompactResult, ExpireResult, compact, expire
+from matador.spark.reconcile import Reconciliation, reconcile
+from matador.spark.redrive import DeadChoice, Missing, RedriveResult, redrive
+from matador.spark.replay import (
+    AnyApp,
+    Progress,
+    ReplayOptions,
+    ReplayResult,
+    backfill,
+    replay,
+)
+from matador.spark.report import Report
+from matador.spark.selection import Choice
 from matador.spark.session import spark_session
 from matador.spark.swaps import carry_on_if_interrupted
 from matador.spark.types import JSON_OPTIONS, struct_of
@@ -154,6 +170,135 @@ class Lake:
     def triage(self) -> DataFrame:
         """The dead letters in groups, one for each error signature."""
         return aggregates.read_triage(self._refreshed(), self._layout)
+
+    def reconcile(
+        self,
+        app: Application | SyncMatador | None = None,
+        *,
+        depths: Mapping[str, int] | None = None,
+    ) -> Reconciliation:
+        """Check that sent = handled + dead-lettered + discarded + waiting, per subscriber.
+
+        With an application (not started, or its running ``app.sync()``), or with ``depths`` by
+        queue, what should wait is compared with what the broker has.
+        """
+        known = depths if app is None else depths_of(app)
+        return reconcile(self._table("events"), self._table("deliveries"), depths=known)
+
+    def replay(
+        self,
+        app: AnyApp,
+        *,
+        event: type[Any] | str | EventType | None = None,
+        subscriber: str | None = None,
+        where: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        to: str | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        replay_id: str | None = None,
+        replays: bool = False,
+        progress: Progress | None = None,
+    ) -> ReplayResult:
+        """Send events again, each to its original subscriber only, unless ``to`` says otherwise.
+
+        The messages are new ones, marked as replays and with the id of their original in the
+        metadata. A replay that was interrupted goes on when it is called again with its
+        ``replay_id``, and sends nothing twice where ``transport.capabilities.once`` says so.
+
+        Args:
+            app: the application; by its reference (``module:attribute``) the executors load it and
+                send in parallel, as an object (or its running ``app.sync()``) it sends from here.
+            event: only this event, by class or key; ``where`` can use its fields then.
+            where: an SQL predicate, such as ``data.amount > 100``.
+            since, until: when they were sent; a text is ISO 8601, in UTC unless it says.
+            to: another subscriber, another queue, or ``all`` for every subscriber.
+            rate: messages a second, at most.
+            dry_run: only count.
+            replays: those that are replays themselves, too.
+            progress: told how many were sent so far, and of how many.
+
+        Raises:
+            ConfigurationError: an option that cannot be.
+            EventNotRegisteredError: the application has no such event.
+            StorageLockedError: the same replay is running in another process.
+
+        Example:
+            >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total
+            12
+        """
+        choice = Choice(
+            event=event,
+            subscriber=subscriber,
+            where=where,
+            since=since,
+            until=until,
+            replays=replays,
+        )
+        options = ReplayOptions(rate=rate, replay_id=replay_id, progress=progress)
+        return replay(self, app, choice, to=to, dry_run=dry_run, options=options)
+
+    def backfill(
+        self,
+        app: AnyApp,
+        event: type[Any] | str | EventType,
+        frame: DataFrame,
+        *,
+        rate: float | None = None,
+        replay_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> ReplayResult:
+        """Publish every row of a DataFrame as an event, to all its subscribers.
+
+        The columns are the fields of the event, or one column ``data`` or ``data_json``; besides
+        there may be ``id``, ``metadata``, ``correlation_id``, ``delay``, ``ordering_key``,
+        ``priority``. Interrupted, it goes on like ``replay``.
+
+        Example:
+            >>> lake.backfill(app, OrderPlaced, spark.read.parquet("old-orders/")).sent
+            1000
+        """
+        options = ReplayOptions(rate=rate, replay_id=replay_id, progress=progress)
+        return backfill(self, app, event, frame, options)
+
+    def redrive(
+        self,
+        app: AnyApp,
+        *,
+        signature: str | None = None,
+        event: type[Any] | str | EventType | None = None,
+        subscriber: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        dry_run: bool = False,
+        missing: Missing = "leave",
+        replay_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> RedriveResult:
+        """Send dead letters back to their queues, chosen by their group of ``triage()``.
+
+        Each is moved in one step and keeps its id, so an interrupted redrive can be called again.
+        Those that are not in the broker any more, and were never handled, can be replayed from the
+        lake: ``missing="replay"``.
+
+        Example:
+            >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
+            17
+        """
+        choice = DeadChoice(
+            signature=signature, event=event, subscriber=subscriber, since=since, until=until
+        )
+        options = ReplayOptions(replay_id=replay_id, progress=progress)
+        return redrive(self, app, choice, dry_run=dry_run, missing=missing, options=options)
+
+    def report(self, app: Application | SyncMatador | None = None) -> Report:
+        """Health, slowest, failing, growing, dead letters and the accounts: to show, or as a page.
+
+        An application is asked for what waits, as by ``reconcile``.
+        """
+        pieces = aggregates.pieces(self._refreshed(), self._layout)
+        return Report(find(self, pieces, self.reconcile(app)))
 
     def refresh(self) -> int:
         """Bring volume, health and triage up to date; how many batches were new.
