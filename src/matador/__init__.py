@@ -23,12 +23,12 @@ from matador.errors import (
 )
 from matador.events.app import Matador
 from matador.events.lifecycle import Shutdown
-from matador.events.results import SendOptions, SendResult
 from matador.events.sync import SyncMatador
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType, event
 from matador.model.schema import Schema
+from matador.model.sending import SendOptions, SendResult
 from matador.model.subscriber import Subscriber, SubscriberStub, subscriber
 from matador.model.topology import (
     DeadLetterQueue,

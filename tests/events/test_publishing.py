@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from matador import Envelope, Matador, Schema, Topology, event, subscriber
 from matador.errors import LifecycleError, QueueNotFoundError, SubscriberNotRegisteredError
-from matador.events.results import SendOptions
 from matador.model.message import Once
+from matador.model.sending import SendOptions
 from matador.transports.memory import MemoryTransport
 
 

@@ -31,7 +31,7 @@ from matador.cli.tracing import Tracing
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
-from matador.events.results import SendOptions, SendResult
+from matador.model.sending import SendOptions, SendResult
 
 
 @reported

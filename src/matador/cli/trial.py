@@ -34,10 +34,10 @@ from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
 from matador.events.loading import Loaded
-from matador.events.results import SendOptions
 from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event
 from matador.model.schema import Schema
+from matador.model.sending import SendOptions
 from matador.model.subscriber import SubscriberStub
 from matador.pipeline.checkpoints import MemoryCheckpointStore
 from matador.pipeline.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess

@@ -23,13 +23,13 @@ from matador.events.dispatcher import Dispatcher
 from matador.events.fanout import PLAIN, FanOut, Order, UnsupportedDelays
 from matador.events.lifecycle import Lifecycle, Shutdown
 from matador.events.listener import TransportListener
-from matador.events.results import SendOptions, SendResult
 from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.event import EventType, event_type_of
 from matador.model.message import Once, TopologyNote
 from matador.model.options import Seconds, suggestion, whole_number
 from matador.model.schema import Schema
+from matador.model.sending import SendOptions, SendResult
 from matador.model.topology import Topology
 from matador.pipeline.checkpoints import CheckpointStore, NoCheckpointStore
 from matador.pipeline.hooks import Hooks, HookSet

@@ -9,8 +9,8 @@ import msgspec
 
 from matador.errors import MatadorError, SendFailedError
 from matador.events.fanout import Order, Outgoing
-from matador.events.results import SendResult, Sent
 from matador.model.message import Message, Once
+from matador.model.sending import SendResult, Sent
 from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
 from matador.transports.base import Deduplicating, Transport
 from matador.transports.coalescer import Coalescer

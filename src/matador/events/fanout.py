@@ -21,13 +21,13 @@ from matador.errors import (
     MessageTooLargeError,
     SubscriberNotRegisteredError,
 )
-from matador.events.results import SendOptions
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
 from matador.model.options import seconds, suggestion
 from matador.model.schema import Schema
+from matador.model.sending import SendOptions
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.topology import Topology, WorkQueue
 from matador.transports.clock import Clock

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from matador.model.envelope import Envelope
 from matador.model.message import Receipt
 from matador.model.options import Seconds
+from matador.model.sending import SendResult
 from matador.pipeline.steps import MISSING, Steps
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class EventSender(Protocol):
         before: Any = None,
         priority: int | None = None,
         ordering_key: str | None = None,
-    ) -> Any:
+    ) -> SendResult:
         """Send one event."""
         ...
 
@@ -138,7 +139,7 @@ class Context:
         before: Any = None,
         priority: int | None = None,
         ordering_key: str | None = None,
-    ) -> Any:
+    ) -> SendResult:
         """Send an event, with the correlation id of the one being handled unless told otherwise.
 
         See ``Matador.send``.
@@ -224,7 +225,7 @@ class SyncContext:
 
         return self._wait(self._context.all([(key, threaded(step)) for key, step in steps]))
 
-    def send(self, payload: Any, data: Any = MISSING, /, **options: Any) -> Any:
+    def send(self, payload: Any, data: Any = MISSING, /, **options: Any) -> SendResult:
         """As ``Context.send``."""
         arguments = (payload,) if data is MISSING else (payload, data)
         return self._wait(self._context.send(*arguments, **options))

@@ -11,8 +11,8 @@ import msgspec
 
 from matador.errors import MatadorError
 from matador.events.fanout import derived_id
-from matador.events.results import SendOptions
 from matador.model.message import Once
+from matador.model.sending import SendOptions
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.arrow import parquet
 from matador.spark.ledger import Chunk, Failure, Ledger, Plan

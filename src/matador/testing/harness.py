@@ -12,11 +12,11 @@ from typing import Any
 
 from matador.errors import ConfigurationError, TimeoutError
 from matador.events.app import Matador
-from matador.events.results import SendResult
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Envelope
 from matador.model.options import Seconds, suggestion
 from matador.model.schema import Schema
+from matador.model.sending import SendResult
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.topology import DeadLetterKind, Topology
 from matador.pipeline.checkpoints import CheckpointStore, MemoryCheckpointStore

@@ -12,10 +12,10 @@ import msgspec
 from matador.codec.json import JsonCodec
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.events.fanout import derived_id
-from matador.events.results import SendOptions
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.model.schema import Schema
+from matador.model.sending import SendOptions
 from matador.spark.arrow import DataType, RecordBatch, pa
 from matador.spark.source.columns import COLUMNS, DATA
 from matador.spark.source.publishing import Item

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from matador.codec.json import JsonCodec
 from matador.events.app import Matador
 from matador.events.loading import load_application
-from matador.events.results import SendOptions, SendResult
 from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.model.message import Once
+from matador.model.sending import SendOptions, SendResult
 from matador.transports.base import Deduplicating
 
 
