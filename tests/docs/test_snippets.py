@@ -32,7 +32,13 @@ SAYS: dict[str, list[str]] = {
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
 }
-ELSEWHERE = {"backup.py", "run.py", "tiny_transport.py"}
+ELSEWHERE = {
+    "backup.py",
+    "dataframe_subscriber.py",
+    "run.py",
+    "spark_worker.py",
+    "tiny_transport.py",
+}
 
 
 @pytest.mark.parametrize("snippet", SAYS)

@@ -52,9 +52,8 @@ class Cluster:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # ended while we looked
                 command = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command and Path(
-                    os.readlink(process / "cwd")
-                ).is_relative_to(self.folder):
+                here = (process / "cwd").readlink().is_relative_to(self.folder)
+                if here and "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
                     number = int(command[command.index("--executor-id") + 1])
                     found.append(Executor(number, int(process.name)))
         return sorted(found, key=lambda one: one.number)

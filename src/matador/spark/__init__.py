@@ -12,18 +12,37 @@ from typing import TYPE_CHECKING, Any
 from matador.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from matador.spark.dataframe_subscribers import dataframe_subscriber
+    from matador.spark.dataframe_runner import (
+        dead_batches,
+        redrive_dead_batches,
+        run_dataframe_subscribers,
+    )
+    from matador.spark.dataframe_subscribers import Batch, dataframe_subscriber
     from matador.spark.lake import Lake
     from matador.spark.session import spark_session
     from matador.spark.source import register
     from matador.spark.worker import run_spark_worker
 
-__all__ = ["Lake", "dataframe_subscriber", "register", "run_spark_worker", "spark_session"]
+__all__ = [
+    "Batch",
+    "Lake",
+    "dataframe_subscriber",
+    "dead_batches",
+    "redrive_dead_batches",
+    "register",
+    "run_dataframe_subscribers",
+    "run_spark_worker",
+    "spark_session",
+]
 
 _HOMES = {
+    "Batch": "matador.spark.dataframe_subscribers",
     "Lake": "matador.spark.lake",
     "dataframe_subscriber": "matador.spark.dataframe_subscribers",
+    "dead_batches": "matador.spark.dataframe_runner",
+    "redrive_dead_batches": "matador.spark.dataframe_runner",
     "register": "matador.spark.source",
+    "run_dataframe_subscribers": "matador.spark.dataframe_runner",
     "run_spark_worker": "matador.spark.worker",
     "spark_session": "matador.spark.session",
 }

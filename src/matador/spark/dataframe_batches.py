@@ -117,11 +117,12 @@ class BatchHandler:
         self, events: DataFrame, batch: Batch, receipt: Receipt, refusal: MatadorError | None
     ) -> tuple[BatchResult, Decision | None]:
         started_at, started = datetime.now(UTC), time.perf_counter()
-        error: Exception | None = refusal
+        error: BaseException | None = refusal
         if refusal is None:
             try:
                 self._subscriber.run(typed(events, self._subscriber.event), batch)
-            except Exception as raised:  # whatever it is, the policy decides
+            except BaseException as raised:
+                # Whatever it is, the policy decides; sys.exit() here would leave Java waiting.
                 if is_stopped(events):
                     raise
                 error = raised
@@ -144,7 +145,7 @@ class BatchHandler:
         return result, decision
 
     def _decide(
-        self, batch: Batch, receipt: Receipt, error: Exception, refusal: MatadorError | None
+        self, batch: Batch, receipt: Receipt, error: BaseException, refusal: MatadorError | None
     ) -> Decision:
         if refusal is not None:
             return SendToDeadLetters("undeliverable", str(refusal))
@@ -188,7 +189,7 @@ def _outcome(decision: Decision | None) -> Any:
     return "dead-letter" if isinstance(decision, SendToDeadLetters) else "discard"
 
 
-def _say(result: BatchResult, error: Exception | None) -> None:
+def _say(result: BatchResult, error: BaseException | None) -> None:
     what = f"{result.subscriber}: batch {result.batch_id}, {result.rows} rows"
     if result.outcome == "success":
         log.info("%s: done in %.1f s", what, result.duration_ms / 1000)

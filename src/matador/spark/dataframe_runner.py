@@ -20,6 +20,7 @@ from matador.spark.dataframe_events import chosen, journal_stream
 from matador.spark.dataframe_store import BatchStore, DeadBatch
 from matador.spark.dataframe_subscribers import BatchResult, DataFrameSubscriber
 from matador.spark.files import locked
+from matador.spark.reasons import reason_of
 from matador.spark.session import spark_session
 from matador.spark.stopping import signals_set
 
@@ -194,7 +195,7 @@ class _Stream:
             return bool(self._query.awaitTermination(timeout))
         except PySparkException as error:
             raise ClusterError(
-                f"the stream of {self._subscriber.name} failed: {str(error).strip()[:2000]}"
+                f"the stream of {self._subscriber.name} failed: {reason_of(error)}"
             ) from error
 
     def end(self) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
@@ -24,6 +23,7 @@ from matador.events.loading import is_file, load_application, split_reference
 from matador.model.options import Seconds, seconds, whole_number
 from matador.spark.arrow import map_in_arrow
 from matador.spark.outcomes import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
+from matador.spark.reasons import reason_of
 from matador.spark.session import spark_session
 from matador.spark.slices import Slice, run_slice
 from matador.spark.stopping import StopAddress, StopLine, signals_set
@@ -236,9 +236,9 @@ class _Crew:
         one_task = self._spark.range(0, 1, numPartitions=1)
         try:
             found = map_in_arrow(one_task, partial(run_slice, self._work), SCHEMA).collect()
-        except PySparkException as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lane must not end silently
             self._add(lost=1)
-            return str(error).strip().partition("\n")[0]
+            return reason_of(error)
         rows = [row_of(one) for one in found]
         if any(row.outcome == EMPTY for row in rows):
             self._stop.set()
