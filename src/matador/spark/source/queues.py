@@ -85,7 +85,11 @@ class QueueReader:
         """
         replaying = self._replaying()
         # Asked even if the end is found another way: it says whether the queue has a retention.
-        first = self._wait(replaying.read(self._subject.queue, after=after, limit=1))
+        try:
+            first = self._wait(replaying.read(self._subject.queue, after=after, limit=1))
+        except UnsupportedError as error:
+            instead = _INSTEAD.format(queue=self._subject.queue)
+            raise UnsupportedError(f"{error}; or {instead}") from None
         if not first:
             return None
         transport = self._subject.transport

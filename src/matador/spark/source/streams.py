@@ -110,7 +110,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._chosen = chosen
         self._target: int | None = None
         self._open: tuple[ExitStack, QueueReader] | None = None
-        self._queue().end(None, 1)  # one that cannot be read again is refused before it starts
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}  # tasks open their own connections
@@ -129,7 +128,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first message."""
+        """Before the first message.
+
+        Raises:
+            UnsupportedError: the queue cannot be read again.
+        """
+        self._queue().end(None, 1)
         return {"position": _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
