@@ -165,7 +165,7 @@ def _wrong_query(error: Exception) -> Exception:
         known = ", ".join(_TABLES)
         return UsageError(
             f"there is no table {unknown[1]!r}{suggestion(unknown[1], _TABLES)}; "
-            f"there are {known}, and each event by its key with --app"
+            f"there are {known}, and with --app each event, such as order_placed"
         )
     return UsageError(f"the query: {said}")
 
@@ -195,6 +195,10 @@ def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
 def report(
     *,
     lake: LakeFolder,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="APP", help="The application: its broker is asked for what waits."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write it as one page with charts.")
     ] = None,
@@ -207,7 +211,7 @@ def report(
         raise UsageError(f"there is no folder {html.parent} for the page")
     target = start_spark(open_lake(lake))
     with working("looking…"):
-        made = target.report()
+        made = target.report(None if app is None else load(app).app)
     if as_json:
         reconciliation = made.findings.reconciliation
         say_json({**asdict(made.findings), "adds_up": reconciliation.adds_up})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ from matador.spark.selection import Choice
 from matador.spark.session import spark_session
 from matador.spark.swaps import carry_on_if_interrupted
 from matador.spark.types import JSON_OPTIONS, struct_of
+
+_NO_NAME = re.compile(r"\W")
 
 
 class Lake:
@@ -123,15 +127,17 @@ class Lake:
         Raises:
             StorageLockedError: another process writes to this lake.
         """
-        return compact(self.spark, self._layout, target_size)
+        return compact(self._refreshed(), self._layout, target_size)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows recorded longer ago than that, or before that time. They never come back.
 
+        Volume, health and triage go on counting them.
+
         Raises:
             StorageLockedError: another process writes to this lake.
         """
-        return expire(self.spark, self._layout, older_than)
+        return expire(self._refreshed(), self._layout, older_than)
 
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
         """Every envelope sent, one row each; of one event if it is given by class or key.
@@ -311,13 +317,27 @@ class Lake:
         return aggregates.update(self.spark, self._layout)
 
     def sql(self, query: str) -> DataFrame:
-        """Run a query over the tables by their names."""
-        for table in TABLES:
-            self._table(table).createOrReplaceTempView(table)
-        for name, frame in self._aggregates().items():
-            if name in query:  # bringing them up to date takes a while
+        """Run a query over the tables by their names.
+
+        With a schema, each event is a table too, with the typed columns of ``events(…)``: that of
+        ``order.placed`` is ``order_placed``.
+
+        Example:
+            >>> lake.sql("SELECT sum(data.amount) FROM order_placed").show()
+        """
+        asked = query.lower()
+        for name, frame in self._views().items():
+            if name.lower() in asked:  # bringing some of them up to date takes a while
                 frame().createOrReplaceTempView(name)
         return self.spark.sql(query)
+
+    def _views(self) -> dict[str, Callable[[], DataFrame]]:
+        events = () if self._schema is None else self._schema.events
+        return {
+            **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
+            **{table: partial(self._table, table) for table in TABLES},
+            **self._aggregates(),
+        }
 
     def _aggregates(self) -> dict[str, Callable[[], DataFrame]]:
         return {"volume": self.volume, "health": self.health, "triage": self.triage}
