@@ -110,6 +110,7 @@ class Ingest:
         self._layout = layout
         self._events = None if schema is None else _by_key(schema)
         self._options = options
+        self._result = IngestResult()
 
     def run(self, journal: Path) -> IngestResult:
         """Read all that is new; with ``follow``, until told to stop or interrupted (Ctrl-C).
@@ -122,35 +123,33 @@ class Ingest:
         if not journal.is_dir():
             raise ConfigurationError(f"there is no journal folder {str(journal)!r}")
         self._layout.make()
-        result = IngestResult()
         with locked(self._layout.lock):
             self._batches = BatchLog(self._layout.checkpoints / "ingest")
             try:
-                result += self._resume()
+                self._resume()
                 while True:
-                    result = self._all_new(journal.resolve(), result)
+                    self._all_new(journal.resolve())
                     if not options.follow or options.stop.wait(options.interval):
                         break
             except KeyboardInterrupt:
                 if not options.follow:
                     raise
                 log.info("stopped; what was not finished is done by the next run")
-        return result
+        return self._result
 
-    def _all_new(self, journal: Path, result: IngestResult) -> IngestResult:
+    def _all_new(self, journal: Path) -> None:
         waiting = self._batches.new_segments(_segments(journal))
         total = sum(segment.size for segment in waiting)
         done = 0
         for segments in _bounded(waiting, self._options.batch_size):
-            result += self._do(self._batches.plan(str(journal), segments))
+            self._do(self._batches.plan(str(journal), segments))
             done += sum(segment.size for segment in segments)
             if self._options.progress is not None:
-                self._options.progress(IngestProgress(result, done, total))
+                self._options.progress(IngestProgress(self._result, done, total))
             if self._options.stop.is_set():
                 break
-        return result
 
-    def _resume(self) -> IngestResult:
+    def _resume(self) -> None:
         """Finish the batch that an earlier run left, and throw away what it had not finished."""
         carry_on(self._layout)
         batch = self._batches.unfinished
@@ -158,19 +157,21 @@ class Ingest:
         for path in self._layout.staging.iterdir():
             if path.name != keep:
                 shutil.rmtree(path, ignore_errors=True)
-        if batch is None:
-            return IngestResult()
-        return self._publish(batch) if batch.state == "staged" else self._do(batch)
+        if batch is not None:
+            if batch.state == "staged":
+                self._publish(batch)
+            else:
+                self._do(batch)
 
-    def _do(self, batch: Batch) -> IngestResult:
+    def _do(self, batch: Batch) -> None:
         splits = _splits(batch, self._spark.sparkContext.defaultParallelism)
         staging = f"{batch.number}-{uuid.uuid4().hex[:8]}"
         folder = self._layout.staging / staging
         folder.mkdir()
         tally = stage(self._spark, self._layout, folder, batch.number, splits, self._events)
-        return self._publish(self._batches.staged(batch, staging, tally))
+        self._publish(self._batches.staged(batch, staging, tally))
 
-    def _publish(self, batch: Batch) -> IngestResult:
+    def _publish(self, batch: Batch) -> None:
         """Move the files of a staged batch to where readers see them; safe to do again."""
         assert batch.staging is not None
         folder = self._layout.staging / batch.staging
@@ -180,8 +181,8 @@ class Ingest:
             move(folder / table, self._layout.batch(table, batch.number))
         self._batches.done(batch)
         shutil.rmtree(folder, ignore_errors=True)
+        self._result += _told(batch)
         self._merge_index(batch.number)
-        return _told(batch)
 
     def _merge_index(self, number: int) -> None:
         chosen = {table: to_merge(runs_of(self._layout.index(table))) for table in TABLES}

