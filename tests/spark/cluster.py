@@ -1,7 +1,7 @@
 """A standalone Spark cluster of separate processes on loopback, for tests.
 
 A master and some workers, each with its own folder and free ports. All of them, and the executors
-they start, are gone when the context ends.
+they start, are gone when the context ends, or the process of the test.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import pyspark
 from matador.spark.java import find_java_home
 
 LOOPBACK = "127.0.0.1"
-PATIENCE = 60.0
-# Small and quick to start: compiled once over, one collector thread, no web pages worth a name.
+PATIENCE = 180.0
+# A process that ends when our end of its stdin is closed: killed tests leave nothing behind.
+_LEASH = '"$@" & cat >/dev/null; kill -9 $!; wait'
+# Small and quick to start: compiled once over, one collector thread.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 
 
@@ -107,6 +109,7 @@ class _Daemon:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
+                    *("bash", "-c", _LEASH, "bash"),
                     str(package / "bin" / "spark-class"),
                     f"org.apache.spark.deploy.{name}",
                     *("--host", LOOPBACK, "--webui-port", "0"),
@@ -123,9 +126,9 @@ class _Daemon:
                     "SPARK_DAEMON_MEMORY": "192m",
                     "PYSPARK_PYTHON": sys.executable,
                 },
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
 
     def wait_for(self, pattern: str) -> str:
@@ -142,9 +145,7 @@ class _Daemon:
 
     def stop(self) -> None:
         """End it, at once: there is nothing in it to keep."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.communicate(timeout=PATIENCE)
 
 
 def _end(executors: Callable[[], list[Executor]]) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from tests.spark.cluster import PATIENCE, Cluster
+from tests.spark.cluster import Cluster
 
 from matador.events.loading import load_application
 from matador.spark import spark_session
@@ -24,10 +24,12 @@ from matador.spark.dataframe_runner import run_dataframe_subscribers
 from matador.spark.dataframe_subscribers import Batch, dataframe_subscriber
 from matador.spark.worker import run_spark_worker
 
+_PATIENCE = 300.0
+
 
 def slowly(folder: Path, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     """Pass rows on, once the test has killed an executor in the middle of it."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + _PATIENCE
     (folder / "batch-started").touch()
     while not (folder / "batch-killed").exists() and time.monotonic() < until:
         time.sleep(0.05)

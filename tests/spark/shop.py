@@ -104,7 +104,8 @@ class Shop:
     def sender(self, *hooks: Any) -> Matador:
         """An application that only sends."""
         app: Matador = self.module.app
-        return Matador(app.transport, schema=app.schema, topology=app.topology, hooks=list(hooks))
+        queue = SqliteTransport(self.folder / "queue.db")
+        return Matador(queue, schema=app.schema, topology=app.topology, hooks=list(hooks))
 
     def log(self) -> Counter[tuple[str, int]]:
         """What handlers noted, and how often."""

@@ -18,10 +18,12 @@ from tests.spark.shop import open_shop
 from matador.observe import Journal
 
 ORDERS = 300
+PATIENCE = 300.0
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute, where nothing else runs
 def test_killed_executors_lose_nothing(tmp_path: Path) -> None:
     shop = open_shop(tmp_path, "shop_cluster", "again", "once", seconds=0.1)
     shop.send(range(ORDERS), Journal(tmp_path / "journal"))
@@ -39,7 +41,7 @@ def test_killed_executors_lose_nothing(tmp_path: Path) -> None:
             _kill_one(cluster, driver, once=lambda: len(shop.log()) > ORDERS // 2)
             _kill_one(cluster, driver, once=(tmp_path / "batch-started").exists)
             (tmp_path / "batch-killed").touch()
-            printed, _ = driver.communicate(timeout=120)
+            printed, _ = driver.communicate(timeout=PATIENCE)
         finally:
             driver.kill()
             driver.wait()
@@ -67,7 +69,7 @@ def test_killed_executors_lose_nothing(tmp_path: Path) -> None:
 
 def _kill_one(cluster: Cluster, driver: subprocess.Popen[str], *, once: Callable[[], bool]) -> None:
     """Kill an executor as soon as something is so."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     while not once():
         assert driver.poll() is None, "the driver has ended"
         assert time.monotonic() < until, "it takes too long"

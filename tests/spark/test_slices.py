@@ -1,0 +1,70 @@
+"""What a task does in its process: slices of an ordinary worker, without Spark around them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+
+from tests.spark.shop import Shop, open_shop
+
+from matador.spark.arrow import pa
+from matador.spark.slices import Slice, _host_of, run_slice
+from matador.spark.stopping import StopAddress, StopLine
+
+
+def a_slice(
+    reference: str,
+    *,
+    seconds: float = 60.0,
+    drain: float = 30.0,
+    until_empty: bool = True,
+    stop: StopAddress | None = None,
+) -> Slice:
+    return Slice(reference, ("events",), 5, seconds, drain, until_empty, stop)
+
+
+def outcomes(work: Slice) -> Counter[str]:
+    """Run a slice; how many messages ended how."""
+    one_row = pa.RecordBatch.from_pydict({"id": [0]})
+    (batch,) = run_slice(work, iter([one_row]))
+    found: Counter[str] = Counter()
+    for row in batch.to_pylist():
+        found[row["outcome"]] += row["count"]
+    return found
+
+
+def status(shop: Shop, work: Slice) -> str:
+    """Where the application stands that the process keeps."""
+    sync = _host_of(work)._sync
+    assert sync is not None
+    return sync.state.status
+
+
+def test_the_application_stays_connected_from_slice_to_slice(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path, "shop_kept", "again", "picky")
+    work = a_slice(shop.reference)
+    for _ in range(3):
+        shop.send(range(10))
+        assert outcomes(work) == {"success": 19, "dead-letter": 1, "empty": 1}
+        assert status(shop, work) == "receive-stopped"
+    with StopLine("127.0.0.1", stopped := threading.Event()) as line:
+        stopped.set()
+        assert outcomes(a_slice(shop.reference, stop=line.address("127.0.0.1"))) == {}
+    assert status(shop, work) == "stopped"
+    shop.send(range(10))
+    assert outcomes(work) == {"success": 19, "dead-letter": 1, "empty": 1}
+
+
+def test_a_callback_that_takes_too_long_is_cut_short_and_given_back(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path, "shop_slow", "again", seconds=60)
+    shop.send(range(3))
+    work = a_slice(shop.reference, seconds=0.5, drain=0.1, until_empty=False)
+    assert outcomes(work) == {}
+    assert status(shop, work) == "stopped"
+    assert asyncio.run(shop.depth()) == (3, 0)
+
+
+def test_an_application_that_cannot_start_is_reported_not_raised(tmp_path: Path) -> None:
+    assert outcomes(a_slice(f"{tmp_path / 'none.py'}:app")) == {"not-started": 1}
