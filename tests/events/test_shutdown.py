@@ -14,6 +14,7 @@ from tests.support.shop import (
     Heard,
     OrderPaid,
     OrderPlaced,
+    dead,
     make_app,
     memory,
     settled,
@@ -22,6 +23,7 @@ from tests.support.shop import (
 
 from matador import Context, Envelope, Hooks, Matador, Schema, Shutdown, Topology
 from matador.errors import ShuttingDownError
+from matador.model.subscriber import Idempotency
 from matador.testing import wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -222,7 +224,7 @@ async def test_an_async_callback_that_takes_too_long_is_released_without_an_atte
     timeout: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, heard = Gate(), Heard()
-    app = make_app(None, subscribed(gate, idempotent="no"), hooks=heard)
+    app = make_app(None, subscribed(gate, idempotent="yes"), hooks=heard)
     await app.start()
     await begun(app, gate)
     await app.shutdown(timeout)
@@ -235,7 +237,24 @@ async def test_an_async_callback_that_takes_too_long_is_released_without_an_atte
     gate.open.set()
     async with app:
         await settled(app)
-    assert gate.finished == 1, "not idempotent, and yet it runs: the first run did not count"
+    assert gate.finished == 1
+
+
+@pytest.mark.parametrize("idempotent", ["no", "unknown"])
+async def test_a_callback_that_must_not_run_twice_is_not_started_again_after_it_was_cut_short(
+    idempotent: Idempotency,
+) -> None:
+    gate = Gate()
+    app = make_app(None, subscribed(gate, idempotent=idempotent))
+    await app.start()
+    await begun(app, gate)
+    await app.shutdown(0)
+    gate.open.set()
+    async with app:
+        await settled(app)
+    assert (gate.cancelled, gate.finished) == (1, 0)
+    (letter,) = dead(app)
+    assert "redelivered" in str(letter.reason)
 
 
 async def test_the_timeout_can_be_given_to_the_application() -> None:

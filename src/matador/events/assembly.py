@@ -19,11 +19,11 @@ from matador.pipeline.context import EventSender
 from matador.pipeline.hooks import HookSet
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import MalformedStrategy, Processor
-from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.resolver import Resolver
 from matador.pipeline.runner import Runner
 from matador.pipeline.settler import Settler
 from matador.pipeline.state import Activity
+from matador.pipeline.suspects import Suspects
 from matador.policy.retry import RetryPolicy
 from matador.transports.base import Leasing, Transport
 from matador.transports.clock import Clock
@@ -100,7 +100,7 @@ def make_worker(
         processor=processor,
         settler=settler,
         leases=leases,
-        quarantine=Quarantine(retry.max_deliveries),
+        suspects=Suspects(retry.max_deliveries),
         threads=threads,
         activity=activity,
         clock=clock,

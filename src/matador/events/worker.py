@@ -12,9 +12,9 @@ from matador.pipeline.consumer import Consumer
 from matador.pipeline.hooks import HookSet
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
-from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.settler import Settler
 from matador.pipeline.state import Activity
+from matador.pipeline.suspects import Suspects
 from matador.transports.base import Transport
 from matador.transports.clock import Clock
 
@@ -38,7 +38,7 @@ class EventWorker:
         processor: Processor,
         settler: Settler,
         leases: LeaseKeeper | None,
-        quarantine: Quarantine,
+        suspects: Suspects,
         threads: ThreadPoolExecutor,
         activity: Activity,
         clock: Clock,
@@ -49,7 +49,7 @@ class EventWorker:
         self._processor = processor
         self._settler = settler
         self._leases = leases
-        self._quarantine = quarantine
+        self._suspects = suspects
         self._threads = threads
         self._activity = activity
         self._clock = clock
@@ -74,7 +74,7 @@ class EventWorker:
                 processor=self._processor,
                 settler=self._settler,
                 leases=self._leases,
-                quarantine=self._quarantine,
+                suspects=self._suspects,
                 activity=self._activity,
                 clock=self._clock,
             )

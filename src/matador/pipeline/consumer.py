@@ -12,9 +12,9 @@ from typing import cast
 from matador.model.message import Delivery, Release
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
-from matador.pipeline.quarantine import Quarantine
 from matador.pipeline.settler import Outcome, Settler
 from matador.pipeline.state import Activity
+from matador.pipeline.suspects import Suspects
 from matador.transports.base import Subscription
 from matador.transports.clock import Clock
 
@@ -40,7 +40,7 @@ class Consumer:
         processor: Processor,
         settler: Settler,
         leases: LeaseKeeper | None,
-        quarantine: Quarantine,
+        suspects: Suspects,
         activity: Activity,
         clock: Clock,
     ) -> None:
@@ -49,7 +49,7 @@ class Consumer:
         self._processor = processor
         self._settler = settler
         self._leases = leases
-        self._quarantine = quarantine
+        self._suspects = suspects
         self._suspect: Delivery | None = None
         self._activity = activity
         self._clock = clock
@@ -149,7 +149,7 @@ class Consumer:
             self.last_poll = self._clock.monotonic()
             if not deliveries:
                 return
-            suspect = self._quarantine.first_suspect(deliveries)
+            suspect = self._suspects.first_suspect(deliveries)
             if suspect is None:
                 self._accept(deliveries)
             else:
@@ -157,7 +157,7 @@ class Consumer:
 
     async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
         """Take up the suspect, and nothing else until it is done."""
-        alone = self._quarantine.alone
+        alone = self._suspects.alone
         if alone.locked():  # by another queue's suspect, whose crash must not count for ours
             await self._give_back(deliveries)
             async with alone:

@@ -43,7 +43,13 @@ from matador.pipeline.runner import Runner
 from matador.pipeline.settler import Outcome, Settler
 from matador.pipeline.steps import Steps
 from matador.policy.admission import refuse
-from matador.policy.retry import Decision, Discard, RetryLater, SendToDeadLetters
+from matador.policy.retry import (
+    Decision,
+    Discard,
+    RetryLater,
+    SendToDeadLetters,
+    may_run_again,
+)
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
@@ -243,8 +249,10 @@ class Processor:
         ran = await self._runner.run(envelope, subscriber, receipt, steps)
         duration = clock.monotonic() - start
         if ran.interrupted:
-            # A thread that cannot be stopped may still finish: its message is not given back.
-            return Outcome(receipt, Release(receipt) if subscriber.is_async else None)
+            # Given back only if it may run again, and has stopped: a thread may still finish. The
+            # others come back as redelivered, which decides about them as after a crash.
+            again = subscriber.is_async and may_run_again(subscriber)
+            return Outcome(receipt, Release(receipt) if again else None)
         if ran.error is not None:
             decision = (
                 Discard("failed, and delivered at most once")

@@ -17,7 +17,7 @@ from matador.model.message import Delivery
 _SUSPECT_FROM = 3
 
 
-class Quarantine:
+class Suspects:
     """Tells suspects from others. One for all queues of a worker.
 
     ``alone`` is held while a suspect is being handled.
