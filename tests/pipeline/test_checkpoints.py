@@ -439,7 +439,7 @@ async def test_the_steps_of_a_dead_letter_are_forgotten_after_a_week(
         def get_max_deliveries(self, envelope: Any) -> int:
             return 2
 
-    quick = Shutdown(0, grace=0.05)
+    quick = Shutdown(0, grace=1)
     app = timed(manual_clock, charge, store, hooks=[heard, Poison()], shutdown=quick)
     async with app:
         await app.send(OrderPlaced("o-1"))
