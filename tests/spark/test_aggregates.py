@@ -248,8 +248,12 @@ def test_sketches_keep_within_two_percent_of_rank_over_many_merges(lake: Lake) -
         assert abs(rank_of(row[f"wait_{name}"], waits) - rank) < 0.02
 
 
-def test_the_mark_is_the_last_batch(lake: Lake) -> None:
-    assert aggregates.through(lake.spark, lake.layout) == -1
-    ingest(lake, [delivered("1")], [delivered("2")])
+def test_compaction_and_retention_change_no_count(lake: Lake) -> None:
+    ingest(lake, [sent("1"), delivered("1")], [sent("2"), delivered("2")])
     lake.refresh()
-    assert aggregates.through(lake.spark, lake.layout) == 1
+    ingest(lake, [sent("3"), delivered("3", "dead-letter", error="gone")])
+    lake.compact()
+    assert totals(lake) == (3, 3, 1)
+    ingest(lake, [sent("4"), delivered("4")])
+    assert lake.expire(START + timedelta(days=1)).events == 4
+    assert totals(lake) == (4, 4, 1)

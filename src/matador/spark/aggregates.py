@@ -14,6 +14,7 @@ from matador.model.options import Seconds
 from matador.spark import health, triage
 from matador.spark.aggregate_store import AggregateStore, Piece
 from matador.spark.batch_log import last_done
+from matador.spark.consumers import Consumers
 from matador.spark.files import locked
 from matador.spark.layout import Layout, spark_schema
 
@@ -23,6 +24,8 @@ _TABLES: Final = {
     "triage": triage.TRIAGE_PIECE,
 }
 
+
+_CONSUMER = "aggregates"
 
 FAN: Final = 8
 """So many pieces of one level are merged into one of the next."""
@@ -39,6 +42,9 @@ def update(spark: SparkSession, layout: Layout, *, fan: int = FAN) -> int:
     with locked(store.lock):
         state = store.state
         store.clean()
+        # Compaction merges no batch that is not in yet: it would be counted twice, or not at all.
+        consumers = Consumers(layout)
+        consumers.advance(_CONSUMER, state.through)
         last = last_done(layout.checkpoints / "ingest")
         present = sorted({*layout.batches("events"), *layout.batches("deliveries")})
         new = [number for number in present if state.through < number <= last]
@@ -50,13 +56,9 @@ def update(spark: SparkSession, layout: Layout, *, fan: int = FAN) -> int:
                 "triage": triage.triage_piece(deliveries, state.runs + 1),
             }
             store.add(Piece(state.through + 1, last), frames)
+            consumers.advance(_CONSUMER, last)
             store.merge(_merged, fan)
     return len(new)
-
-
-def through(spark: SparkSession, layout: Layout) -> int:
-    """The last batch that is in the aggregates; -1 if there is none."""
-    return AggregateStore(spark, layout, _TABLES).state.through
 
 
 def read_volume(spark: SparkSession, layout: Layout, window: Seconds = health.WINDOW) -> DataFrame:

@@ -249,7 +249,7 @@ def _group(one: DeadLetterGroup, total: int) -> Html:
 
 def _accounts(found: Reconciliation) -> Html:
     columns = ["subscriber", "sent >", "handled >", "dead-lettered >", "discarded >", "waiting >"]
-    columns += ["replayed >", "handled twice >", "never sent >", "adds up"]
+    columns += ["replays >", "dead, sent again >", "handled twice >", "never sent >", "adds up"]
     queues = [
         [
             element("td", check.queue, class_="name"),
@@ -279,11 +279,13 @@ def _account(line: Line) -> list[Html]:
     verdict = element("span", "yes" if line.adds_up else "no")
     return [
         _name(line.event_key, line.subscriber),
-        *[
-            _number(f"{count:,}")
-            for count in (line.sent, line.handled, line.dead_lettered, line.discarded, line.waiting)
-        ],
+        _number(f"{line.sent:,}"),
+        _number(f"{line.handled:,}"),
+        _number(f"{line.dead_lettered:,}"),
+        _number(f"{line.discarded:,}"),
+        _number(f"{line.waiting:,}"),
         _number(f"{line.replayed:,}"),
+        _number(f"{line.sent_again:,}"),
         _number(f"{line.handled_twice:,}"),
         _number(f"{line.not_sent:,}", bad=line.not_sent > 0),
         element("td", verdict, class_=None if line.adds_up else "bad"),

@@ -37,6 +37,7 @@ h2 { font-size: 17px; margin: 0 0 2px; }
 .badge.new { background: var(--new); color: var(--card); font-size: 11px; padding: 1px 8px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); gap: 12px;
   margin: 20px 0; }
+@media (min-width: 900px) { .tiles { grid-template-columns: repeat(7, 1fr); } }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 .tile { padding: 12px 16px; }
 .tile b { display: block; font-size: 23px; font-weight: 650; letter-spacing: -0.02em; }
@@ -46,6 +47,7 @@ section { padding: 18px 20px; margin: 0 0 16px; min-width: 0; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 16px; }
 @media (max-width: 900px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 .scroll { overflow-x: auto; }
+.scroll + .scroll { margin-top: 18px; }
 svg.chart { display: block; width: 100%; height: auto; }
 svg.wide { min-width: 860px; } svg.narrow { min-width: 440px; }
 svg text { fill: var(--soft); font-size: 11.5px; }
