@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,14 +42,6 @@ class Shape(NamedTuple):
         return {DATA: lambda: typed.make(payloads(), self.schema.field(DATA).type)}
 
 
-class _Read(NamedTuple):
-    """A message with what could be read of it."""
-
-    stored: StoredMessage
-    envelope: RawEnvelope | None
-    problem: str | None
-
-
 class MessageRows:
     """Makes batches of stored messages."""
 
@@ -58,55 +51,51 @@ class MessageRows:
         self._json = isinstance(codec, JsonCodec)
         self._clock = SystemClock()
 
-    def batch(self, messages: Iterable[StoredMessage]) -> RecordBatch | None:
+    def batch(self, messages: Sequence[StoredMessage]) -> RecordBatch | None:
         """The messages as a batch; None if none of them is of the event that was named."""
         keys = self._shape.keys
-        read = [self._read(message) for message in messages]
-        if keys is not None:
-            read = [
-                one
-                for one in read
-                if one.envelope is not None and one.envelope.docket.event_key in keys
-            ]
-        return batch_of(self._columns(read), self._shape.schema, len(read)) if read else None
+        stored: list[StoredMessage] = []
+        envelopes: list[RawEnvelope] = []
+        unread: list[StoredMessage] = []
+        problems: list[str] = []
+        decode, clock = self._codec.decode, self._clock
+        for message in messages:
+            try:
+                envelope = decode(message.body, message.headers, clock)
+            except DecodeError as error:
+                unread.append(message)
+                problems.append(str(error))
+                continue
+            if keys is None or envelope.docket.event_key in keys:
+                stored.append(message)
+                envelopes.append(envelope)
+        schema = self._shape.schema
+        batches: list[RecordBatch] = []
+        if stored:
+            batches.append(batch_of(self._columns(stored, envelopes), schema, len(stored)))
+        if unread and keys is None:
+            columns = {**_of_stored(unread), "decode_error": lambda: problems}
+            batches.append(batch_of(columns, schema, len(unread)))
+        return together(batches)
 
-    def _read(self, stored: StoredMessage) -> _Read:
-        try:
-            envelope = self._codec.decode(stored.body, stored.headers, self._clock)
-        except DecodeError as error:
-            return _Read(stored, None, str(error))
-        return _Read(stored, envelope, None)
-
-    def _columns(self, read: Sequence[_Read]) -> Mapping[str, Column]:
-        stored = [one.stored for one in read]
-        envelopes = [one.envelope for one in read]
-        dockets = [None if one is None else one.docket for one in envelopes]
-
-        def of_stored(name: str) -> Column:
-            return lambda: [getattr(one, name) for one in stored]
-
-        def of_docket(name: str) -> Column:
-            return lambda: [None if one is None else getattr(one, name) for one in dockets]
+    def _columns(
+        self, stored: Sequence[StoredMessage], envelopes: Sequence[RawEnvelope]
+    ) -> Mapping[str, Column]:
+        dockets = [one.docket for one in envelopes]
 
         def payloads() -> list[bytes | None]:
-            return [None if one is None else self._as_json(one.data) for one in envelopes]
+            return [self._as_json(one.data) for one in envelopes]
 
         return {
-            "id": lambda: [
-                message.id if one is None else one.id
-                for message, one in zip(stored, envelopes, strict=True)
-            ],
-            **{name: of_stored(name) for name in _OF_STORED},
-            **{name: of_docket(name) for name in _OF_DOCKET},
-            "subscriber": of_docket("target_subscriber"),
-            "metadata": lambda: [None if one is None else texts(one.metadata) for one in dockets],
-            "raw": of_stored("body"),
+            **_of_stored(stored),
+            "id": lambda: [one.id for one in envelopes],
+            **{name: _attribute(name, dockets) for name in _OF_DOCKET},
+            "subscriber": _attribute("target_subscriber", dockets),
+            "metadata": lambda: [texts(one.metadata) for one in dockets],
             "data_json": payloads,
             "before_json": lambda: [
-                None if one is None or one.before is None else self._as_json(one.before)
-                for one in envelopes
+                None if one.before is None else self._as_json(one.before) for one in envelopes
             ],
-            "decode_error": lambda: [one.problem for one in read],
             **self._shape.data(payloads),
         }
 
@@ -121,6 +110,7 @@ class MessageRows:
 
 _OF_STORED = (
     "position",
+    "id",
     "queue",
     "state",
     "stored_at",
@@ -140,6 +130,23 @@ _OF_DOCKET = (
     "first_error",
     "last_error",
 )
+
+
+def _of_stored(stored: Sequence[StoredMessage]) -> dict[str, Column]:
+    columns = {name: _attribute(name, stored) for name in _OF_STORED}
+    return {**columns, "raw": _attribute("body", stored)}
+
+
+def _attribute(name: str, of: Sequence[Any]) -> Column:
+    get = attrgetter(name)
+    return lambda: list(map(get, of))
+
+
+def together(batches: Sequence[RecordBatch]) -> RecordBatch | None:
+    """Batches as one; None if there is none."""
+    if len(batches) <= 1:
+        return batches[0] if batches else None
+    return pa.concat_batches(batches)
 
 
 class RecordRows:
@@ -176,18 +183,15 @@ class RecordRows:
     ) -> Mapping[str, Column]:
         records = [record for record, _ in sent]
 
-        def of(name: str) -> Column:
-            return lambda: [getattr(one, name) for one in records]
-
         def payloads() -> list[bytes | None]:
             return [bytes(one.data) for one in records]
 
         return {
             "position": lambda: [segment] * len(records),
             "state": lambda: ["sent"] * len(records),
-            "stored_at": of("recorded_at"),
+            "stored_at": _attribute("recorded_at", records),
             "attempts": lambda: [1] * len(records),
-            **{name: of(name) for name in _OF_RECORD},
+            **{name: _attribute(name, records) for name in _OF_RECORD},
             "metadata": lambda: [texts(one.metadata or {}) for one in records],
             "data_json": payloads,
             "before_json": lambda: [
@@ -229,12 +233,9 @@ def _bytes(raw: str) -> bytes:
 
 def texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Metadata as a map of strings: what is not a string is its JSON."""
+    if not metadata:
+        return []
     return [
         (key, value if isinstance(value, str) else msgspec.json.encode(value).decode())
         for key, value in metadata.items()
     ]
-
-
-def empty(schema: ArrowSchema) -> RecordBatch:
-    """A batch without rows."""
-    return pa.RecordBatch.from_pylist([], schema=schema)

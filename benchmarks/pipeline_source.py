@@ -1,0 +1,185 @@
+"""The data source and replays against the least that could be done.
+
+    python -m benchmarks.pipeline_source [--rows 100000] [--rounds 3]
+
+- Reading a queue in SQLite into columns, against an identity ``mapInArrow`` over the same rows,
+  which have to be read from Parquet then.
+- Replaying a lake into SQLite, planning and ledger included, against ``send_many`` of the same
+  payloads in one process. Both wait for the disk (``synchronous=FULL``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.rounds import Bar, Contest, hold, table
+from benchmarks.shop import OrderPlaced, payloads
+from matador import Envelope, Matador, Schema, Topology, subscriber
+from matador.codec.as_json import as_json
+from matador.spark import Lake, spark_session
+from matador.spark.arrow import RecordBatch, map_in_arrow, pa, parquet
+from matador.spark.layout import EVENTS
+
+_APP = """
+from matador import Matador
+from benchmarks.pipeline_source import SCHEMA, TOPOLOGY
+
+app = Matador({url!r}, schema=SCHEMA, topology=TOPOLOGY)
+"""
+
+
+@subscriber(description="Never run here.", idempotent="yes")
+async def ship(envelope: Envelope[OrderPlaced]) -> None:
+    """Only its queue matters."""
+
+
+SCHEMA = Schema({OrderPlaced: [ship]})
+TOPOLOGY = Topology("shop", queues=["events"])
+
+
+def contests(spark: SparkSession, folder: Path, rows: int) -> list[Contest]:
+    """What is measured here; ``folder`` is used for files."""
+    reading, replaying = _Reading(spark, folder / "reading", rows), _Replaying(spark, folder, rows)
+    return [
+        Contest(
+            "batch read, rows",
+            "data source",
+            {"data source": reading.ours, "mapInArrow identity": reading.identity},
+            [Bar("mapInArrow identity", 0.5)],
+        ),
+        Contest(
+            "replay into SQLite, messages",
+            "lake.replay",
+            {"lake.replay": replaying.ours, "send_many": replaying.direct},
+            [Bar("send_many", 0.5)],
+        ),
+    ]
+
+
+class _Reading:
+    def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
+        folder.mkdir()
+        self._spark, self._rows = spark, rows
+        self._url = f"sqlite:///{folder / 'queue.db'}"
+        self._parquet = str(folder / "rows")
+        _send(self._url, rows)
+        self._queue().write.parquet(self._parquet)
+
+    def _queue(self) -> DataFrame:
+        options = {"url": self._url, "queue": "shop.events"}
+        return self._spark.read.format("matador").options(**options).load()
+
+    def ours(self) -> float:
+        return self._rate(self._queue())
+
+    def identity(self) -> float:
+        rows = self._spark.read.parquet(self._parquet)
+        return self._rate(map_in_arrow(rows, _same, rows.schema))
+
+    def _rate(self, frame: DataFrame) -> float:
+        started = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return self._rows / (time.perf_counter() - started)
+
+
+class _Replaying:
+    def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
+        self._folder, self._rows = folder, rows
+        self._lake = Lake(folder / "lake", spark=spark)
+        batch = folder / "lake" / "events" / "batch_id=0"
+        batch.mkdir(parents=True)
+        parquet.write_table(_events(rows), batch / "rows.parquet")
+
+    def ours(self) -> float:
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir()
+        file = folder / f"app_{folder.name}.py"
+        file.write_text(_APP.format(url=f"sqlite:///{folder / 'queue.db'}"))
+        started = time.perf_counter()
+        result = self._lake.replay(f"{file}:app")
+        elapsed = time.perf_counter() - started
+        assert result.sent == self._rows
+        shutil.rmtree(folder)
+        return self._rows / elapsed
+
+    def direct(self) -> float:
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir()
+        elapsed = _send(f"sqlite:///{folder / 'queue.db'}", self._rows)
+        shutil.rmtree(folder)
+        return self._rows / elapsed
+
+
+def _same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    yield from batches
+
+
+def _send(url: str, rows: int) -> float:
+    """Send so many events directly; the seconds it took."""
+    events = payloads(rows)
+
+    async def send() -> float:
+        async with Matador(url, schema=SCHEMA, topology=TOPOLOGY) as app:
+            started = time.perf_counter()
+            for start in range(0, rows, 10_000):
+                await app.send_many(events[start : start + 10_000])
+            return time.perf_counter() - started
+
+    return asyncio.run(send())
+
+
+def _events(rows: int) -> Any:
+    now = time.time_ns() // 1000
+    data = [as_json(payload).decode() for payload in payloads(rows)]
+    constants: dict[str, Any] = {
+        "event_key": "order.placed",
+        "subscriber": "ship",
+        "queue": "shop.events",
+        "transport": "sqlite",
+        "recorded_at": now,
+        "importance": "should-investigate",
+    }
+    columns = {
+        "id": [str(uuid.UUID(int=number)) for number in range(rows)],
+        "created_at": [now + number for number in range(rows)],
+        "data_json": data,
+        **{name: [value] * rows for name, value in constants.items()},
+    }
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(rows, field.type)
+        for field in EVENTS
+    ]
+    return pa.Table.from_arrays(arrays, schema=EVENTS)
+
+
+def main() -> int:
+    """Run both contests and print their ratios; 1 if a bar is not met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    spark = spark_session("local[2]")
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = [
+            hold(contest, given.rounds) for contest in contests(spark, Path(folder), given.rows)
+        ]
+    spark.stop()
+    print(table(outcomes))
+    return 0 if all(outcome.met for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
