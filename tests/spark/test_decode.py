@@ -90,6 +90,7 @@ def test_fields_of_newer_versions_are_ignored() -> None:
         (b"[1, 2]", "object"),
         (b'{"kind":"sent","id":7}', "Expected `str`"),
         (b"[" * 100_000, ""),
+        (encode_record(sent(7)) + b" " + encode_record(sent(8)), "trailing"),
         (encode_record(delivery(1, attempt=2**40)), ""),
         (encode_record(sent(1, created_at=2**70)), "9999"),
         (encode_record(sent(1, created_at=-1)), "1970"),
@@ -112,6 +113,16 @@ def test_a_bad_line_is_kept_with_its_reason_and_its_neighbours_are_unharmed(
     assert kept == line
     assert len(rows(decoded, "events")) == len(rows(decoded, "deliveries")) == 1
     assert decoded.records == 3
+
+
+def test_a_record_over_several_lines_is_none_and_blank_lines_are_nothing() -> None:
+    spread = encode_record(sent(1)).replace(b",", b",\n")
+    spaced = b"\r\n \n".join([encode_record(sent(2)), encode_record(sent(3)), b""])
+
+    decoded = decode(spread + b"\n" + spaced)
+
+    assert [row["id"] for row in rows(decoded, "events")] == [sent(2).id, sent(3).id]
+    assert len(rows(decoded, "quarantine")) == decoded.records - 2
 
 
 @given(st.lists(st.binary(max_size=60), max_size=10))

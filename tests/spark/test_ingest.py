@@ -126,6 +126,22 @@ def test_a_change_that_is_not_compatible_is_quarantined_and_said(
     assert lake.quarantine().where("event_key = 'order.lost'").count() == 1
 
 
+def test_types_that_workers_cannot_have_are_refused_at_once(
+    journal: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    segment(journal, "a", [sent(1)])
+
+    @event("order.locked", description="Holds a lock, which no other process can have.")
+    @dataclass(frozen=True)
+    class OrderLocked:
+        order_id: str
+        lock = threading.Lock()
+
+    lake = Lake(tmp_path / "lake", schema=Schema({OrderLocked: []}), spark=spark)
+    with pytest.raises(ConfigurationError, match="top of a module"):
+        lake.ingest(journal)
+
+
 def test_an_event_is_read_with_typed_columns(
     journal: Path, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -6,6 +6,7 @@ Nothing in a line can make this fail: what is not a record, or does not fit, goe
 from __future__ import annotations
 
 import base64
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from matador.spark.arrow import RecordBatch, pa
 from matador.spark.keys import Keys, delivery_keys, event_keys, text_keys
 from matador.spark.layout import DELIVERIES, EVENTS, QUARANTINE
 from matador.spark.lines import LONGEST
+
+log = logging.getLogger("matador.lake")
 
 _MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
 _MOST_REASON = 2000
@@ -118,11 +121,14 @@ class LineDecoder:
         self, block: bytes, lines: Sequence[bytes], source: str, refused: list[_Refused]
     ) -> Iterable[tuple[bytes, Record]]:
         try:
-            block.decode()  # the text of payloads is not looked at by the decoder
+            if not block.isascii():
+                block.decode()  # the text of payloads is not looked at by the decoder
             records = _decoder.decode_lines(block)
-            return zip(lines, records, strict=True)
-        except Exception:  # noqa: BLE001 - one bad line: find it
-            return self._one_by_one(lines, source, refused)
+            if len(records) == len(lines):
+                return zip(lines, records, strict=True)
+        except Exception:  # noqa: BLE001 - at least one line is bad; which one is found below
+            log.debug("%s: not all lines are records", source)
+        return self._one_by_one(lines, source, refused)
 
     def _one_by_one(
         self, lines: Sequence[bytes], source: str, refused: list[_Refused]

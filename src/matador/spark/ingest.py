@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
@@ -108,7 +110,7 @@ class Ingest:
     ) -> None:
         self._spark = spark
         self._layout = layout
-        self._events = None if schema is None else _by_key(schema)
+        self._events = None if schema is None else _picklable(_by_key(schema))
         self._options = options
         self._result = IngestResult()
 
@@ -211,6 +213,18 @@ def _by_key(schema: Schema) -> dict[str, EventType]:
     """All that executors need of a schema: its event types, without the subscribers' code."""
     keys = {key for event in schema.events for key in event.keys}
     return {key: replace(schema.event(key), metadata={}) for key in keys}
+
+
+def _picklable(events: dict[str, EventType]) -> dict[str, EventType]:
+    pickler: Any = cloudpickle  # it has no types
+    try:
+        pickler.dumps(events)
+    except Exception as error:  # the classes of users decide what is raised
+        raise ConfigurationError(
+            "the payload types of the schema cannot be sent to Spark's workers; define them at the "
+            f"top of a module that the workers can import ({error})"
+        ) from error
+    return events
 
 
 def _segments(journal: Path) -> Iterator[SegmentRef]:
