@@ -1,6 +1,6 @@
 """Matador at work, with no server: 120 orders, a killed worker, a bug, and nothing lost.
 
-`./script/demo` runs it. Takes about ten seconds; its data is in .demo, made anew at each run.
+`./script/demo` runs it. Takes about ten seconds; its data is in .demo/shop, made anew at each run.
 """
 
 import asyncio
@@ -224,7 +224,7 @@ async def main(folder: Path, shown: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    data = Path(sys.argv[1] if len(sys.argv) > 1 else ".demo")
+    data = Path(sys.argv[1] if len(sys.argv) > 1 else ".demo/shop")
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     asyncio.run(main(data))

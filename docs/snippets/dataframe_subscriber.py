@@ -20,10 +20,10 @@ class OrderPlaced:
 
 
 # --8<-- [start:subscriber]
-from pyspark.sql import functions as sql  # noqa: E402
+from pyspark.sql import functions as sql
 
-from matador import DontRetry, StandardRetryPolicy  # noqa: E402
-from matador.spark import Batch, dataframe_subscriber  # noqa: E402
+from matador import DontRetry, StandardRetryPolicy
+from matador.spark import Batch, dataframe_subscriber
 
 
 @dataframe_subscriber(
@@ -41,7 +41,7 @@ def revenue(orders: DataFrame, batch: Batch) -> None:
 
 # --8<-- [end:subscriber]
 # --8<-- [start:run]
-from matador.spark import (  # noqa: E402
+from matador.spark import (
     dead_batches,
     redrive_dead_batches,
     run_dataframe_subscribers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -81,6 +82,8 @@ def ingest(
     target = open_lake(lake, load(app).app.schema, make=True)
     if not journal.is_dir():
         raise UsageError(f"there is no journal in {journal}")
+    if not (follow or verbose):  # what it would say is said at the end
+        logging.getLogger("matador.lake").setLevel(logging.ERROR)
     start_spark(target)
     with _progress() as bar, stopped_by_signals() as stop:
         task = bar.add_task("reading", total=None)

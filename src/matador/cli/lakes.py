@@ -140,6 +140,9 @@ def said_by_spark(error: BaseException) -> str | None:
 
 def one_line(text: str) -> str:
     """The beginning of what Spark says, without its codes, query plans and stack traces."""
+    if "Traceback (most recent call last)" in text:  # of a worker: its last line says it
+        raised = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): .*", text, re.MULTILINE)
+        text = raised[-1] if raised else text
     head = re.split(r"\n\s*(?:at |'|== SQL|JVM stacktrace|Driver stacktrace|\+-)", text.strip())[0]
     head = re.sub(r"(?:;|\.)?\s*line (\d+) pos (\d+)", _position, head)
     words = " ".join(_STATE.sub("", _CONDITION.sub("", head)).split()).rstrip(" ;.")

@@ -81,7 +81,16 @@ def _surroundings(master: str) -> dict[str, str]:
         wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 there is
     if _is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    if _is_local(master):
+        wanted["PYTHONPATH"] = os.pathsep.join(_import_paths())
     return wanted
+
+
+def _import_paths() -> list[str]:
+    """Where this process imports from, besides the interpreter's own: its workers do so too."""
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    given = [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return list(dict.fromkeys(path for path in given if path and not path.startswith(own)))
 
 
 def _is_local(master: str) -> bool:

@@ -1,0 +1,313 @@
+"""Events as tables, in the terminal: ingested, asked, reported, replayed and redriven."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli, Result, Shop, Start, wait
+
+SHOP = Path(__file__).with_name("lake_shop.py")
+ORDERS = 30
+DEAD = "shop.billing.undeliverable"
+LAKE = ("--lake", "lake/")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(600),  # Spark takes long to start where much else runs
+]
+
+
+def shell(folder: Path, *arguments: str) -> Result:
+    """Run a command as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "matador", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shop that has worked, and the lake that one command made of its journal."""
+    folder = tmp_path_factory.mktemp("lake-shop")
+    shutil.copy(SHOP, folder / "shop.py")
+    subprocess.run([sys.executable, "shop.py", str(ORDERS)], cwd=folder, check=True, timeout=100)
+    (folder / "journal" / "noise.jsonl").write_text("no record\n")
+    result = shell(folder, "lake", "ingest", "shop.py", "--journal", "journal/", *LAKE)
+    assert result.code == 0, result.err
+    assert result.out.split() == [
+        *("rows", "events", "60", "deliveries", "60"),
+        *("quarantined", "1", "duplicates", "0"),
+    ]
+    assert "121 records of 2 segments" in result.err
+    assert "quarantined 1 as malformed-record" in result.err
+    assert "WARN" not in result.err, "Spark keeps quiet"
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of it, which is the current folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    yield tmp_path
+    sys.modules.pop("shop", None)
+
+
+def waiting(shop: Shop) -> int:
+    return len(shop.ids("shop.events")) + len(shop.ids("shop.billing"))
+
+
+# -- ingest, query, report, upkeep ---------------------------------------------------------------
+
+
+def test_a_second_ingest_adds_nothing(cli: Cli, folder: Path) -> None:
+    result = cli("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json")
+    assert result.code == 0, result.err
+    assert result.json["events"] == result.json["deliveries"] == result.json["segments"] == 0
+
+
+def test_a_query_prints_a_table_or_json(cli: Cli) -> None:
+    sql = "SELECT outcome, count(*) AS n FROM deliveries GROUP BY 1 ORDER BY 1"
+    shown = cli("lake", "query", *LAKE, sql)
+    assert [line.split() for line in shown.out.splitlines()] == [
+        ["outcome", "n"],
+        ["dead-letter", "20"],
+        ["success", "40"],
+    ]
+    machine = cli("lake", "query", *LAKE, sql, "--json").json
+    assert machine == {
+        "columns": ["outcome", "n"],
+        "rows": [{"outcome": "dead-letter", "n": 20}, {"outcome": "success", "n": 40}],
+        "more": False,
+    }
+
+
+def test_each_event_of_an_application_is_a_table_with_typed_columns(cli: Cli) -> None:
+    sql = "SELECT sum(data.amount) AS total FROM order_placed WHERE subscriber = 'charge'"
+    result = cli("lake", "query", *LAKE, "--app", "shop.py", sql, "--json")
+    assert result.code == 0, result.err
+    assert result.json["rows"] == [{"total": 4650}]
+
+
+def test_a_limit_says_that_there_is_more(cli: Cli) -> None:
+    result = cli("lake", "query", *LAKE, "SELECT id FROM events", "--limit", "2")
+    assert len(result.out.splitlines()) == 3
+    assert "the first 2 rows; --limit shows more" in result.err
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELEC 1", r"error: the query: Syntax error at or near 'SELEC'.* \(column 1\)\n"),
+        ("SELECT 1 FROM evnts", r"error: there is no table 'evnts'.*did you mean 'events'\?.*\n"),
+        ("SELECT amont FROM events", r"error: the query: .*amont.*cannot be resolved.*\n"),
+        ("", r"error: the query: .*\n"),
+    ],
+)
+def test_a_wrong_query_is_one_clear_line(cli: Cli, sql: str, says: str) -> None:
+    result = cli("lake", "query", *LAKE, sql)
+    assert result.code == 2
+    assert re.fullmatch(says, result.err), result.err
+
+
+def test_a_query_that_fails_as_it_runs_is_one_line(cli: Cli) -> None:
+    result = cli("lake", "query", *LAKE, "SELECT raise_error('no luck') FROM events")
+    assert result.code == 1
+    assert re.fullmatch(r"error: .*no luck.*\n", result.err), result.err
+
+
+def test_a_report_is_printed_and_written(folder: Path) -> None:
+    result = shell(folder, "lake", "report", *LAKE, "--html", "report.html")
+    assert result.code == 0, result.err
+    assert "charge" in result.out
+    assert "card" in result.out
+    assert "written: report.html" in result.err
+    assert "WARN" not in result.err
+    page = (folder / "report.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "order.placed" in page
+
+
+def test_a_report_for_machines_adds_up(cli: Cli) -> None:
+    found = cli("lake", "report", *LAKE, "--json").json
+    assert found["adds_up"] is True
+    lines = {line["subscriber"]: line for line in found["reconciliation"]["lines"]}
+    assert lines["charge"]["sent"] == lines["charge"]["handled"] + lines["charge"]["dead_lettered"]
+    assert [group["count"] for group in found["groups"]] == [20]
+
+
+def test_a_lake_is_compacted_and_rows_expire(cli: Cli, folder: Path) -> None:
+    assert cli("lake", "compact", *LAKE, "--json").json["files_after"] > 0
+    gone = cli("lake", "expire", *LAKE, "--days", "0", "--json").json
+    assert gone["events"] == gone["deliveries"] == 60
+    again = cli("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json").json
+    assert again["events"] == 0
+
+
+# -- replay --------------------------------------------------------------------------------------
+
+REPLAY = ("lake", "replay", "shop.py", *LAKE)
+
+
+def test_a_dry_run_counts_per_event_and_subscriber(cli: Cli, shop: Shop) -> None:
+    result = cli(*REPLAY, "--event", "order.placed", "--where", "data.amount > 250", "--dry-run")
+    assert result.code == 0, result.err
+    assert [line.split() for line in result.out.splitlines()] == [
+        ["event", "subscriber", "messages"],
+        ["order.placed", "charge", "5"],
+        ["order.placed", "email-receipt", "5"],
+    ]
+    assert "10 messages would be sent" in result.err
+    assert waiting(shop) == 0
+
+
+def test_a_replay_sends_what_was_chosen(cli: Cli, shop: Shop, folder: Path) -> None:
+    chosen = ("--event", "order.placed", "--subscriber", "charge", "--where", "data.amount <= 30")
+    refused = cli(*REPLAY, *chosen)
+    assert refused.code == 2
+    assert "3 messages would be sent; add --yes" in refused.err
+    assert waiting(shop) == 0
+    done = cli(*REPLAY, *chosen, "--yes", "--json")
+    assert done.code == 0, done.err
+    assert done.json["sent"] == done.json["total"] == 3
+    name = done.json["replay_id"]
+    assert f"go on with: matador lake replay shop.py --lake lake --replay-id {name}" in done.err
+    assert len(shop.ids("shop.billing")) == 3
+    again = cli(*REPLAY, "--replay-id", name, "--yes", "--json")
+    assert again.code == 0, again.err
+    assert again.json["resumed"] is True
+    assert len(shop.ids("shop.billing")) == 3, "nothing is sent twice"
+
+
+def test_another_queue_and_nothing_that_matches(cli: Cli, shop: Shop) -> None:
+    none = cli(*REPLAY, "--event", "order.placed", "--since", "2999-01-01")
+    assert none.code == 0, none.err
+    assert "none match" in none.err
+    moved = cli(
+        *REPLAY, "--subscriber", "charge", "--where", "id is not null", "--to", "events", "-y"
+    )
+    assert moved.code == 0, moved.err
+    assert "30 messages sent" in moved.out
+    assert len(shop.ids("shop.events")) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "which ones? Give --event or another filter, or --all"),
+        (("--event", "order.place"), "order.place"),
+        (("--event", "order.placed", "--subscriber", "chage"), "did you mean 'charge'?"),
+        (("--event", "order.placed", "--since", "yesterday"), "--since must be a time"),
+        (("--event", "order.placed", "--to", "bilings"), "did you mean 'billing'?"),
+        (("--event", "order.placed", "--replay-id", "a/b"), "cannot be the id of a replay"),
+        (("--replay-id", "unknown"), "there is no replay unknown to go on with"),
+        (("--event", "order.placed", "--where", "data.amont > 1", "--dry-run"), "amont"),
+        (("--event", "order.placed", "--where", "data.amount >", "--dry-run"), "cannot be used"),
+    ],
+)
+def test_a_wrong_replay_is_one_clear_line(cli: Cli, options: tuple[str, ...], says: str) -> None:
+    result = cli(*REPLAY, *options)
+    assert result.code == 2, result.err
+    assert says in result.err
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_killed_replay_goes_on_without_a_repeat(start: Start, cli: Cli, shop: Shop) -> None:
+    process = start(*REPLAY, "--event", "order.placed", "--rate", "10", "--replay-id", "r1", "-y")
+    wait(lambda: waiting(shop) > 0, lambda: f"a first one; {process.err}", 300)
+    process.signal(signal.SIGKILL)
+    process.ends()
+    assert "go on with: matador lake replay shop.py --lake lake --replay-id r1" in process.err
+    assert 0 < waiting(shop) < 60, "killed in the middle"
+    done = cli(*REPLAY, "--replay-id", "r1", "--yes", "--json")
+    assert done.code == 0, done.err
+    assert done.json["sent"] + done.json["skipped"] <= 60
+    ids = shop.ids("shop.events") + shop.ids("shop.billing")
+    assert len(ids) == len(set(ids)) == 60, "each once"
+
+
+# -- redrive -------------------------------------------------------------------------------------
+
+REDRIVE = ("lake", "redrive", "shop.py", *LAKE)
+
+
+def test_a_failure_group_is_redriven(cli: Cli, shop: Shop) -> None:
+    found: list[dict[str, Any]] = cli(
+        *("lake", "query", *LAKE, "SELECT signature, count FROM triage", "--json")
+    ).json["rows"]
+    assert [row["count"] for row in found] == [20]
+    chosen = ("--signature", str(found[0]["signature"]))
+    dry = cli(*REDRIVE, *chosen, "--dry-run", "--json").json
+    assert dry["counts"] == [{"event": "order.placed", "subscriber": "charge", "count": 20}]
+    assert "20 dead letters would be redriven; add --yes" in cli(*REDRIVE, *chosen).err
+    assert len(shop.ids(DEAD)) == 20
+    done = cli(*REDRIVE, *chosen, "--yes")
+    assert done.code == 0, done.err
+    assert done.out == "20 dead letters redriven\n"
+    assert shop.ids(DEAD) == []
+    assert len(shop.ids("shop.billing")) == 20
+    assert "no dead letters match" in cli(*REDRIVE, *chosen, "--yes").err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "which ones? Give --signature or another filter, or --all"),
+        (("--signature", "0123456789ab"), "no dead letter has the signature '0123456789ab'"),
+        (("--event", "order.lost"), "order.lost"),
+    ],
+)
+def test_a_wrong_redrive_is_one_clear_line(cli: Cli, options: tuple[str, ...], says: str) -> None:
+    result = cli(*REDRIVE, *options)
+    assert result.code == 2, result.err
+    assert says in result.err
+    assert result.err.count("\n") == 1
+
+
+# -- what is missing -----------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_no_lake(cli: Cli, folder: Path) -> None:
+    for command in (("report",), ("compact",), ("expire", "--days", "1"), ("query", "SELECT 1")):
+        result = cli("lake", *command, "--lake", "nowhere")
+        assert result.code == 2
+        assert "the lake nowhere is not there: make one with `matador lake ingest" in result.err
+    assert not (folder / "nowhere").exists()
+
+
+def test_a_folder_that_is_no_journal(cli: Cli) -> None:
+    result = cli("lake", "ingest", "shop.py", "--journal", "nowhere", *LAKE)
+    assert result.code == 2
+    assert result.err == "error: there is no journal in nowhere\n"
+
+
+def test_without_the_extra_it_says_how_to_get_it(folder: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "from matador.cli.program import run\n"
+        "sys.exit(run(['lake', 'report', '--lake', 'lake']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "matador-events[spark]" in done.stderr
+    assert done.stderr.count("\n") == 1
