@@ -35,7 +35,7 @@ def chapter(number: int, title: str) -> None:
 
 def command(*words: str) -> None:
     """Show a command, and run it."""
-    shown = " ".join(f"'{word}'" if " " in word else word for word in words)
+    shown = " ".join(f'"{word}"' if " " in word else word for word in words)
     console.print(f"[dim]$[/] [bold]matador {shown}[/]", soft_wrap=True)
     arguments = [str(Path(__file__).with_name(SHOP)) if word == SHOP else word for word in words]
     code = run(arguments)

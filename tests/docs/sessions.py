@@ -123,7 +123,7 @@ class Session:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300 if words[:2] == ["matador", "lake"] else 60,
             check=False,
         )
         assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr

@@ -13,6 +13,11 @@ from tests.docs.sessions import ROOT, Block, Session, blocks, commands, missing
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_SESSIONS = [page for page in PAGES if commands(page)]
+ON_SPARK = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(900),
+]
 WITH_OUTPUT = [
     (page, block) for page in PAGES for block in blocks(page) if block.language == "text"
 ]
@@ -20,6 +25,10 @@ WITH_OUTPUT = [
 
 def name(page: object) -> str:
     return str(page.relative_to(ROOT)) if isinstance(page, Path) else ""
+
+
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    return ON_SPARK if any(one.line.startswith("matador lake") for one in commands(page)) else []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -40,7 +49,9 @@ def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
             assert f"# --8<-- [start{found[2]}]" in source
 
 
-@pytest.mark.parametrize("page", WITH_SESSIONS, ids=name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=marks(page)) for page in WITH_SESSIONS], ids=name
+)
 def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
     session = Session(tmp_path)
     try:

@@ -35,6 +35,8 @@ SAYS: dict[str, list[str]] = {
 ELSEWHERE = {
     "backup.py",
     "dataframe_subscriber.py",
+    "lake_replays.py",
+    "lake_tables.py",
     "run.py",
     "spark_worker.py",
     "tiny_transport.py",

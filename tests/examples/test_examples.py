@@ -51,14 +51,14 @@ SAYS: dict[str, list[str]] = {
 """The lines of each example, sorted: subscribers run side by side. Each must come exactly once."""
 
 
-def run(folder: Path, *arguments: str | Path) -> str:
+def run(folder: Path, *arguments: str | Path, within: float = 110) -> str:
     """Run Python in a folder, with warnings as errors; what it printed."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=within,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -100,6 +100,23 @@ def test_the_demo_loses_nothing(tmp_path: Path) -> None:
     assert "All orders are handled, none is lost." in printed
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(600)
+def test_the_pipeline_of_the_demo_adds_up(tmp_path: Path) -> None:
+    printed = run(tmp_path, EXAMPLES / "demo_pipeline.py", within=580)
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["FR", "500", "126245"] in lines
+    assert "38 dead letters redriven" in printed
+    assert ["order.placed", "book", "1500", "=", "1500", "+", "0", "+", "0"] in lines
+    assert ["in", "all", "6000", "=", "5994", "+", "6", "+", "0"] in lines
+    assert "It adds up" in printed
+    assert (tmp_path / ".demo" / "pipeline" / "report.html").stat().st_size > 10_000
+
+
 def test_no_example_is_forgotten() -> None:
-    run_elsewhere = {"codecs.py", "demo.py", "demo_shop.py", "shop.py", "testing_example.py"}
+    run_elsewhere = {
+        *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
+        *("journaled_shop.py", "shop.py", "testing_example.py"),
+    }
     assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere

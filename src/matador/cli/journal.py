@@ -14,7 +14,8 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from matador.cli.connecting import connected
 from matador.cli.loading import load
 from matador.cli.options import App, AsJson, Verbose, examples
-from matador.cli.output import err, note, plural, reported, say_json, show_logs
+from matador.cli.output import UsageError, err, note, plural, reported, say_json, show_logs
+from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.observe.journal import Tap
 
@@ -60,7 +61,12 @@ def tap(
     """
     target = load(app).app
     show_logs(logging.DEBUG if verbose else logging.WARNING)
-    name = target.topology.full_name(queue)
+    try:
+        name = target.topology.full_name(queue)
+    except QueueNotFoundError as unknown:
+        raise UsageError(str(unknown)) from None
+    if journal.exists() and not journal.is_dir():
+        raise UsageError(f"{journal} is a file; the journal must be a folder")
     made = asyncio.run(_tap(target, name, journal, until_empty, rotate))
     if as_json:
         say_json({"queue": name, "landed": made.landed, "malformed": made.malformed})

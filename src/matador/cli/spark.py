@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +12,16 @@ import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from matador.cli.lakes import on_spark, quiet
+from matador.cli.loading import load
 from matador.cli.options import App, AsJson, Verbose, examples
-from matador.cli.output import err, note, reported, say, say_json, table
+from matador.cli.output import UsageError, err, note, reported, say, say_json, table
+from matador.errors import QueueNotFoundError
+from matador.events.app import Matador
 
 if TYPE_CHECKING:
     from matador.spark.worker import SparkWorkerReport
+
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 spark = typer.Typer(no_args_is_help=True, help="Run subscribers on a Spark cluster.")
 
@@ -62,9 +69,11 @@ def worker(
     verbose: Verbose = False,
 ) -> None:
     """Consume queues on a Spark cluster, until Ctrl-C. Spark schedules; each task is a worker."""
-    from matador.spark import run_spark_worker
-
     quiet(verbose)
+    names = None if queues is None else [one.strip() for one in queues.split(",") if one.strip()]
+    _check(load(app).app, master, names)
+    from matador.spark import run_spark_worker  # takes long, and may not be there
+
     console = err()
     with Progress(
         TextColumn("{task.description}"),
@@ -85,7 +94,7 @@ def worker(
         done = run_spark_worker(
             app,
             master=master,
-            queues=None if queues is None else [q.strip() for q in queues.split(",") if q.strip()],
+            queues=names,
             tasks=tasks,
             concurrency=concurrency,
             slice_seconds=slice_seconds,
@@ -101,3 +110,20 @@ def worker(
         made.add_row(row.queue, row.event_key, row.subscriber, row.outcome, f"{row.count:,}")
     say(made)
     note(f"{done.slices:,} slices, {done.lost:,} lost")
+
+
+def _check(app: Matador, master: str | None, queues: Sequence[str] | None) -> None:
+    """Look at the options before Spark is started, which takes a while.
+
+    Raises:
+        UsageError: one of them cannot be.
+    """
+    if master is not None and not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"--master {master!r} is none: local[2], spark://host:7077, yarn or k8s://…"
+        )
+    try:
+        for queue in queues or ():
+            app.topology.queue(queue)
+    except QueueNotFoundError as unknown:
+        raise UsageError(str(unknown)) from None

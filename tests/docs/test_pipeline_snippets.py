@@ -1,0 +1,57 @@
+"""The code of the pages on the data pipeline runs, and says what the pages say it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.sessions import ROOT, missing
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(600),  # Spark takes long to start where much else runs
+]
+
+SAYS: dict[str, tuple[str, ...]] = {
+    "lake_tables.py": (
+        "60 events, 60 deliveries",
+        "| DE| 1200|",
+        "| NL| 780|",
+        "| book-order| 27| true|",
+        "|email-receipt| 30| true|",
+        "adds up: True",
+        "book-order 30 = 27 + 3 + 0",
+        "email-receipt 30 = 30 + 0 + 0",
+        "{'book-order': 3}",
+        "['order_id', 'amount', 'voucher']",
+        "60 in quarantine",
+        "|invalid-payload|…customer…|60 |",
+    ),
+    "lake_replays.py": (
+        "order.placed book-order 12",
+        "order.placed email-receipt 12",
+        "12 sent",
+        "went on: True - sent in all: 12",
+        "| november| 12| 12|",
+        "3 × order …",
+        "3 sent back",
+        "4 messages",
+    ),
+}
+
+
+@pytest.mark.parametrize("snippet", SAYS)
+def test_a_snippet_says_what_it_should(snippet: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "snippets" / snippet)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert missing(SAYS[snippet], done.stdout) == [], done.stdout
