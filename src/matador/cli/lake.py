@@ -282,7 +282,7 @@ lake.command(
 )(replaying.replay)
 lake.command(
     epilog=examples(
-        "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b5d --dry-run",
+        "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b --dry-run",
         "matador lake redrive shop.py --lake lake/ --subscriber charge --yes",
     )
 )(replaying.redrive)
