@@ -2,8 +2,8 @@
 
     script/benchmark pipeline [--rounds 3] [--envelopes 200000] [--scale]
 
-``--scale`` also measures whether a row costs more at a million envelopes than at a hundred
-thousand. Prints a Markdown table of ratios, and exits with 1 if a bar is not met.
+The data source and replays are in ``pipeline_source``, and held with these. ``--scale`` also
+measures whether a row costs more at a million envelopes than at a hundred thousand. Prints a Markdown table of ratios, and exits with 1 if a bar is not met.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from benchmarks import pipeline_source
 from benchmarks.journal_generator import SCHEMA, generate
 from benchmarks.rounds import Bar, Contest, hold, table
 from matador.model.schema import Schema
@@ -40,14 +41,14 @@ class Bench:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
         self._folder = folder
-        self._journals: dict[int, tuple[Path, int]] = {}
+        self._journals: dict[tuple[int, int], tuple[Path, int]] = {}
 
-    def journal(self, envelopes: int) -> tuple[Path, int]:
+    def journal(self, envelopes: int, seed: int = 1) -> tuple[Path, int]:
         """A journal of so many envelopes, and how many records it has."""
-        if envelopes not in self._journals:
-            path = self._folder / f"journal-{envelopes}"
-            self._journals[envelopes] = (path, sum(generate(path, envelopes)))
-        return self._journals[envelopes]
+        if (envelopes, seed) not in self._journals:
+            path = self._folder / f"journal-{envelopes}-{seed}"
+            self._journals[envelopes, seed] = (path, sum(generate(path, envelopes, seed=seed)))
+        return self._journals[envelopes, seed]
 
     def ingest(
         self, envelopes: int, schema: Schema | None, batch_size: int = 512 * 1024 * 1024
@@ -59,6 +60,27 @@ class Bench:
             lake = Lake(self._folder / "lake", schema=schema, spark=self._spark)
             start = time.perf_counter()
             result = lake.ingest(path, batch_size=batch_size)
+            seconds = time.perf_counter() - start
+            assert result.records == records == result.events + result.deliveries, result
+            shutil.rmtree(lake.path)
+            return records / seconds
+
+        return turn
+
+    def add(self, envelopes: int, present: int) -> Callable[[], float]:
+        """The same rows, added to a lake that has ``present`` envelopes of its own already."""
+        path, records = self.journal(envelopes, seed=2)
+        full = Lake(self._folder / f"lake-of-{present}", spark=self._spark)
+        if present:
+            full.ingest(self.journal(present)[0], batch_size=_BATCH)
+        else:
+            full.layout.make()
+
+        def turn() -> float:
+            lake = Lake(self._folder / "lake", spark=self._spark)
+            shutil.copytree(full.path, lake.path)
+            start = time.perf_counter()
+            result = lake.ingest(path, batch_size=_BATCH)
             seconds = time.perf_counter() - start
             assert result.records == records == result.events + result.deliveries, result
             shutil.rmtree(lake.path)
@@ -111,6 +133,20 @@ def scale_contest(bench: Bench) -> Contest:
     )
 
 
+def growth_contest(bench: Bench) -> Contest:
+    """The same rows into a large lake and into an empty one: only the index differs."""
+    return Contest(
+        "100,000 envelopes more",
+        "into a lake of 1,000,000",
+        {
+            "into a lake of 1,000,000": bench.add(100_000, 1_000_000),
+            "into an empty lake": bench.add(100_000, 0),
+        },
+        (Bar("into an empty lake", 0.9),),
+        " rows/s",
+    )
+
+
 def main() -> int:
     """Hold the contests; 0 if every bar is met."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -125,7 +161,8 @@ def main() -> int:
         bench.bare(2_000)()
         contests = [ingest_contest(bench, given.envelopes)]
         if given.scale:
-            contests.append(scale_contest(bench))
+            contests.extend([scale_contest(bench), growth_contest(bench)])
+        contests.extend(pipeline_source.contests(spark, Path(folder), given.envelopes // 2))
         outcomes = [hold(contest, given.rounds) for contest in contests]
     print(table(outcomes))
     return 0 if all(outcome.met for outcome in outcomes) else 1
