@@ -3,7 +3,8 @@
     script/benchmark pipeline [--rounds 3] [--envelopes 200000] [--scale]
 
 The data source and replays are in ``pipeline_source``, and held with these. ``--scale`` also
-measures whether a row costs more at a million envelopes than at a hundred thousand. Prints a Markdown table of ratios, and exits with 1 if a bar is not met.
+measures whether a row costs more at a million envelopes than at a hundred thousand.
+Prints a Markdown table of ratios, and exits with 1 if a bar is not met.
 """
 
 from __future__ import annotations
