@@ -31,7 +31,7 @@ def book_order(envelope: Envelope[OrderPlaced]) -> None:
 
 # --8<-- [start:app]
 app = Matador(
-    "sqlite:///shop.db",
+    "sqlite:///orders.db",
     schema=Schema({OrderPlaced: [email_receipt, book_order]}),
     consume_from=["events"],
     hooks=[Journal("journal/")],

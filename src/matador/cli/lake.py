@@ -167,8 +167,8 @@ def _wrong_query(error: Exception) -> Exception:
     if unknown is not None:
         known = ", ".join(_TABLES)
         return UsageError(
-            f"there is no table {unknown[1]!r}{suggestion(unknown[1], _TABLES)}; "
-            f"there are {known}, and with --app each event, such as order_placed"
+            f"there is no table {unknown[1]!r} (there are {known}, and with --app each event, "
+            f"such as order_placed){suggestion(unknown[1], _TABLES)}"
         )
     return UsageError(f"the query: {said}")
 

@@ -67,6 +67,10 @@ def start_spark(lake: Lake) -> Lake:
     """
     with working("starting Spark…"):
         _ = lake.spark
+    from pyspark.logger import PySparkLogger
+
+    # What it logs about a wrong query, as pages of JSON, is raised too.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     return lake
 
 
