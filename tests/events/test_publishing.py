@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 from matador import Envelope, Matador, Schema, Topology, event, subscriber
 from matador.errors import LifecycleError, QueueNotFoundError, SubscriberNotRegisteredError
+from matador.events.fanout import _IDS, derived_id
 from matador.model.message import Once
 from matador.model.sending import SendOptions
 from matador.transports.memory import MemoryTransport
@@ -98,3 +100,8 @@ async def test_a_producer_of_a_running_application_has_its_own_connection(tmp_pa
 async def test_an_application_in_memory_cannot_be_doubled_while_it_runs(app: Matador) -> None:
     with pytest.raises(LifecycleError, match="running on memory"):
         app.producer()
+
+
+def test_a_derived_id_is_a_uuid_of_version_five() -> None:
+    for parts in (("a",), ("a", "b"), ("ü", "\x00"), ("replay-1", "id-1", "tell")):
+        assert derived_id(*parts) == str(uuid.uuid5(_IDS, "\x1f".join(parts)))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from matador.errors import ConfigurationError, StorageLockedError
+from matador.spark.arrow import parquet
 from matador.spark.files import locked, remove, write_json
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -117,6 +119,20 @@ class Ledger:
     def clear(self) -> None:
         """Remove the rows of a plan that was never finished: nothing of it was sent."""
         remove(self.rows)
+
+    def groups(self, chunks: Sequence[str]) -> dict[tuple[str, str], int]:
+        """How many rows there are of an event and a subscriber: two columns are read for it."""
+        found: Counter[tuple[str, str]] = Counter()
+        for name in chunks:
+            table = parquet.read_table(self.rows / name, columns=["event_key", "subscriber"])
+            counted = table.group_by(["event_key", "subscriber"]).aggregate([([], "count_all")])
+            for row in counted.to_pylist():
+                found[row["event_key"], row["subscriber"]] += row["count_all"]
+        return found
+
+    def count(self, chunks: Sequence[str]) -> int:
+        """How many rows there are."""
+        return sum(parquet.read_metadata(self.rows / name).num_rows for name in chunks)
 
     def fix(self, plan: Plan) -> None:
         """From here on the plan is not changed."""

@@ -26,7 +26,7 @@ from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.spark.ledger import Chunk, Ledger, Plan, ReplayCount
 from matador.spark.resending import Pace, Resending, scope_of, send_chunk
-from matador.spark.selection import Choice, choose, counted, target_of
+from matador.spark.selection import Choice, choose, counted, groups_of, target_of
 from matador.spark.source.incoming import check_columns
 from matador.spark.source.publishing import Publisher, open_publisher
 from matador.spark.tasks import run_tasks
@@ -38,7 +38,7 @@ AnyApp: TypeAlias = "Matador | SyncMatador | str"
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many messages were sent so far, and of how many."""
 
-_CHUNK_ROWS = 20_000  # where what was stored is not stored again
+_CHUNK_ROWS = 10_000  # where what was stored is not stored again
 _SMALL_CHUNK_ROWS = 1_000  # elsewhere: so many may be sent twice when a task is killed
 _LOOK_AGAIN = 0.25
 _MOST_ERRORS = 10
@@ -111,12 +111,12 @@ def replay(
         return found if among is None else found.join(among, "id", "left_semi")
 
     if dry_run:
-        counts, ignored = counted(rows(), known, target)
+        counts, ignored = counted(groups_of(rows()), known, target)
         return ReplayResult(replay_id, tuple(counts), tuple(ignored), dry_run=True)
 
     def plan(ledger: Ledger) -> Plan:
         chunks = _written(rows(), ledger, known)
-        counts, ignored = counted(lake.spark.read.parquet(str(ledger.rows)), known, target)
+        counts, ignored = counted(ledger.groups(chunks), known, target)
         return Plan(
             "replay",
             asked,
@@ -147,7 +147,7 @@ def backfill(
 
     def plan(ledger: Ledger) -> Plan:
         chunks = _written(frame, ledger, known)
-        count = lake.spark.read.parquet(str(ledger.rows)).count()
+        count = ledger.count(chunks)
         counts = [ReplayCount(key, one.name, count) for one in known.schema.subscribers(key)]
         return Plan("backfill", asked, chunks, tuple(counts), event=key)
 
@@ -206,7 +206,7 @@ def _run(
             how.progress(result.sent, result.total)
         if not result.failed:
             with _publisher(app) as publisher:
-                publisher.seal(scope_of(ledger))
+                publisher.seal(scope_of(ledger, len(plan.chunks)))
     return result
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from matador.errors import MatadorError
 from matador.events.fanout import derived_id
+from matador.model.event import EventType
 from matador.model.message import Once
 from matador.model.sending import SendOptions
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.arrow import parquet
 from matador.spark.ledger import Chunk, Failure, Ledger, Plan
-from matador.spark.selection import ROWS, Target, receivers
+from matador.spark.selection import Target, receivers
 from matador.spark.source.incoming import Incoming
 from matador.spark.source.publishing import Item, Publisher, open_publisher
 
+_COLUMNS = (
+    "id",
+    "event_key",
+    "subscriber",
+    "correlation_id",
+    "metadata",
+    "data_json",
+    "before_json",
+)
 _MOST = 1000  # rows published in one call
 _BURST = 0.1  # seconds' worth of a rate that may go at once
 
@@ -65,9 +74,13 @@ class Resending:
         return msgspec.json.encode(done)
 
 
-def scope_of(ledger: Ledger) -> Once:
-    """Under what a replay is sent once."""
-    return Once(f"replay:{ledger.replay_id}")
+def scope_of(ledger: Ledger, chunk: int) -> Once:
+    """Under what a chunk is sent once.
+
+    The rows of a chunk are fixed, so each is a part of its own: the transport has to look for an
+    id among those of one chunk only.
+    """
+    return Once(f"replay:{ledger.replay_id}", chunk)
 
 
 def send_chunk(
@@ -83,6 +96,7 @@ def send_chunk(
     Killed before the note, it sends the chunk again: a transport that can (``capabilities.once``)
     does not store those rows again, another one does, under the same ids.
     """
+    once = scope_of(ledger, plan.chunks.index(name))
     before = ledger.chunk(name) or Chunk()
     only = {failure.row for failure in before.failed} or None
     sent, skipped = before.sent, before.skipped
@@ -92,7 +106,7 @@ def send_chunk(
     def send() -> None:
         nonlocal sent, skipped
         pace.wait(len(waiting))
-        results = publisher.publish([item for _, item in waiting], scope_of(ledger))
+        results = publisher.publish([item for _, item in waiting], once)
         for (row, _), result in zip(waiting, results, strict=True):
             sent += result.sent
             skipped += result.skipped
@@ -130,10 +144,10 @@ def _items(
                 yield row, item
                 row += 1
             continue
-        columns = [batch.column(column).to_pylist() for column in ROWS]
+        columns = [batch.column(column).to_pylist() for column in _COLUMNS]
         for values in zip(*columns, strict=True):
             try:
-                item = maker.item(dict(zip(ROWS, values, strict=True)))
+                item = maker.item(*values)
             except MatadorError as error:
                 failed.append(Failure(row, str(error)))
             else:
@@ -150,35 +164,46 @@ class _Again:
         self._replay_id = replay_id
         self._plan = plan
         self._target = Target(plan.subscriber, plan.queue, plan.everybody)
+        self._routes: dict[tuple[str, str], tuple[EventType, str] | None] = {}
 
-    def item(self, row: dict[str, Any]) -> Item | None:
+    def item(
+        self,
+        original: str,
+        event_key: str,
+        subscriber: str,
+        correlation_id: str | None,
+        metadata: Sequence[tuple[str, str]] | None,
+        data: str,
+        before: str | None,
+    ) -> Item | None:
         """The event of a row, None if nobody receives it any more.
 
         Raises:
             InvalidEventError: its payload does not fit its type any more.
         """
-        app = self._publisher.app
-        names = receivers(app, row["event_key"], row["subscriber"], self._target)
-        if not names:
+        try:
+            route = self._routes[event_key, subscriber]
+        except KeyError:
+            route = self._routes[event_key, subscriber] = self._route(event_key, subscriber)
+        if route is None:
             return None
-        event = app.schema.event(row["event_key"])
+        event, name = route
         decode = self._publisher.json.decode_payload
-        before = row["before_json"]
-        original: str = row["id"]
         # The id of an envelope is made of the replay's, the original's and the subscriber's name:
         # for one subscriber here, for all of them by the fan-out.
-        one = None if self._plan.everybody else names[0]
+        everybody = self._plan.everybody
         parts = (self._replay_id, original)
         options = SendOptions(
-            metadata={
-                **dict(row["metadata"] or ()),
-                REPLAY_ID: self._replay_id,
-                REPLAY_OF: original,
-            },
-            correlation_id=row["correlation_id"],
+            metadata={**dict(metadata or ()), REPLAY_ID: self._replay_id, REPLAY_OF: original},
+            correlation_id=correlation_id,
             before=None if before is None else decode(event, msgspec.Raw(before.encode())),
-            id="\x1f".join(parts) if one is None else derived_id(*parts, one),
-            subscribers=None if one is None else (one,),
+            id="\x1f".join(parts) if everybody else derived_id(*parts, name),
+            subscribers=None if everybody else (name,),
             queue=self._plan.queue,
         )
-        return Item(event, decode(event, msgspec.Raw(row["data_json"].encode())), options)
+        return Item(event, decode(event, msgspec.Raw(data.encode())), options)
+
+    def _route(self, event_key: str, subscriber: str) -> tuple[EventType, str] | None:
+        app = self._publisher.app
+        names = receivers(app, event_key, subscriber, self._target)
+        return (app.schema.event(event_key), names[0]) if names else None

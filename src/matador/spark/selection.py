@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, Window
@@ -121,15 +121,23 @@ def choose(lake: Lake, app: Application, choice: Choice, target: Target) -> Data
     return _one_an_event(rows.select(*ROWS)) if target.by_event else rows.select(*ROWS)
 
 
+Groups: TypeAlias = Mapping[tuple[str, str], int]
+"""How many rows there are of an event and an original subscriber."""
+
+
+def groups_of(rows: DataFrame) -> Groups:
+    """The rows, counted by Spark."""
+    found = rows.groupBy("event_key", "subscriber").count().collect()
+    return {(str(row[0]), str(row[1])): int(row[2]) for row in found}
+
+
 def counted(
-    rows: DataFrame, app: Application, target: Target
+    groups: Groups, app: Application, target: Target
 ) -> tuple[list[ReplayCount], list[ReplayCount]]:
     """The messages that sending the rows makes, and the rows that nobody receives any more."""
     counts: dict[tuple[str, str], int] = {}
     ignored: list[ReplayCount] = []
-    groups = rows.groupBy("event_key", "subscriber").count()
-    for row in groups.orderBy("event_key", "subscriber").collect():
-        event_key, subscriber, count = str(row[0]), str(row[1]), int(row[2])
+    for (event_key, subscriber), count in sorted(groups.items()):
         names = receivers(app, event_key, subscriber, target)
         if not names:
             ignored.append(ReplayCount(event_key, subscriber, count))

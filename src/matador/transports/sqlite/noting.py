@@ -6,6 +6,7 @@ The tables are made by the first who needs them: most files never have them.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 import msgspec
@@ -28,10 +29,13 @@ _TABLES = (
 )
 _ADD_SCOPE = "INSERT INTO once_scopes (name) VALUES (?) ON CONFLICT DO NOTHING"
 _SCOPE = "SELECT id, sealed FROM once_scopes WHERE name = ?"
-_NOTE = (
-    "INSERT OR IGNORE INTO once_ids (scope, batch, id) "
-    "SELECT ?, ?, value FROM json_each(?) ORDER BY value RETURNING id"
-)
+# Many rows a statement, and few sizes: see ``sending``.
+_SIZES = (64, 16, 4, 1)
+_NOTE = {
+    size: "INSERT INTO once_ids (scope, batch, id) VALUES "
+    + ", ".join(f"(?1, ?2, ?{place})" for place in range(3, 3 + size))
+    for size in _SIZES
+}
 _TAKE_BACK = (
     "DELETE FROM once_ids WHERE scope = ? AND batch = ? AND id IN (SELECT value FROM json_each(?))"
 )
@@ -51,8 +55,7 @@ def store(
     outcomes: list[MatadorError | None] = [None] * len(messages)
     if once.batch <= sealed:
         return outcomes
-    ids = _encode_ids([message.id for message in messages])
-    new = {id_ for (id_,) in session.connection.execute(_NOTE, (scope, once.batch, ids))}
+    new = _note(session, scope, once.batch, [message.id for message in messages])
     chosen: list[int] = []
     for index, message in enumerate(messages):
         if message.id in new:
@@ -67,6 +70,25 @@ def store(
     if failed:
         session.connection.execute(_TAKE_BACK, (scope, once.batch, _encode_ids(failed)))
     return outcomes
+
+
+def _note(session: Session, scope: int, batch: int, ids: Sequence[str]) -> set[str]:
+    """Note ids; those that were not noted before."""
+    new: set[str] = set()
+    start = 0
+    for size in _SIZES:
+        while len(ids) - start >= size:
+            some = ids[start : start + size]
+            start += size
+            try:
+                session.connection.execute(_NOTE[size], (scope, batch, *some))
+            except sqlite3.IntegrityError:  # hardly ever: somebody sends again
+                if size > 1:
+                    for id_ in some:
+                        new |= _note(session, scope, batch, [id_])
+            else:
+                new.update(some)
+    return new
 
 
 def seal(session: Session, once: Once) -> None:
