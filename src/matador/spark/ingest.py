@@ -5,6 +5,8 @@ See ``batch_log`` for what survives a crash, and ``staging`` for how a batch is 
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 import logging
 import shutil
 import threading
@@ -32,6 +34,10 @@ from matador.spark.swaps import carry_on
 from matador.spark.tasks import run_tasks
 
 log = logging.getLogger("matador.lake")
+
+# A dataclass of a script travels by value. Its fields without a default say so by one object, which
+# must be the same one when it arrives: else every field would have a default, and nothing be wrong.
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 _SMALLEST_SPLIT = 4 * 1024 * 1024
 _LARGEST_SPLIT = 64 * 1024 * 1024
