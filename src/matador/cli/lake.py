@@ -41,8 +41,6 @@ from matador.cli.output import (
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from matador.spark.ingest import IngestProgress, IngestResult
 
 AppForTypes = Annotated[
@@ -145,11 +143,13 @@ def query(
     quiet(verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
     with working("asking…"):
+        from matador.spark.sayings import first_rows  # Spark is there by now
+
         try:
             frame = target.sql(sql)
         except Exception as error:
             raise _wrong_query(error) from error
-        rows, more = _rows(frame, limit)
+        rows, more = first_rows(frame, limit)
     if as_json:
         say_json({"columns": frame.columns, "rows": rows, "more": more})
         return
@@ -171,11 +171,6 @@ def _wrong_query(error: Exception) -> Exception:
             f"such as order_placed){suggestion(unknown[1], _TABLES)}"
         )
     return UsageError(f"the query: {said}")
-
-
-def _rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    found = [row.asDict(recursive=True) for row in frame.limit(limit + 1).collect()]
-    return found[:limit], len(found) > limit
 
 
 def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import signal
 import sys
 import threading
@@ -29,9 +28,6 @@ T = TypeVar("T")
 LakeFolder = Annotated[Path, typer.Option("--lake", metavar="FOLDER", help="Where the tables are.")]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
-_STATE = re.compile(r"\s*SQLSTATE:\s*\w+")
-_LONGEST = 400
 
 
 def quiet(verbose: bool) -> None:
@@ -67,10 +63,9 @@ def start_spark(lake: Lake) -> Lake:
     """
     with working("starting Spark…"):
         _ = lake.spark
-    from pyspark.logger import PySparkLogger
+    from matador.spark.sayings import hush
 
-    # What it logs about a wrong query, as pages of JSON, is raised too.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    hush()
     return lake
 
 
@@ -131,34 +126,6 @@ def said_by_spark(error: BaseException) -> str | None:
     """What an error of Spark says, in one line; None if it is none of Spark's."""
     if "pyspark" not in sys.modules:
         return None
-    from py4j.protocol import Py4JError
-    from pyspark.errors import ParseException, PySparkException
+    from matador.spark import sayings
 
-    if not isinstance(error, PySparkException | Py4JError):
-        return None
-    text = str(error)
-    if isinstance(error, ParseException):
-        return _parse_error(text)
-    return one_line(text)
-
-
-def one_line(text: str) -> str:
-    """The beginning of what Spark says, without its codes, query plans and stack traces."""
-    if "Traceback (most recent call last)" in text:  # of a worker: its last line says it
-        raised = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Interrupt): .*", text, re.MULTILINE)
-        text = raised[-1] if raised else text
-    head = re.split(r"\n\s*(?:at |'|== SQL|JVM stacktrace|Driver stacktrace|\+-)", text.strip())[0]
-    head = re.sub(r"(?:;|\.)?\s*line (\d+) pos (\d+)", _position, head)
-    words = " ".join(_STATE.sub("", _CONDITION.sub("", head)).split()).rstrip(" ;.")
-    return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
-
-
-def _parse_error(text: str) -> str:
-    place = re.search(r"\(line (\d+), pos (\d+)\)", text)
-    head = re.split(r"\(line \d+, pos \d+\)|\n\n", text)[0]
-    return one_line(head) + ("" if place is None else _position(place))
-
-
-def _position(found: re.Match[str]) -> str:
-    line, column = int(found[1]), int(found[2]) + 1
-    return f" (column {column})" if line == 1 else f" (line {line}, column {column})"
+    return sayings.said_by_spark(error)
