@@ -75,6 +75,7 @@ class _Reading:
         self._parquet = str(folder / "rows")
         _send(self._url, rows)
         self._queue().write.parquet(self._parquet)
+        self.identity()
 
     def _queue(self) -> DataFrame:
         options = {"url": self._url, "queue": "shop.events"}
@@ -100,6 +101,7 @@ class _Replaying:
         batch = folder / "lake" / "events" / "batch_id=0"
         batch.mkdir(parents=True)
         parquet.write_table(_events(rows), batch / "rows.parquet")
+        self.ours()  # Java compiles what it runs often; that is not what is measured
 
     def ours(self) -> float:
         folder = self._folder / uuid.uuid4().hex

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -83,49 +85,66 @@ def scope_of(ledger: Ledger, chunk: int) -> Once:
     return Once(f"replay:{ledger.replay_id}", chunk)
 
 
+def _nobody(_: int) -> None:
+    """Nobody wants to know how many more were sent."""
+
+
 def send_chunk(
     publisher: Publisher,
     ledger: Ledger,
     plan: Plan,
     name: str,
     pace: Pace,
-    progress: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = _nobody,
 ) -> Chunk:
     """Send the rows of a chunk that were not sent, and note it.
 
     Killed before the note, it sends the chunk again: a transport that can (``capabilities.once``)
     does not store those rows again, another one does, under the same ids.
     """
-    once = scope_of(ledger, plan.chunks.index(name))
     before = ledger.chunk(name) or Chunk()
     only = {failure.row for failure in before.failed} or None
-    sent, skipped = before.sent, before.skipped
-    failed: list[Failure] = []
-    waiting: list[tuple[int, Item]] = []
-
-    def send() -> None:
-        nonlocal sent, skipped
-        pace.wait(len(waiting))
-        results = publisher.publish([item for _, item in waiting], once)
-        for (row, _), result in zip(waiting, results, strict=True):
-            sent += result.sent
-            skipped += result.skipped
-            if result.errors:
-                failed.append(Failure(row, str(result.errors[0])))
-        if progress is not None:
-            progress(sum(result.sent for result in results))
-        waiting.clear()
-
-    for row, item in _items(publisher, ledger, plan, name, failed):
-        if only is None or row in only:
-            waiting.append((row, item))
-            if len(waiting) >= pace.portion:
-                send()
-    if waiting:
-        send()
-    done = Chunk(sent, skipped, tuple(failed))
+    tally = _Tally(before.sent, before.skipped)
+    once = scope_of(ledger, plan.chunks.index(name))
+    with ThreadPoolExecutor(1, thread_name_prefix="matador-replay") as background:
+        # While the broker stores some, the next are made.
+        sending: Future[int] | None = None
+        rows = (
+            one
+            for one in _items(publisher, ledger, plan, name, tally.failed)
+            if only is None or one[0] in only
+        )
+        while portion := list(islice(rows, pace.portion)):
+            if sending is not None:
+                report(sending.result())
+            pace.wait(len(portion))
+            sending = background.submit(tally.publish, publisher, portion, once)
+        if sending is not None:
+            report(sending.result())
+    done = Chunk(tally.sent, tally.skipped, tuple(tally.failed))
     ledger.note(name, done)
     return done
+
+
+class _Tally:
+    """What came of the rows of a chunk so far."""
+
+    def __init__(self, sent: int, skipped: int) -> None:
+        self.sent = sent
+        self.skipped = skipped
+        self.failed: list[Failure] = []
+
+    def publish(self, publisher: Publisher, portion: Sequence[tuple[int, Item]], once: Once) -> int:
+        """Publish some rows; how many messages that were."""
+        before = self.sent
+        results = publisher.publish([item for _, item in portion], once)
+        for (row, _), result in zip(portion, results, strict=True):
+            if result.errors:  # all its messages are counted once none of them fails
+                self.failed.append(Failure(row, str(result.errors[0])))
+            else:
+                self.sent += result.sent
+                self.skipped += result.skipped
+        return self.sent - before
 
 
 def _items(
