@@ -33,7 +33,8 @@ _FIELDS = """
     since_created_ms double, worker string, deliveries int, ran boolean, error_type string,
     error string, reason string, dead_letter_kind string
 """
-_BATCH = 64 * 1024 * 1024
+_SEGMENT = 8 * 1024 * 1024
+_BATCH = 10 * 1024 * 1024  # one segment: a hundred thousand envelopes are enough to merge the index
 
 
 class Bench:
@@ -48,7 +49,10 @@ class Bench:
         """A journal of so many envelopes, and how many records it has."""
         if (envelopes, seed) not in self._journals:
             path = self._folder / f"journal-{envelopes}-{seed}"
-            self._journals[envelopes, seed] = (path, sum(generate(path, envelopes, seed=seed)))
+            self._journals[envelopes, seed] = (
+                path,
+                sum(generate(path, envelopes, seed=seed, segment=_SEGMENT)),
+            )
         return self._journals[envelopes, seed]
 
     def ingest(

@@ -52,6 +52,28 @@ def test_many_small_runs_are_merged_and_what_was_merged_is_a_left_over(tmp_path:
     assert known(runs_of(tmp_path), every).all()
 
 
+def test_equal_keys_are_neighbours_even_if_first_halves_are_shared(tmp_path: Path) -> None:
+    keys = np.array([[5, 5, 1, 5, 5], [2, 1, 9, 2, 1]], np.uint64)
+
+    order = sorted_order(keys)
+
+    assert order.tolist() == [2, 1, 4, 0, 3]
+
+
+def test_a_key_is_moved_seldom(tmp_path: Path) -> None:
+    moved = 0
+    for number in range(64):
+        put(tmp_path, number, number, keys_of(*[(number * 100 + one, 1) for one in range(100)]))
+        while runs := to_merge(runs_of(tmp_path)):
+            put(tmp_path, runs[0].first, runs[-1].last, merged(runs))
+            moved += sum(run.size for run in runs)
+            for path in left_overs(tmp_path):
+                path.unlink()
+
+    assert len(runs_of(tmp_path)) == 1
+    assert moved < 2.2 * 6400
+
+
 def test_a_large_run_is_left_alone_by_small_ones(tmp_path: Path) -> None:
     put(tmp_path, 0, 0, keys_of(*[(number, 1) for number in range(10_000)]))
     for number in range(1, 8):

@@ -90,7 +90,12 @@ def _halves(keys: Keys) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 def sorted_order(keys: Keys) -> npt.NDArray[np.int64]:
     """The order that sorts keys; equal ones stay in the order they have."""
-    return np.lexsort((keys[1], keys[0]))
+    high, low = _halves(keys)
+    order = np.argsort(high, kind="stable")  # by half of a key; quick where runs are merged
+    same = np.flatnonzero(high[order[1:]] == high[order[:-1]])
+    if (low[order[same]] == low[order[same + 1]]).all():
+        return order
+    return np.lexsort((low, high))
 
 
 def save_run(path: Path, keys: Keys) -> None:
@@ -101,13 +106,17 @@ def save_run(path: Path, keys: Keys) -> None:
 
 
 def to_merge(runs: Sequence[Run]) -> Sequence[Run]:
-    """The latest runs if they are many and of about one size, else none."""
+    """The latest runs if they are many and of about one size, else none.
+
+    A run that was merged waits for others of its size: a key is moved once for each power of
+    ``_FAN`` that the lake grows by.
+    """
     chosen: list[Run] = []
     total = 0
     for run in reversed(runs):
         size = run.size
         total += size
-        if total > _LARGEST or (chosen and size > _FAN * max(one.size for one in chosen)):
+        if total > _LARGEST or (chosen and 2 * size > _FAN * max(one.size for one in chosen)):
             break
         chosen.insert(0, run)
     return chosen if len(chosen) >= _FAN else []
