@@ -53,7 +53,7 @@ async def test_what_takes_too_long_is_given_back(tmp_path: Path) -> None:
     finished: list[int] = []
     patient = False
 
-    @subscriber(description="Takes too long, the first time.", idempotent="no")
+    @subscriber(description="Takes too long, the first time.", idempotent="yes")
     async def bake(envelope: Envelope[OrderPlaced]) -> None:
         started.set()
         if not patient:

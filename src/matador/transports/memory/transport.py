@@ -189,9 +189,10 @@ class MemoryTransport:
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``."""
         found = self._able("replay", self._capabilities.replay).queue(queue)
+        place = place_of(after)
         if found.retention is None:
             raise no_retention(queue)
-        page = found.page(place_of(after), limit, finished=True)
+        page = found.page(place, limit, finished=True)
         return [stored_of(queue, entry, self._epoch) for entry in page]
 
     async def send_once(

@@ -28,7 +28,7 @@ _IN_SPAN = "FROM messages INDEXED BY by_queue WHERE queue = ? AND seq > ? AND se
 _SPAN = f"SELECT count(*), max(seq) {_IN_SPAN}"
 _EVERY = (
     f"SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS number {_IN_SPAN}) "
-    "WHERE number % ? = 0 ORDER BY seq"
+    "WHERE number % ? = 0"
 )
 _LAST_ROW = 2**63 - 1
 _ALWAYS = -1  # nothing was stored before this time
@@ -88,7 +88,7 @@ def split(
     if not count:
         return []
     size = -(-count // max(parts, 1))
-    ends = [row for (row,) in connection.execute(_EVERY, (*scope, size))]
+    ends = sorted(row for (row,) in connection.execute(_EVERY, (*scope, size)))
     return ends if ends and ends[-1] == end else [*ends, end]
 
 
