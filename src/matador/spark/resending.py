@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
@@ -47,13 +47,13 @@ class Pace:
         """How many may be sent at once."""
         return _MOST if self._rate is None else max(1, min(_MOST, int(self._rate * _BURST)))
 
-    def wait(self, count: int) -> None:
+    async def wait(self, count: int) -> None:
         """Wait until ``count`` more may be sent."""
         if self._rate is None:
             return
         now = time.monotonic()
         if now < self._next:
-            time.sleep(self._next - now)
+            await asyncio.sleep(self._next - now)
         self._next = max(now, self._next) + count / self._rate
 
 
@@ -102,49 +102,58 @@ def send_chunk(
     Killed before the note, it sends the chunk again: a transport that can (``capabilities.once``)
     does not store those rows again, another one does, under the same ids.
     """
-    before = ledger.chunk(name) or Chunk()
-    only = {failure.row for failure in before.failed} or None
-    tally = _Tally(before.sent, before.skipped)
-    once = scope_of(ledger, plan.chunks.index(name))
-    with ThreadPoolExecutor(1, thread_name_prefix="matador-replay") as background:
-        # While the broker stores some, the next are made.
-        sending: Future[int] | None = None
-        rows = (
-            one
-            for one in _items(publisher, ledger, plan, name, tally.failed)
-            if only is None or one[0] in only
-        )
-        while portion := list(islice(rows, pace.portion)):
-            if sending is not None:
-                report(sending.result())
-            pace.wait(len(portion))
-            sending = background.submit(tally.publish, publisher, portion, once)
-        if sending is not None:
-            report(sending.result())
-    done = Chunk(tally.sent, tally.skipped, tuple(tally.failed))
+    sending = _Sending(publisher, ledger, plan, name, pace)
+    done = publisher.wait(sending.run(report))
     ledger.note(name, done)
     return done
 
 
-class _Tally:
-    """What came of the rows of a chunk so far."""
+class _Sending:
+    """A chunk being sent, and what came of its rows so far. Runs in the publisher's event loop.
 
-    def __init__(self, sent: int, skipped: int) -> None:
-        self.sent = sent
-        self.skipped = skipped
-        self.failed: list[Failure] = []
+    While the broker stores some rows the next are made, by the same thread: another one would
+    take turns with it, milliseconds each.
+    """
 
-    def publish(self, publisher: Publisher, portion: Sequence[tuple[int, Item]], once: Once) -> int:
+    def __init__(
+        self, publisher: Publisher, ledger: Ledger, plan: Plan, name: str, pace: Pace
+    ) -> None:
+        before = ledger.chunk(name) or Chunk()
+        self._sent = before.sent
+        self._skipped = before.skipped
+        self._failed: list[Failure] = []
+        self._again = {failure.row for failure in before.failed}
+        self._app = publisher.app
+        self._once = scope_of(ledger, plan.chunks.index(name))
+        self._items = _items(publisher, ledger, plan, name, self._failed)
+        self._pace = pace
+
+    async def run(self, report: Callable[[int], None]) -> Chunk:
+        """Send all that is to be sent; ``report`` is told of every portion."""
+        again = self._again
+        rows = (one for one in self._items if not again or one[0] in again)
+        sending: asyncio.Task[int] | None = None
+        while portion := list(islice(rows, self._pace.portion)):
+            if sending is not None:
+                report(await sending)
+            await self._pace.wait(len(portion))
+            sending = asyncio.create_task(self._publish(portion))
+            await asyncio.sleep(0)  # it goes on until it waits for the broker
+        if sending is not None:
+            report(await sending)
+        return Chunk(self._sent, self._skipped, tuple(self._failed))
+
+    async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:
         """Publish some rows; how many messages that were."""
-        before = self.sent
-        results = publisher.publish([item for _, item in portion], once)
+        before = self._sent
+        results = await self._app.publish([item for _, item in portion], once=self._once)
         for (row, _), result in zip(portion, results, strict=True):
             if result.errors:  # all its messages are counted once none of them fails
-                self.failed.append(Failure(row, str(result.errors[0])))
+                self._failed.append(Failure(row, str(result.errors[0])))
             else:
-                self.sent += result.sent
-                self.skipped += result.skipped
-        return self.sent - before
+                self._sent += result.sent
+                self._skipped += result.skipped
+        return self._sent - before
 
 
 def _items(

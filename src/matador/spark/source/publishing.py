@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from matador.codec.json import JsonCodec
 from matador.events.app import Matador
@@ -14,6 +14,8 @@ from matador.model.event import EventType
 from matador.model.message import Once
 from matador.model.sending import SendOptions, SendResult
 from matador.transports.base import Deduplicating
+
+T = TypeVar("T")
 
 
 class Item(NamedTuple):
@@ -40,6 +42,10 @@ class Publisher:
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
         """Publish, each once as far as the transport can tell."""
         return self._running.wait(self._app.publish(items, once=once))
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the application's event loop, and wait for what it returns."""
+        return self._running.wait(coroutine)
 
     def seal(self, once: Once) -> None:
         """Let nothing more be published under ``once``, where the transport keeps count."""
