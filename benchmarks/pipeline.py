@@ -42,7 +42,7 @@ class Bench:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
-        self._folder = folder
+        self._folder = folder / "ingest"
         self._journals: dict[tuple[int, int], tuple[Path, int]] = {}
 
     def journal(self, envelopes: int, seed: int = 1) -> tuple[Path, int]:
