@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from tests.fuzz.targets import try_codec
 from tests.properties.strategies import Anything, dockets, json_objects, json_values, texts
 from tests.support.envelopes import CODECS, STAMP, there_and_back, wire_headers
 
-from matador.codec import Codec
+from matador.codec import Codec, Preparing
 from matador.codec.compressed import inflate
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.envelope import Docket, Envelope
@@ -25,6 +26,13 @@ from matador.model.event import event_type_of
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 EVENT = event_type_of(Anything)
+PLAIN = Docket(
+    event_key="anything",
+    target_subscriber="someone",
+    created_at=datetime(2026, 11, 15, tzinfo=UTC),
+    attempts=1,
+    importance="can-ignore",
+)
 
 
 @each_codec
@@ -49,6 +57,24 @@ def test_what_is_sent_is_what_arrives(
     else:
         assert arrived.before is not None
         assert codec.decode_payload(EVENT, arrived.before) == before
+
+
+@pytest.mark.parametrize("name", ["json", "headers"])
+@given(
+    id=texts,
+    docket=dockets,
+    content=json_values,
+    created_at=st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=2))])),
+)
+@example(id='"', docket=PLAIN, content=None, created_at=datetime(2026, 11, 15, tzinfo=UTC))
+def test_a_stencil_makes_the_same_bytes_and_headers(
+    name: str, id: str, docket: Docket, content: Any, created_at: datetime
+) -> None:
+    codec = CODECS[name]
+    assert isinstance(codec, Preparing)
+    data = codec.encode_payload(EVENT, Anything(content))
+    whole = msgspec.structs.replace(docket, created_at=created_at)
+    assert codec.prepare(docket)(id, data, created_at) == codec.encode(Envelope(id, data, whole))
 
 
 @each_codec

@@ -1,6 +1,6 @@
 """Envelopes to bytes and headers, and back. Pure: no I/O, no clock."""
 
-from matador.codec.base import Codec, Encoded, RawEnvelope, Stamp
+from matador.codec.base import Codec, Encoded, Preparing, RawEnvelope, Stamp, Stencil
 from matador.codec.compressed import CompressedCodec
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
@@ -13,6 +13,8 @@ __all__ = [
     "HeaderCodec",
     "JsonCodec",
     "MessagePackCodec",
+    "Preparing",
     "RawEnvelope",
     "Stamp",
+    "Stencil",
 ]

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from matador.codec.base import Encoded, RawEnvelope, Stamp
+from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
 from matador.codec.json import read_json_object
 from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
@@ -106,6 +106,22 @@ class HeaderCodec(PayloadCodec):
         if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
             raise unwritable(docket, problem)
         return Encoded(body, headers)
+
+    def prepare(self, docket: Docket) -> Stencil:
+        """See ``Preparing``."""
+        sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket))
+        start = b'{"id":"","data":null'
+        assert sample.body.startswith(start)
+        rest = sample.body[len(start) :]
+        known = dict(sample.headers)
+        encode, join = self._encode, b"".join
+
+        def stencil(id: str, data: msgspec.Raw, created_at: datetime) -> Encoded:
+            headers = known.copy()
+            headers[CREATED_AT] = to_wire(created_at)
+            return Encoded(join((b'{"id":', encode(id), b',"data":', data, rest)), headers)
+
+        return stencil
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         """See ``Codec``. Reads the older body too."""

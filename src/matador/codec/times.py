@@ -39,7 +39,16 @@ def to_wire(moment: datetime) -> str:
         >>> to_wire(datetime(2026, 11, 15, 19, 2, 37, 435999, tzinfo=timezone.utc))
         '2026-11-15T19:02:37.435Z'
     """
-    return to_milliseconds(_encode(in_utc(moment)), 20)[1:-1].decode()
+    return quoted(moment)[1:-1].decode()
+
+
+def quoted(moment: datetime) -> bytes:
+    """``to_wire`` as JSON: bytes between quotes.
+
+    Raises:
+        ValueError: it has no time zone.
+    """
+    return to_milliseconds(_encode(in_utc(moment)), 20)
 
 
 def to_milliseconds(text: bytes, end: int) -> bytes:

@@ -384,20 +384,32 @@ class Application:
             NotStartedError, ShuttingDownError: not in a state to send.
             InvalidEventError: the payload does not fit its type; the field is named.
         """
-        options = SendOptions(
-            metadata=metadata,
-            correlation_id=correlation_id,
-            delay=delay,
-            before=before,
-            priority=priority,
-            ordering_key=ordering_key,
-        )
         fan_out, dispatcher = self._sending()
-        event, value = self._resolve(payload, data)
         self._activity.enqueuing += 1
         try:
-            order = await fan_out.make(event, value, options, await self._universal())
-            return await dispatcher.send(order)
+            universal = await self._universal()
+            if (
+                data is _MISSING
+                and not universal
+                and metadata is None
+                and correlation_id is None
+                and delay is None
+                and before is None
+                and priority is None
+                and ordering_key is None
+                and (route := fan_out.route(type(payload))) is not None
+            ):
+                return await dispatcher.send(fan_out.make_plain(route, payload))
+            options = SendOptions(
+                metadata=metadata,
+                correlation_id=correlation_id,
+                delay=delay,
+                before=before,
+                priority=priority,
+                ordering_key=ordering_key,
+            )
+            event, value = self._resolve(payload, data)
+            return await dispatcher.send(await fan_out.make(event, value, options, universal))
         finally:
             self._activity.finished_enqueuing()
 
@@ -415,12 +427,23 @@ class Application:
         Example:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
         """
-        self._sending()
-        named: list[tuple[EventType, Any, SendOptions]] = []
-        for item in events:
-            payload, options = _item(item)
-            named.append((*self._resolve(payload, _MISSING), options))
-        return await self.publish(named)
+        fan_out, dispatcher = self._sending()
+        items = list(events)
+        self._activity.enqueuing += len(items)
+        try:
+            universal = await self._universal()
+            orders: list[Order] = []
+            for item in items:
+                route = None if universal else fan_out.route(type(item))
+                if route is not None:
+                    orders.append(fan_out.make_plain(route, item))
+                    continue
+                payload, options = _item(item)
+                event, value = self._resolve(payload, _MISSING)
+                orders.append(await fan_out.make(event, value, options, universal))
+            return await dispatcher.send_all(orders)
+        finally:
+            self._activity.finished_enqueuing(len(items))
 
     async def publish(
         self, events: Sequence[tuple[EventType, Any, SendOptions]], *, once: Once | None = None

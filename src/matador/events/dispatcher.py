@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -30,14 +30,14 @@ class Dispatcher:
 
     async def send(self, order: Order) -> SendResult:
         """Send the messages of one event; each awaits its own confirmation."""
-        waiting: list[tuple[Outgoing, Awaitable[MatadorError | None]]] = [
-            (one, self._coalescer.submit(one.message))
-            for one in order.outgoing
-            if one.message is not None
-        ]
+        submit = self._coalescer.submit
+        waiting = [(one, submit(one.message)) for one in order.outgoing if one.message is not None]
         for one, outcome in waiting:
-            one.error = await _outcome(outcome)
-        return await self._report(order)
+            try:
+                one.error = await outcome
+            except Exception as error:  # noqa: BLE001 - see _as_ours
+                one.error = _as_ours(error)
+        return self._plain_result(order) or await self._report(order)
 
     async def send_all(self, orders: Sequence[Order], once: Once | None = None) -> list[SendResult]:
         """Send many events, in order, in as few round trips as there can be.
@@ -50,7 +50,7 @@ class Dispatcher:
             messages = [one.message for one in chunk if one.message is not None]
             for one, error in zip(chunk, await self._send_chunk(messages, once), strict=True):
                 one.error = error
-        return [await self._report(order, once) for order in orders]
+        return [self._plain_result(order) or await self._report(order, once) for order in orders]
 
     async def drain(self) -> None:
         """Wait until all that was handed over has its outcome."""
@@ -67,6 +67,18 @@ class Dispatcher:
             return await self._transport.send(messages)
         except Exception as error:  # noqa: BLE001 - see _as_ours
             return [_as_ours(error)] * len(messages)
+
+    def _plain_result(self, order: Order) -> SendResult | None:
+        """The result, if there is nothing to tell anybody of but that all went well."""
+        if self._hooks.on_enqueue_success is not None:
+            return None
+        sent: list[Sent] = []
+        for one in order.outgoing:
+            message = one.message
+            if message is None or one.error is not None or one.warnings:
+                return None
+            sent.append(Sent(one.target.subscriber.name, message.queue, message.id))
+        return SendResult(order.event.key, len(sent), order.skipped, (), tuple(sent))
 
     async def _report(self, order: Order, once: Once | None = None) -> SendResult:
         hooks = self._hooks
@@ -99,7 +111,10 @@ class Dispatcher:
             queue = next_
             message = msgspec.structs.replace(one.message, queue=next_)
             if once is None:
-                one.error = await _outcome(self._coalescer.submit(message))
+                try:
+                    one.error = await self._coalescer.submit(message)
+                except Exception as unexpected:  # noqa: BLE001 - see _as_ours
+                    one.error = _as_ours(unexpected)
             else:
                 (one.error,) = await self._send_chunk([message], once)
             came = "nor could" if one.error is not None else "sent instead to"
@@ -132,13 +147,6 @@ class Dispatcher:
                 EnqueueError(one.envelope, queue, self._transport.name, error)
             )
         return error
-
-
-async def _outcome(outcome: Awaitable[MatadorError | None]) -> MatadorError | None:
-    try:
-        return await outcome
-    except Exception as error:  # noqa: BLE001 - see _as_ours
-        return _as_ours(error)
 
 
 def _as_ours(error: Exception) -> MatadorError:

@@ -72,7 +72,8 @@ class SubscriberStub:
 class Subscriber(Generic[T]):
     """A subscriber with its callback. Made by ``@subscriber``; call it to call the function.
 
-    ``takes_context`` and ``is_async`` are read off the callback once, here.
+    ``takes_context``, ``is_async`` and ``is_plain`` (an ``async def`` of the envelope alone, so
+    that calling it runs nothing yet) are read off the callback once, here.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Subscriber(Generic[T]):
     delivery: DeliveryMode | None = None
     takes_context: bool = field(init=False)
     is_async: bool = field(init=False)
+    is_plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
         _check_texts(self.name, self.description, self.queue)
@@ -97,6 +99,8 @@ class Subscriber(Generic[T]):
         _check_no_generator(self.name, self.callback)
         object.__setattr__(self, "takes_context", _takes_context(self.name, self.callback))
         object.__setattr__(self, "is_async", _is_async(self.callback))
+        plain = not self.takes_context and _is_async_def(self.callback)
+        object.__setattr__(self, "is_plain", plain)
 
     def __call__(self, envelope: Envelope[T], *context: Any) -> Any:
         """Call the callback directly, as a unit test would."""
@@ -229,6 +233,10 @@ def _is_async(callback: Callback) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
+
+
+def _is_async_def(callback: Callback) -> bool:
+    return inspect.isfunction(callback) and bool(callback.__code__.co_flags & inspect.CO_COROUTINE)
 
 
 def _check_no_generator(name: str, callback: Callback) -> None:

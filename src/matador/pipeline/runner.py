@@ -25,6 +25,8 @@ from matador.pipeline.steps import Steps
 
 log = logging.getLogger("matador.worker")
 
+_AWAITED = "the callback awaited something that was"
+
 
 class Ran(msgspec.Struct):
     """What came of a callback: a result, an error, or neither if it was interrupted."""
@@ -66,18 +68,28 @@ class Runner:
     ) -> Ran:
         """Run a callback once. Raises nothing: cancellation from outside is an interruption."""
         ran = Ran()
+        hooks = self._hooks
+        hooked = bool(hooks.wraps) or hooks.on_worker_before_process is not None
         try:
-            if self._hooks.wraps or self._hooks.on_worker_before_process is not None:
+            if hooked:
                 event = Processing(envelope, subscriber, receipt.queue, self._transport, receipt)
                 await InOwnContext(self._inside_hooks(event, steps, ran))
+            elif subscriber.is_plain and steps is None and not self._limits:
+                ran.result = await InOwnContext(subscriber.callback(envelope))
             else:
                 await InOwnContext(self._guarded(envelope, subscriber, receipt, steps, ran))
+        except Exception as error:  # noqa: BLE001 - the policy decides about it
+            ran.error = error
         except asyncio.CancelledError as error:
             if _cancelled_from_outside():
                 ran.interrupted = True
             else:
-                ran.error = RuntimeError("a hook around the callback had it cancelled")
-                ran.error.__cause__ = error
+                what = "a hook around the callback had it" if hooked else _AWAITED
+                ran.error = _wrapped(f"{what} cancelled", error)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
         return ran
 
     async def _inside_hooks(self, event: Processing, steps: Steps | None, ran: Ran) -> None:
@@ -109,13 +121,11 @@ class Runner:
         except asyncio.CancelledError as error:
             if _cancelled_from_outside():
                 raise
-            ran.error = RuntimeError("the callback awaited something that was cancelled")
-            ran.error.__cause__ = error
+            ran.error = _wrapped(f"{_AWAITED} cancelled", error)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            ran.error = RuntimeError(f"{type(error).__name__}: {error}")
-            ran.error.__cause__ = error
+            ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
 
     async def _call(
         self,
@@ -171,6 +181,12 @@ class Runner:
                 )
         result = await future
         return await result if inspect.isawaitable(result) else result
+
+
+def _wrapped(text: str, cause: BaseException) -> RuntimeError:
+    error = RuntimeError(text)
+    error.__cause__ = cause
+    return error
 
 
 def _cancelled_from_outside() -> bool:
