@@ -19,6 +19,7 @@ def test_importing_matador_loads_no_adapter_and_no_tool() -> None:
     for unwanted in (
         "matador.transports.memory",
         "matador.transports.multi",
+        "matador.transports.redis",
         "matador.transports.sqlite",
         "matador.testing.harness",
         "matador.testing.compliance",

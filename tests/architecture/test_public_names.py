@@ -76,6 +76,7 @@ NAMES = {
     "matador.transports": [
         "MemoryTransport",
         "MultiTransport",
+        "RedisTransport",
         "SqliteTransport",
         "Subscription",
         "Transport",

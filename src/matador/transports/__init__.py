@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from matador.transports.base import Transport as Transport
     from matador.transports.memory import MemoryTransport as MemoryTransport
     from matador.transports.multi import MultiTransport as MultiTransport
+    from matador.transports.redis import RedisTransport as RedisTransport
     from matador.transports.sqlite import SqliteTransport as SqliteTransport
     from matador.transports.urls import transport_from_url as transport_from_url
 
 _HOMES = {
     "MemoryTransport": "matador.transports.memory",
     "MultiTransport": "matador.transports.multi",
+    "RedisTransport": "matador.transports.redis",
     "SqliteTransport": "matador.transports.sqlite",
     "Subscription": "matador.transports.base",
     "Transport": "matador.transports.base",
@@ -27,6 +29,7 @@ _HOMES = {
 __all__ = [
     "MemoryTransport",
     "MultiTransport",
+    "RedisTransport",
     "SqliteTransport",
     "Subscription",
     "Transport",

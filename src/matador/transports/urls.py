@@ -27,7 +27,21 @@ def _sqlite(url: str) -> Transport:
     return SqliteTransport.from_url(url)
 
 
-_MAKERS: dict[str, Maker] = {"memory": _memory, "sqlite": _sqlite}
+def _redis(url: str) -> Transport:
+    from matador.transports.redis import RedisTransport
+
+    return RedisTransport.from_url(url)
+
+
+_MAKERS: dict[str, Maker] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "redis+sentinel": _redis,
+    "rediss+sentinel": _redis,
+    "redis+unix": _redis,
+}
 
 
 def transport_from_url(url: str) -> Transport:

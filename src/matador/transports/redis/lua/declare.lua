@@ -1,0 +1,17 @@
+-- Make a queue, or bring its settings up to date. ARGV: priorities, retention, max_length, ttl
+-- (milliseconds; empty: none). Lanes once made stay, so that nothing in them is forgotten.
+local base = KEYS[1]
+local levels = tonumber(redis.call('HGET', base, 'levels') or '1')
+if ARGV[1] == '1' then
+  levels = HIGHEST + 1
+end
+redis.call('HSET', base, 'levels', levels, 'priorities', ARGV[1], 'retention', ARGV[2],
+  'max_length', ARGV[3], 'ttl', ARGV[4])
+for _, lane in ipairs(lanes({ levels = levels })) do
+  -- From the first message: what was sent before there was a worker is not skipped.
+  local made = redis.pcall('XGROUP', 'CREATE', base .. ':' .. lane, GROUP, '0', 'MKSTREAM')
+  if made.err and string.sub(made.err, 1, 9) ~= 'BUSYGROUP' then
+    return made
+  end
+end
+return levels

@@ -1,0 +1,21 @@
+-- Delete messages that nobody holds, a bounded number. Says how many; -1: no such queue.
+local base = KEYS[1]
+local queue = settings(base)
+if not queue then
+  return -1
+end
+local number = redis.call('ZREMRANGEBYRANK', base .. ':delayed', 0, CHUNK - 1)
+for _, lane in ipairs(lanes(queue)) do
+  local key = base .. ':' .. lane
+  local ids = {}
+  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', CHUNK, NOBODY)) do
+    ids[#ids + 1] = row[1]
+  end
+  local last = group_of(key)['last-delivered-id']
+  for _, entry in ipairs(redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', CHUNK)) do
+    ids[#ids + 1] = entry[1]
+  end
+  remove(base, lane, ids)
+  number = number + #ids
+end
+return number

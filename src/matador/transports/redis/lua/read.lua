@@ -1,0 +1,22 @@
+-- Deliver what is new, the highest lane first. ARGV: consumer, limit. Gives lane and entries, again
+-- and again; nil if there is no such queue.
+local base, consumer, left = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local queue = settings(base)
+if not queue then
+  return nil
+end
+local found = {}
+for _, lane in ipairs(lanes(queue)) do
+  if left > 0 and lane ~= 't' then
+    local key = base .. ':' .. lane
+    local reply = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', left,
+      'STREAMS', key, '>')
+    if reply then
+      local entries = reply[1][2]
+      found[#found + 1] = lane
+      found[#found + 1] = entries
+      left = left - #entries
+    end
+  end
+end
+return found

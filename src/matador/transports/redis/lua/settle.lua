@@ -1,0 +1,80 @@
+-- Give back, retry or put among the dead letters. KEYS: the queue, then queues for successors, all of
+-- one hash tag. ARGV, again and again: lane, consumer, id, claim, place of the successor's queue in
+-- KEYS (0: give back, -1: forget, its successor is elsewhere), delay, priority, reason, how many fields follow, fields. A dead letter
+-- without fields keeps those of the original. For each: 0 done, 1 lost, 2 no such queue.
+local base = KEYS[1]
+local queue = settings(base)
+local outcomes, targets, released = {}, {}, false
+
+local function successor(key, id, place, count)
+  if count > 0 then
+    return { unpack(ARGV, place + 9, place + 8 + count) }
+  end
+  local entry = redis.call('XRANGE', key, id, id)[1]
+  if not entry then
+    return nil
+  end
+  local fields = {}
+  for at = 1, #entry[2], 2 do
+    if entry[2][at] ~= 'r' then
+      fields[#fields + 1] = entry[2][at]
+      fields[#fields + 1] = entry[2][at + 1]
+    end
+  end
+  return fields
+end
+
+local function settle(place, count)
+  local lane, consumer, id = ARGV[place], ARGV[place + 1], ARGV[place + 2]
+  local key = base .. ':' .. lane
+  if not queue then
+    return 1
+  end
+  local by, claim = holder(key, id)
+  if by ~= consumer or claim ~= tonumber(ARGV[place + 3]) then
+    return 1
+  end
+  local target = tonumber(ARGV[place + 4])
+  if target == 0 then
+    give_back(base, lane, id)
+    released = true
+    return 0
+  end
+  if target == -1 then
+    remove(base, lane, { id })
+    return 0
+  end
+  if not targets[target] then
+    targets[target] = settings(KEYS[target])
+    if not targets[target] then
+      return 2
+    end
+  end
+  local fields = successor(key, id, place, count)
+  if not fields then
+    return 1
+  end
+  if ARGV[place + 7] ~= '' then
+    fields[#fields + 1] = 'r'
+    fields[#fields + 1] = ARGV[place + 7]
+  end
+  put(KEYS[target], targets[target], tonumber(ARGV[place + 5]), ARGV[place + 6], fields)
+  remove(base, lane, { id })
+  return 0
+end
+
+local place = 1
+while place <= #ARGV do
+  local count = tonumber(ARGV[place + 8])
+  outcomes[#outcomes + 1] = settle(place, count)
+  place = place + 9 + count
+end
+for target, found in pairs(targets) do
+  if found.max_length or found.ttl then
+    trim(KEYS[target], found)
+  end
+end
+if released then
+  ring(base)
+end
+return outcomes

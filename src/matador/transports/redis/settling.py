@@ -1,0 +1,233 @@
+"""Carries out settlements: completions many at a time, all others each atomic in one script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from matador.errors import LeaseLostError, MatadorError, TransportError
+from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
+from matador.model.topology import dead_letter_name
+from matador.transports.redis.channel import Argument, Channel
+from matador.transports.redis.entries import Hold, Lane
+from matador.transports.redis.keys import tag_of
+from matador.transports.redis.link import Link
+from matador.transports.redis.scripts import script
+from matador.transports.redis.sending import (
+    Outcomes,
+    no_such_queue,
+    store,
+    unwritable,
+    written,
+)
+
+_DONE, _LOST, _NO_QUEUE = 0, 1, 2
+_MOST = 1000
+_NO_HOLD = Hold(Lane("", "", "", ""), b"", 0)
+
+
+class Settling:
+    """One batch of settlements on its way."""
+
+    def __init__(
+        self,
+        link: Link,
+        channel: Channel,
+        key_of: Callable[[str], str],
+        settlements: Sequence[Settlement],
+    ) -> None:
+        self._link = link
+        self._channel = channel
+        self._key_of = key_of
+        self._settlements = settlements
+        self._outcomes: Outcomes = [None] * len(settlements)
+
+    async def settle(self) -> Outcomes:
+        """Do it; for each None, or why it could not be."""
+        completed: dict[tuple[Lane, int], tuple[list[int], list[bytes]]] = {}
+        others: dict[str, list[int]] = {}
+        moved: list[int] = []
+        for place, settlement in enumerate(self._settlements):
+            hold = hold_of(settlement.receipt)
+            if hold is _NO_HOLD:
+                self._outcomes[place] = lost(settlement.receipt)
+            elif type(settlement) is Complete:
+                lane, id_, claim = hold
+                places, ids = completed.get((lane, claim)) or completed.setdefault(
+                    (lane, claim), ([], [])
+                )
+                places.append(place)
+                ids.append(id_)
+            elif type(settlement) is Retry and not _is_near(settlement):
+                moved.append(place)
+            else:
+                others.setdefault(hold.lane.base, []).append(place)
+        steps: list[Coroutine[Any, Any, None]] = []
+        for (lane, claim), (places, ids) in completed.items():
+            steps += [
+                self._complete(lane, claim, places[first : first + _MOST], ids[first:][:_MOST])
+                for first in range(0, len(places), _MOST)
+            ]
+        steps += [self._settle_each(base, places) for base, places in others.items()]
+        steps += [self._move(place) for place in moved]
+        if len(steps) == 1:
+            await steps[0]
+        else:
+            await asyncio.gather(*steps)
+        return self._outcomes
+
+    async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
+        try:
+            missing: list[int] = await self._link.run_on(
+                self._channel,
+                script("complete"),
+                [lane.base],
+                [lane.name, lane.consumer, claim, *ids],
+            )
+        except TransportError as error:
+            self._fail(places, error)
+            return
+        lane.held.difference_update(ids)
+        for index in missing:
+            place = places[index]
+            self._outcomes[place] = lost(self._settlements[place].receipt)
+
+    async def _settle_each(self, base: str, places: list[int]) -> None:
+        keys = [base]
+        arguments: list[Argument] = []
+        sent: list[int] = []
+        for place in places:
+            try:
+                arguments += self._arguments(self._settlements[place], keys)
+            except (TypeError, ValueError, OverflowError) as error:
+                message = getattr(self._settlements[place], "message", None)
+                assert isinstance(message, Message)
+                self._outcomes[place] = unwritable(message, error)
+            else:
+                sent.append(place)
+        if not sent:
+            return
+        try:
+            codes: list[int] = await self._link.run_on(
+                self._channel, script("settle"), keys, arguments
+            )
+        except TransportError as error:
+            self._fail(sent, error)
+            return
+        for place, code in zip(sent, codes, strict=True):
+            settlement = self._settlements[place]
+            if code == _NO_QUEUE:
+                self._outcomes[place] = no_such_queue(_target(settlement), self._link.where)
+                continue
+            if code == _LOST:
+                self._outcomes[place] = lost(settlement.receipt)
+            hold = hold_of(settlement.receipt)
+            hold.lane.held.discard(hold.id)
+
+    def _arguments(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
+        hold = hold_of(settlement.receipt)
+        front: list[Argument] = [hold.lane.name, hold.lane.consumer, hold.id, hold.claim]
+        target = _target(settlement)
+        if not target:
+            return [*front, 0, 0, "", "", 0]
+        key = self._key_of(target)
+        if key not in keys[1:]:
+            keys.append(key)
+        index = keys.index(key, 1) + 1
+        reason = settlement.reason if isinstance(settlement, DeadLetter) else ""
+        message = getattr(settlement, "message", None)
+        if message is None:
+            return [*front, index, 0, "", reason, 0]
+        delay, priority, count, *fields = written(message)
+        if isinstance(settlement, DeadLetter):
+            delay = 0
+        return [*front, index, delay, priority, reason, count, *fields]
+
+    async def _move(self, place: int) -> None:
+        """A successor in a queue elsewhere: stored first, the original completed after."""
+        settlement = self._settlements[place]
+        assert isinstance(settlement, Retry)
+        hold = hold_of(settlement.receipt)
+        try:
+            (kept,) = await renew(self._link, self._channel, [settlement.receipt])
+            if not kept:
+                self._outcomes[place] = lost(settlement.receipt)
+                return
+            (error,) = await store(self._link, self._key_of, [settlement.message])
+        except TransportError as failure:
+            error = failure
+        if error is not None:
+            self._outcomes[place] = error
+            return
+        await self._complete_moved(hold, place)
+
+    async def _complete_moved(self, hold: Hold, place: int) -> None:
+        try:
+            await self._link.run_on(
+                self._channel,
+                script("settle"),
+                [hold.lane.base],
+                [hold.lane.name, hold.lane.consumer, hold.id, hold.claim, -1, 0, "", "", 0],
+            )
+        except TransportError as error:
+            self._outcomes[place] = error
+        else:
+            hold.lane.held.discard(hold.id)
+
+    def _fail(self, places: Sequence[int], error: MatadorError) -> None:
+        for place in places:
+            self._outcomes[place] = error
+
+
+async def renew(link: Link, channel: Channel, receipts: Sequence[Receipt]) -> list[bool]:
+    """Hold deliveries for another lease from now; for each: was it still held?"""
+    kept = [False] * len(receipts)
+    lanes: dict[Lane, list[int]] = {}
+    for place, receipt in enumerate(receipts):
+        hold = hold_of(receipt)
+        if hold is not _NO_HOLD:
+            lanes.setdefault(hold.lane, []).append(place)
+
+    async def renew_lane(lane: Lane, places: list[int]) -> None:
+        arguments: list[Argument] = [lane.name, lane.consumer]
+        for place in places:
+            _, id_, claim = hold_of(receipts[place])
+            arguments += (id_, claim)
+        answers: list[int] = await link.run_on(channel, script("renew"), [lane.base], arguments)
+        for place, answer in zip(places, answers, strict=True):
+            kept[place] = answer == 1
+            if not answer:
+                lane.held.discard(hold_of(receipts[place]).id)
+
+    await asyncio.gather(*(renew_lane(lane, places) for lane, places in lanes.items()))
+    return kept
+
+
+def hold_of(receipt: Receipt) -> Hold:
+    """The handle of a delivery; a receipt of another transport has none that fits."""
+    handle = receipt.handle
+    return handle if type(handle) is Hold else _NO_HOLD
+
+
+def lost(receipt: Receipt) -> LeaseLostError:
+    """The error for a delivery that is not in these hands any more."""
+    return LeaseLostError(
+        f"a delivery from {receipt.queue!r} was settled already, or was taken back"
+    )
+
+
+def _target(settlement: Settlement) -> str:
+    """The queue of the successor; empty: there is none."""
+    match settlement:
+        case Retry(message=message):
+            return message.queue
+        case DeadLetter(receipt=receipt, kind=kind):
+            return dead_letter_name(receipt.queue, kind)
+        case _:
+            return ""
+
+
+def _is_near(settlement: Retry) -> bool:
+    """Is the successor's queue in the same slot, so that one script can do both?"""
+    return tag_of(settlement.message.queue) == tag_of(settlement.receipt.queue)

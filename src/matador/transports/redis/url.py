@@ -1,0 +1,209 @@
+"""Reads ``redis://`` addresses: one server, one behind Sentinels, or a socket of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from matador.errors import ConfigurationError
+from matador.model.options import suggestion
+
+Mode: TypeAlias = Literal["streams", "list", "pubsub"]
+"""``streams``: everything. ``list``: plain lists. ``pubsub``: to all who listen, kept nowhere."""
+
+SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+unix")
+_FORMS = (
+    "redis://user:password@host:6379/0, rediss:// for TLS, "
+    "redis+sentinel://host1,host2/primary/0 or redis+unix:///path/to/redis.sock"
+)
+_OPTIONS = (
+    "mode",
+    "lease",
+    "timeout",
+    "heartbeat",
+    "prefix",
+    "db",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_verify",
+    "sentinel_username",
+    "sentinel_password",
+)
+_PORT = 6379
+_SENTINEL_PORT = 26379
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """An address, taken apart. Its representation has no credentials.
+
+    Attributes:
+        hosts: the server, or the Sentinels; empty for a socket.
+        primary: the name under which the Sentinels know the server.
+        socket: the path of the server's socket.
+        options: what was given of ``lease``, ``timeout``, ``heartbeat``, as seconds.
+    """
+
+    hosts: tuple[tuple[str, int], ...] = ()
+    primary: str | None = None
+    socket: str | None = None
+    db: int = 0
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    sentinel_username: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_verify: bool = True
+    mode: Mode = "streams"
+    prefix: str | None = None
+    options: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def where(self) -> str:
+        """The server in a few words, without credentials: for logs and errors."""
+        if self.socket is not None:
+            return f"Redis at {self.socket}"
+        listed = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        if self.primary is not None:
+            return f"Redis {self.primary!r} of the Sentinels {listed}"
+        return f"Redis at {listed}"
+
+
+def parse_url(url: str) -> RedisUrl:
+    """Take an address apart.
+
+    Raises:
+        ConfigurationError: it is malformed, or has an option nobody knows. The message does not
+            repeat the address: it may hold a password.
+
+    Example:
+        >>> parse_url("redis://localhost/2?lease=60").options
+        {'lease': 60.0}
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigurationError(f"not a Redis address ({parts.scheme}://); write {_FORMS}")
+    options = _options(parts)
+    sentinel = parts.scheme.endswith("+sentinel")
+    credentials, _, listed = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    names = [unquote(name) for name in parts.path.split("/") if name]
+    socket = primary = None
+    hosts: tuple[tuple[str, int], ...] = ()
+    if parts.scheme == "redis+unix":
+        if listed or not names:
+            raise ConfigurationError(f"a socket needs its path; write {_FORMS}")
+        socket, names = unquote(parts.path), []
+    else:
+        hosts = tuple(_host(one, sentinel) for one in listed.split(","))
+        if sentinel:
+            if not names:
+                raise ConfigurationError(f"the primary's name is missing; write {_FORMS}")
+            primary = names.pop(0)
+        elif len(hosts) > 1:
+            raise ConfigurationError(f"several hosts are for Sentinels only; write {_FORMS}")
+    if len(names) > 1:
+        raise ConfigurationError(f"the path is the number of the database; write {_FORMS}")
+    return RedisUrl(
+        hosts=hosts,
+        primary=primary,
+        socket=socket,
+        db=_db(names[0] if names else options.get("db", "0")),
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+        tls=parts.scheme.startswith("rediss"),
+        tls_ca=_file(options, "tls_ca"),
+        tls_cert=_file(options, "tls_cert"),
+        tls_key=_file(options, "tls_key"),
+        tls_verify=_boolean(options, "tls_verify"),
+        mode=_mode(options.get("mode", "streams")),
+        prefix=options.get("prefix"),
+        options={
+            name: _seconds(name, options[name])
+            for name in ("lease", "timeout", "heartbeat")
+            if name in options
+        },
+    )
+
+
+def _options(parts: SplitResult) -> dict[str, str]:
+    if parts.fragment:
+        raise ConfigurationError("the address has a '#'; write %23 if it belongs to the password")
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            known = ", ".join(_OPTIONS)
+            raise ConfigurationError(
+                f"Redis address: unknown option {name!r}{suggestion(name, _OPTIONS)} "
+                f"(known: {known})"
+            )
+        if name in options:
+            raise ConfigurationError(f"Redis address: option {name!r} is there twice")
+        options[name] = value
+    tls = [name for name in options if name.startswith("tls_")]
+    if tls and not parts.scheme.startswith("rediss"):
+        raise ConfigurationError(f"Redis address: {tls[0]} needs TLS; write rediss://")
+    return options
+
+
+def _host(text: str, sentinel: bool) -> tuple[str, int]:
+    default = _SENTINEL_PORT if sentinel else _PORT
+    if text.startswith("["):  # an IPv6 address
+        host, _, port = text[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        host, _, port = text.partition(":")
+    if not host:
+        raise ConfigurationError(f"Redis address: the host is missing; write {_FORMS}")
+    if not port:
+        return host, default
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigurationError(f"Redis address: {port!r} is not a port")
+    return host, int(port)
+
+
+def _db(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigurationError(f"Redis address: the database must be a number, got {text!r}")
+    return int(text)
+
+
+def _mode(text: str) -> Mode:
+    for known in get_args(Mode):
+        if text == known:
+            return known
+    known = get_args(Mode)
+    raise ConfigurationError(
+        f"Redis address: mode must be one of {', '.join(known)}, got {text!r}"
+        f"{suggestion(text, known)}"
+    )
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"Redis address: {name} must be seconds, got {text!r}") from None
+
+
+def _boolean(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "true").lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"Redis address: {name} must be true or false, got {text!r}")
+    return text in ("true", "1")
+
+
+def _file(options: Mapping[str, str], name: str) -> str | None:
+    path = options.get(name)
+    if path is not None and not Path(path).is_file():
+        raise ConfigurationError(f"Redis address: {name}: there is no file {path!r}")
+    return path
