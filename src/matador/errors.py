@@ -12,6 +12,9 @@ The whole tree::
     │   ├── TransportClosedError            the transport was closed
     │   ├── ConnectionFailedError           the broker could not be reached, or refused us
     │   ├── SendFailedError                 one message could not be stored
+    │   │   ├── SendRefusedError            the broker refused it: it is not stored
+    │   │   └── SendUnconfirmedError        the connection was lost meanwhile: it may be stored
+    │   │       └── SendTimeoutError        no confirmation in time: it may be stored
     │   ├── AllTransportsFailedError        nor by any fall-back
     │   ├── DelaysNotSupportedError         the transport cannot keep a message for later
     │   ├── UnsupportedError                the transport lacks an ability that was asked for
@@ -186,6 +189,33 @@ class SendFailedError(TransportError):
         self.subscriber = subscriber
         if cause is not None:
             self.__cause__ = cause
+
+
+class SendRefusedError(SendFailedError):
+    """The broker refused the message: it is not stored."""
+
+    description = (
+        "The broker refused the message, so it is not stored. A queue with a length limit may be "
+        "full (`x-overflow: reject-publish`): consume it, or raise the limit."
+    )
+
+
+class SendUnconfirmedError(SendFailedError):
+    """The connection was lost before the broker confirmed the message: it may be stored."""
+
+    description = (
+        "The connection to the broker was lost before it confirmed the message, so the message may "
+        "or may not be stored. Send it again if arriving twice does no harm."
+    )
+
+
+class SendTimeoutError(SendUnconfirmedError, builtins.TimeoutError):
+    """The broker did not confirm the message in time: it may be stored."""
+
+    description = (
+        "The broker did not confirm the message in time, so the message may or may not be stored. "
+        "The broker is overloaded or blocks publishers (memory or disk alarm): look at its logs."
+    )
 
 
 class AllTransportsFailedError(TransportError):

@@ -76,6 +76,7 @@ NAMES = {
     "matador.transports": [
         "MemoryTransport",
         "MultiTransport",
+        "RabbitMQTransport",
         "RedisTransport",
         "SqliteTransport",
         "Subscription",
@@ -128,6 +129,9 @@ ERRORS = {
     "QueueNotFoundError",
     "SchemaError",
     "SendFailedError",
+    "SendRefusedError",
+    "SendTimeoutError",
+    "SendUnconfirmedError",
     "ShuttingDownError",
     "StorageCorruptError",
     "StorageFullError",

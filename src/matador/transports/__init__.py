@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matador.transports.base import Transport as Transport
     from matador.transports.memory import MemoryTransport as MemoryTransport
     from matador.transports.multi import MultiTransport as MultiTransport
+    from matador.transports.rabbitmq import RabbitMQTransport as RabbitMQTransport
     from matador.transports.redis import RedisTransport as RedisTransport
     from matador.transports.sqlite import SqliteTransport as SqliteTransport
     from matador.transports.urls import transport_from_url as transport_from_url
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "MemoryTransport": "matador.transports.memory",
     "MultiTransport": "matador.transports.multi",
+    "RabbitMQTransport": "matador.transports.rabbitmq",
     "RedisTransport": "matador.transports.redis",
     "SqliteTransport": "matador.transports.sqlite",
     "Subscription": "matador.transports.base",
@@ -29,6 +31,7 @@ _HOMES = {
 __all__ = [
     "MemoryTransport",
     "MultiTransport",
+    "RabbitMQTransport",
     "RedisTransport",
     "SqliteTransport",
     "Subscription",

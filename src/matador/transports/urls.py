@@ -33,9 +33,17 @@ def _redis(url: str) -> Transport:
     return RedisTransport.from_url(url)
 
 
+def _rabbitmq(url: str) -> Transport:
+    from matador.transports.rabbitmq import RabbitMQTransport
+
+    return RabbitMQTransport(url)
+
+
 _MAKERS: dict[str, Maker] = {
     "memory": _memory,
     "sqlite": _sqlite,
+    "amqp": _rabbitmq,
+    "amqps": _rabbitmq,
     "redis": _redis,
     "rediss": _redis,
     "redis+sentinel": _redis,

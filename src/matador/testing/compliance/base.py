@@ -28,6 +28,14 @@ class ComplianceBase:
     """Settling one delivery twice gives ``LeaseLostError``. False for brokers that cannot tell:
     then the second settlement must be answered with None and change nothing."""
 
+    sees_only_ready: bool = False
+    """Depth, browsing and purging concern what is ready. For brokers that tell no more: neither
+    what is delayed nor what somebody holds is counted, shown or deleted."""
+
+    releases_keep_their_place: bool = True
+    """What is released is delivered again before what was sent after it. False for brokers where
+    only a copy at the end of the queue is uncounted."""
+
     async def make_transport(self) -> Transport:
         """A transport that is not connected, on the same broker or store at every call in a test.
 

@@ -1,0 +1,195 @@
+"""What this process holds of a channel's deliveries, and how it is acknowledged.
+
+Acknowledgements are written at the end of each call of ``settle``, as few as it takes: one for all
+deliveries up to a point if every one of them is done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from matador.model.message import Delivery, Receipt
+from matador.transports.rabbitmq import frames
+from matador.transports.rabbitmq.client import Channel
+from matador.transports.rabbitmq.wire import Incoming
+
+
+class Hold:
+    """One delivery that is not settled: the handle of its receipt."""
+
+    __slots__ = ("body", "deliveries", "holder", "properties", "settled", "tag")
+
+    def __init__(
+        self, holder: Holder, tag: int, properties: bytes, body: bytes, deliveries: int
+    ) -> None:
+        self.holder = holder
+        self.tag = tag
+        self.properties = properties
+        self.body = body
+        self.deliveries = deliveries
+        self.settled = False
+
+    @property
+    def alive(self) -> bool:
+        """Is it still ours to settle?"""
+        return not self.settled and self.holder.alive
+
+
+class Holder:
+    """A channel through which deliveries come, and all that it has not acknowledged.
+
+    ``on_delivery`` is called when some have arrived; they wait in ``arrived``.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.arrived: deque[Delivery] = deque()
+        self.on_delivery: Callable[[], None] = lambda: None
+        self.on_empty: Callable[[], None] = lambda: None
+        self.channel: Channel | None = None
+        self._held: dict[int, Hold] = {}
+        self._done: set[int] = set()
+        self._tag = 0
+        self._redelivered = False
+        self._properties: bytes | None = None
+        self._missing = 0
+        self._body: list[bytes] = []
+
+    @property
+    def alive(self) -> bool:
+        """Can deliveries that came through it still be settled?"""
+        return self.channel is not None and self.channel.error is None
+
+    @property
+    def held(self) -> int:
+        """How many deliveries are not settled."""
+        return len(self._held) - len(self._done)
+
+    # -- what arrives -----------------------------------------------------------------------------
+
+    def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
+        """See ``Sink``."""
+        if kind == frames.METHOD:
+            class_, method = frames.method_of(buffer, at)
+            if class_ != frames.BASIC:
+                return False
+            return self.take_method(method, buffer, at + 4)
+        if not self._tag:
+            return False  # of a message that pika was told of
+        if kind == frames.HEADER:
+            self._properties = buffer[at + 12 : at + size]
+            self._missing = frames.body_size(buffer, at)
+        elif kind == frames.BODY:
+            self._body.append(buffer[at : at + size])
+            self._missing -= size
+        if self._missing == 0:
+            self._arrive()
+        return True
+
+    def take_method(self, method: int, buffer: bytes, at: int) -> bool:
+        """Take the beginning of a delivery."""
+        if method != frames.DELIVER:
+            return False
+        self._tag, self._redelivered = frames.read_deliver(buffer, at)
+        return True
+
+    def begin(self, tag: int, redelivered: bool) -> None:
+        """A message follows that was not pushed but asked for."""
+        self._tag, self._redelivered = tag, redelivered
+
+    def _arrive(self) -> None:
+        properties = self._properties or b"\0\0"
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        tag, redelivered = self._tag, self._redelivered
+        self._tag = 0
+        self._properties = None
+        self._body = []
+        incoming = Incoming(properties, redelivered)
+        before = incoming.deliveries
+        hold = Hold(self, tag, properties, body, before)
+        self._held[tag] = hold
+        receipt = Receipt(
+            self.queue,
+            hold,
+            before + 1,
+            before > 0,
+            incoming.priority,
+            incoming.ordering_key,
+        )
+        self.arrived.append(Delivery(body, incoming.headers, receipt))
+        self.on_delivery()
+
+    # -- what is done -----------------------------------------------------------------------------
+
+    def ack(self, hold: Hold) -> None:
+        """Acknowledge a delivery with the next ``flush``."""
+        hold.settled = True
+        self._done.add(hold.tag)
+
+    def requeue(self, hold: Hold) -> None:
+        """Give a delivery back to the broker, which counts it."""
+        hold.settled = True
+        if self._held.pop(hold.tag, None) is not None and self.channel is not None and self.alive:
+            self.channel.write(
+                frames.nack_frame(self.channel.number, hold.tag, multiple=False, requeue=True)
+            )
+        self._look_if_empty()
+
+    def requeue_arrived(self) -> None:
+        """Give back what arrived and was handed to nobody."""
+        while self.arrived:
+            hold = self.arrived.popleft().receipt.handle
+            assert isinstance(hold, Hold)
+            self.requeue(hold)
+
+    def requeue_all(self) -> None:
+        """Give everything that is held back to the broker, in its order."""
+        self.flush()
+        for hold in self._held.values():
+            hold.settled = True
+        if self._held and self.channel is not None and self.alive:
+            last = max(self._held)
+            self.channel.write(
+                frames.nack_frame(self.channel.number, last, multiple=True, requeue=True)
+            )
+        self._held.clear()
+        self._look_if_empty()
+
+    def flush(self) -> None:
+        """Write the acknowledgements that wait."""
+        done, held, channel = self._done, self._held, self.channel
+        if not done:
+            return
+        self._done = set()
+        if channel is None or channel.error is not None or not channel.connection.is_open:
+            held.clear()
+            return
+        first = 0
+        for tag in held:  # in order of arrival
+            if tag not in done:
+                break
+            first = tag
+        pieces: list[bytes] = []
+        if first:
+            pieces.append(frames.ack_frame(channel.number, first, multiple=True))
+        for tag in done:
+            del held[tag]
+            if tag > first:
+                pieces.append(frames.ack_frame(channel.number, tag, multiple=False))
+        channel.write(b"".join(pieces))
+        if not held:
+            self._look_if_empty()
+
+    def _look_if_empty(self) -> None:
+        if not self._held:
+            self.on_empty()
+
+    def forget(self) -> None:
+        """The channel is gone: everything goes back to the queue, counted by the broker."""
+        self._held.clear()
+        self._done.clear()
+        self.arrived.clear()
+        self._tag = 0
+        self._body = []
+        self._properties = None

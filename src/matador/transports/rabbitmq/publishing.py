@@ -1,0 +1,308 @@
+"""Publishes on one channel with confirms: many messages in flight, an outcome for each."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matador.errors import (
+    MatadorError,
+    QueueNotFoundError,
+    SendRefusedError,
+    SendTimeoutError,
+    SendUnconfirmedError,
+    StorageFullError,
+)
+from matador.transports.rabbitmq import frames
+from matador.transports.rabbitmq.client import Channel, Connection
+from matador.transports.rabbitmq.errors import reason_of, translate
+
+_MOST_ROUTES = 10_000
+_WRITE = 256  # messages to a write: enough to be cheap, few enough to let others have a turn
+
+
+class Parcel(NamedTuple):
+    """A message ready to be published; ``properties`` begin with their flags."""
+
+    exchange: str
+    key: str
+    id: str
+    properties: bytes
+    body: bytes
+    mandatory: bool = True
+
+
+class _Batch:
+    """Messages that were handed over together."""
+
+    __slots__ = ("done", "left", "outcomes")
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[MatadorError | None] = [None] * size
+        self.left = size
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, place: int, error: MatadorError | None) -> None:
+        self.outcomes[place] = error
+        self.left -= 1
+        if self.left == 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+class _Flight(NamedTuple):
+    """A message on its way."""
+
+    batch: _Batch
+    place: int
+    parcel: Parcel
+
+
+class Publisher:
+    """Everything that is published goes through one of these, in the order it is handed over.
+
+    Bounded: at most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
+    """
+
+    def __init__(self, connection: Connection, *, window: int, timeout: float) -> None:
+        self._connection = connection
+        self._window = window
+        self._timeout = timeout
+        self._channel: Channel | None = None
+        self._next = 1
+        self._flights: dict[int, _Flight] = {}
+        self._returned: dict[int, str] = {}
+        self._routes: dict[tuple[str, str, bool], bytes] = {}
+        self._room: list[asyncio.Future[None]] = []
+        self._writing = asyncio.Lock()
+        connection.on_blocked = self._wake
+
+    async def open(self) -> None:
+        """Open the channel, again if it was closed.
+
+        Raises:
+            TransportError: it cannot be opened.
+        """
+        channel = await self._connection.channel(self)
+        await channel.confirm()
+        channel.on_closed = self._closed
+        channel.on_return = self._return
+        self._channel, self._next = channel, 1
+        self._routes.clear()
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages are on their way."""
+        return len(self._flights)
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker takes no messages; None: it does."""
+        return self._connection.blocked
+
+    async def publish(self, parcels: Sequence[Parcel]) -> list[MatadorError | None]:
+        """Publish in order. For each: None once it is stored, or why it is not. Never raises.
+
+        Cancelling the call leaves what was written on its way.
+        """
+        if not parcels:
+            return []
+        batch = _Batch(len(parcels))
+        limit = asyncio.timeout(self._timeout)
+        written = 0
+        try:
+            async with limit:
+                async with self._writing:  # batches do not mix, so each stays in order
+                    while written < len(parcels):
+                        count = await self._wait_for_room(len(parcels) - written)
+                        self._write(parcels[written : written + count], batch, written)
+                        written += count
+                await batch.done
+        except builtins.TimeoutError:
+            self._give_up(batch, written)
+        except MatadorError as error:
+            for place in range(written, len(parcels)):
+                batch.settle(place, error)
+            await self._rest(batch, written)
+        except asyncio.CancelledError:
+            for place in range(written, len(parcels)):
+                batch.settle(place, None)  # nobody asks, and whoever drains must not wait
+            raise
+        return batch.outcomes
+
+    async def drain(self) -> None:
+        """Wait until all that was written has its outcome."""
+        while self._flights:
+            await asyncio.wait([flight.batch.done for flight in list(self._flights.values())[-1:]])
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def _wait_for_room(self, wanted: int) -> int:
+        """How many may be written now: at least one.
+
+        Raises:
+            TransportError: there is no channel.
+        """
+        while True:
+            if not self._connection.is_open:
+                raise translate(_lost(self._connection), "publishing")
+            if self._channel is None:
+                await self.open()
+            room = self._window - len(self._flights)
+            if room > 0 and self._connection.blocked is None:
+                return min(room, wanted, _WRITE)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def _write(self, parcels: Sequence[Parcel], batch: _Batch, place: int) -> None:
+        channel = self._channel
+        assert channel is not None
+        number, frame_max = channel.number, self._connection.frame_max
+        routes, flights, tag = self._routes, self._flights, self._next
+        pieces: list[bytes] = []
+        for parcel in parcels:
+            exchange, key, _, properties, body, mandatory = parcel
+            route = routes.get((exchange, key, mandatory))
+            if route is None:
+                route = self._route(number, exchange, key, mandatory)
+            pieces.append(route)
+            pieces.append(frames.content_frames(number, properties, body, frame_max))
+            flights[tag] = _Flight(batch, place, parcel)
+            tag += 1
+            place += 1
+        self._next = tag
+        channel.write(b"".join(pieces))
+
+    def _route(self, number: int, exchange: str, key: str, mandatory: bool) -> bytes:
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        made = frames.publish_frame(number, exchange, key, mandatory=mandatory)
+        self._routes[exchange, key, mandatory] = made
+        return made
+
+    # -- what the broker says ---------------------------------------------------------------------
+
+    def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
+        """See ``Sink``. Confirms; what is returned comes through pika."""
+        if kind != frames.METHOD:
+            return False
+        class_, method = frames.method_of(buffer, at)
+        if class_ != frames.BASIC or method not in (frames.ACK, frames.NACK):
+            return False
+        tag, multiple = frames.read_confirm(buffer, at + 4)
+        self._confirmed(tag, multiple, method == frames.ACK)
+        return True
+
+    def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
+        flights = self._flights
+        if multiple:
+            tags: list[int] = []
+            for one in flights:
+                if one > tag:
+                    break
+                tags.append(one)
+        else:
+            tags = [tag]
+        returned = self._returned
+        for one in tags:
+            flight = flights.pop(one, None)
+            if flight is None:
+                continue
+            error: MatadorError | None = None
+            if not ok:
+                error = _nacked(flight.parcel)
+            elif returned and one in returned:
+                error = _unroutable(flight.parcel, returned.pop(one))
+            flight.batch.settle(flight.place, error)
+        self._wake()
+
+    def _return(self, key: str, message_id: str, text: str) -> None:
+        """A message came back. It is the oldest like it: returns come in order, before confirms."""
+        for tag, flight in self._flights.items():
+            parcel = flight.parcel
+            if parcel.key == key and parcel.id == message_id and tag not in self._returned:
+                self._returned[tag] = text
+                return
+
+    def _closed(self, reason: BaseException) -> None:
+        """The channel is gone, and nobody will ever say what became of what was written."""
+        self._channel = None
+        flights, self._flights = self._flights, {}
+        self._returned.clear()
+        for flight in flights.values():
+            error = SendUnconfirmedError(
+                f"the connection was lost before {flight.parcel.id} was confirmed by "
+                f"{flight.parcel.key}: it may be stored ({reason_of(reason)})",
+                queue=flight.parcel.key,
+                cause=reason,
+            )
+            flight.batch.settle(flight.place, error)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._room = self._room, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- giving up --------------------------------------------------------------------------------
+
+    def _give_up(self, batch: _Batch, written: int) -> None:
+        """The time is over: what was not written is not stored, what was may be."""
+        blocked = self._connection.blocked
+        alarm = f"; the broker blocks publishers: {blocked}" if blocked else ""
+        for tag, flight in list(self._flights.items()):
+            if flight.batch is batch:
+                del self._flights[tag]
+                key = flight.parcel.key
+                error = SendTimeoutError(
+                    f"{key} did not confirm {flight.parcel.id} in {self._timeout:g} s: it may be "
+                    f"stored{alarm}",
+                    queue=key,
+                )
+                batch.settle(flight.place, error)
+        for place in range(written, len(batch.outcomes)):
+            if batch.outcomes[place] is None:
+                batch.settle(place, self._not_accepted(blocked))
+        self._wake()
+
+    def _not_accepted(self, blocked: str | None) -> MatadorError:
+        if blocked is not None:
+            return StorageFullError(
+                f"RabbitMQ has accepted no messages for {self._timeout:g} s ({blocked}): free "
+                f"memory or disk on the server; nothing was stored"
+            )
+        return SendRefusedError(
+            f"not sent: the broker is {len(self._flights)} confirmations behind after "
+            f"{self._timeout:g} s"
+        )
+
+    async def _rest(self, batch: _Batch, written: int) -> None:
+        """The confirms of what was written before something failed."""
+        if batch.left == 0:
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await batch.done
+        except builtins.TimeoutError:
+            self._give_up(batch, written)
+
+
+def _lost(connection: Connection) -> BaseException:
+    if connection.lost.done():
+        return connection.lost.result()
+    return ConnectionError("the connection is closed")
+
+
+def _nacked(parcel: Parcel) -> MatadorError:
+    return SendRefusedError(
+        f"{parcel.key} refused {parcel.id}: it is full, or the broker could not store it",
+        queue=parcel.key,
+    )
+
+
+def _unroutable(parcel: Parcel, text: str) -> MatadorError:
+    via = f" through {parcel.exchange}" if parcel.exchange else ""
+    return QueueNotFoundError(f"there is no queue {parcel.key!r}{via} ({text})")

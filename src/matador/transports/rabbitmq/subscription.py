@@ -1,0 +1,209 @@
+"""A consumer of one queue, which comes back after everything that can happen to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from matador.errors import ConfigurationError, MatadorError, NotConnectedError, QueueNotFoundError
+from matador.model.message import Delivery, Release
+from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.errors import reason_of, translate
+from matador.transports.rabbitmq.holding import Holder
+
+log = logging.getLogger("matador.rabbitmq")
+
+
+class RabbitMQSubscription:
+    """Deliveries of one queue, pushed by the broker, at most ``prefetch`` of them unsettled.
+
+    A lost connection is no error to the receiver: it waits until the transport has restored the
+    consumer. A consumer that is cancelled, or whose channel is closed, while the connection lives
+    (a deleted queue, a delivery held for too long) is made again by the next ``receive``, the
+    queue too if it is ours; only if that fails does it raise.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        prefetch: int,
+        *,
+        connection: Callable[[], Connection],
+        redeclare: Callable[[str], Awaitable[bool]],
+        give_back: Callable[[Sequence[Release]], Awaitable[object]],
+        closed: Callable[[RabbitMQSubscription], object],
+    ) -> None:
+        self._queue = queue
+        self._prefetch = prefetch
+        self._connection = connection
+        self._redeclare = redeclare
+        self._give_back = give_back
+        self._on_closed = closed
+        self._active = True
+        self._holder: Holder | None = None
+        self._consumer = ""
+        self._broken: BaseException | None = None
+        self._given_up: MatadorError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._mending = asyncio.Lock()
+
+    @property
+    def queue(self) -> str:
+        """See ``Subscription``."""
+        return self._queue
+
+    @property
+    def active(self) -> bool:
+        """See ``Subscription``."""
+        return self._active
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``."""
+        if limit < 1:
+            raise ConfigurationError(f"receive: limit must be at least 1, got {limit}")
+        while self._active:
+            holder = self._holder
+            if holder is not None and holder.arrived:
+                arrived = holder.arrived
+                if len(arrived) <= limit:
+                    deliveries = list(arrived)
+                    arrived.clear()
+                    return deliveries
+                return [arrived.popleft() for _ in range(limit)]
+            if self._given_up is not None:
+                raise self._given_up
+            if self._broken is not None:
+                await self._mend()
+                continue
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return ()
+
+    async def close(self) -> None:
+        """See ``Subscription``. What was not returned is given back as copies, uncounted."""
+        if not self._active:
+            return
+        self._active = False
+        self._on_closed(self)
+        self._wake()
+        holder = self._holder
+        if holder is None or holder.channel is None or not holder.alive:
+            return
+        try:
+            if self._consumer:
+                await holder.channel.cancel(self._consumer)
+        except MatadorError as error:
+            log.debug("%s: the consumer was gone already: %s", self._queue, error)
+        unreturned = [Release(delivery.receipt) for delivery in holder.arrived]
+        holder.arrived.clear()
+        if unreturned:
+            try:
+                await self._give_back(unreturned)
+            except NotConnectedError:
+                return  # the broker gives them back itself, counted
+        # The channel lives until the last delivery that came through it is settled.
+        retire(holder)
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Consume on a new channel of the present connection.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+            TransportError: the connection is lost again.
+        """
+        holder = Holder(self._queue)
+        holder.on_delivery = self._wake
+        channel = await self._connection().channel(holder)
+        holder.channel = channel
+        channel.on_closed = lambda reason: self._lost(holder, reason)
+        channel.on_cancel = lambda: self._cancelled(holder)
+        try:
+            await channel.limit(self._prefetch)
+            self._consumer = await channel.consume(self._queue)
+        except BaseException:
+            channel.on_closed = lambda _: None
+            await channel.close()
+            raise
+        if not self._active:
+            await channel.close()
+            return
+        self._holder, self._broken = holder, None
+
+    async def restore(self) -> None:
+        """Consume again on a new connection; a failure is for the receiver to see."""
+        try:
+            await self.start()
+        except QueueNotFoundError as error:
+            self._broken = error
+        self._wake()
+
+    def give_up(self, error: MatadorError) -> None:
+        """The transport will not connect again: the receiver is told."""
+        self._given_up = error
+        self._wake()
+
+    def go_on(self) -> None:
+        """The transport was connected again after it had given up."""
+        self._given_up = None
+
+    async def _mend(self) -> None:
+        """Make the consumer again after it alone was lost; the queue too if it is ours."""
+        async with self._mending:
+            reason = self._broken
+            if reason is None:
+                return
+            try:
+                made = await self._redeclare(self._queue)
+                await self.start()
+            except NotConnectedError as error:
+                # The whole connection is gone: the transport restores us with it.
+                self._broken = None
+                log.debug("%s: waiting for the connection: %s", self._queue, error)
+                return
+            log.warning(
+                "%s: consuming again after the broker had ended it (%s)%s",
+                self._queue,
+                reason_of(reason),
+                "; the queue was checked, and made if it was gone" if made else "",
+            )
+
+    def _cancelled(self, holder: Holder) -> None:
+        if self._active and holder is self._holder:
+            self._broken = RuntimeError("the broker cancelled the consumer: its queue was deleted")
+            self._consumer = ""
+            holder.requeue_arrived()
+            retire(holder)
+            self._wake()
+
+    def _lost(self, holder: Holder, reason: BaseException) -> None:
+        holder.forget()
+        if self._active and holder is self._holder and self._consumer:
+            self._holder, self._consumer = None, ""
+            channel = holder.channel
+            if channel is not None and channel.connection.is_open:
+                self._broken = translate(reason, f"consuming {self._queue}")
+                self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+def retire(holder: Holder) -> None:
+    """Close a holder's channel as soon as nothing that came through it is unsettled."""
+
+    def close() -> None:
+        holder.on_empty = lambda: None
+        if holder.channel is not None:
+            holder.channel.close_soon()
+
+    holder.on_empty = close
+    holder.flush()
+    if holder.held == 0:
+        close()

@@ -1,0 +1,114 @@
+"""RabbitMQ without Matador: raw pika, as another implementation would use it; and accidents."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, cast
+
+import pika
+
+from matador.model.topology import Topology
+from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
+
+
+class Raw:
+    """A blocking connection. Its channel is opened anew after the broker closed it."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = pika.BlockingConnection(pika.URLParameters(url))
+        self._channel: Any = None
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    @property
+    def channel(self) -> Any:
+        """Untyped, as pika is."""
+        if self._channel is None or not self._channel.is_open:
+            self._channel = self._connection.channel()
+        return self._channel
+
+    def declare_queue(self, name: str, **arguments: Any) -> None:
+        """A durable queue, made by somebody else. ``x_max_length`` stands for ``x-max-length``."""
+        given = {key.replace("_", "-"): value for key, value in arguments.items()}
+        self.channel.queue_declare(name, durable=True, arguments=given)
+
+    def publish(
+        self, exchange: str, key: str, body: bytes, headers: dict[str, Any], **properties: Any
+    ) -> None:
+        """A message written by hand, confirmed."""
+        self.channel.confirm_delivery()
+        self.channel.basic_publish(
+            exchange,
+            key,
+            body,
+            pika.BasicProperties(headers=headers, **properties),
+            mandatory=True,
+        )
+
+    def get(self, queue: str, *, patience: float = 10.0) -> tuple[Any, Any, bytes]:
+        """The next message of a queue: method, properties, body. Acknowledged."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            method, properties, body = self.channel.basic_get(queue, auto_ack=True)
+            if method is not None:
+                return method, properties, body
+            self._connection.process_data_events(0.01)  # type: ignore[arg-type] - takes floats
+        raise AssertionError(f"{queue}: nothing came in {patience:g} s")
+
+    def count(self, queue: str) -> int:
+        """How many messages are ready."""
+        return int(self.channel.queue_declare(queue, passive=True).method.message_count)
+
+    def delete(self, topologies: Iterable[Topology], queues: Iterable[str] = ()) -> None:
+        """Delete everything of these topologies, and some queues."""
+        for topology in topologies:
+            plan = plan_for(topology, due_exchange=None, plugin=False)
+            for queue in plan.queues:
+                self.channel.queue_delete(queue.name)
+            for exchange in plan.exchanges:
+                self.channel.exchange_delete(exchange.name)
+            self.channel.exchange_delete(delayed_exchange(topology.namespace))
+        for queue in queues:
+            self.channel.queue_delete(queue)
+
+
+def connections(transport: RabbitMQTransport) -> list[Connection]:
+    """The connections of a connected transport."""
+    session = transport._supervisor.connection
+    return [session.publishing, session.consuming]
+
+
+def cut(connection: Connection) -> None:
+    """Cut a connection as a network does: no farewell."""
+    cast("Any", connection)._raw._transport._sock.shutdown(socket.SHUT_RDWR)
+
+
+def topologies(transports: Iterable[object]) -> list[Topology]:
+    """All that these transports have applied, each once."""
+    found: dict[str, Topology] = {}
+    for transport in transports:
+        if isinstance(transport, RabbitMQTransport):
+            found.update(transport._topologies)
+    return list(found.values())
+
+
+def eventually(condition: Callable[[], bool], what: str, patience: float = 10.0) -> None:
+    """Wait in a thread of its own for something that pika's blocking connection sees."""
+    until = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < until, f"waited {patience:g} s in vain for {what}"
+        time.sleep(0.01)
