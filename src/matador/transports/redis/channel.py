@@ -6,24 +6,22 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
-Argument: TypeAlias = bytes | str | int
+from matador.transports.redis.answers import Answers
 
-# Answers, though redis-py takes some of them for the end of a connection.
-_ANSWERS = (
-    redis_errors.ResponseError,
-    redis_errors.BusyLoadingError,
-    redis_errors.AuthenticationError,
-    redis_errors.AuthorizationError,
-)
+Argument: TypeAlias = bytes | str | int
 
 
 class Channel:
-    """Writes what was called during one turn of the loop in one go; reads answers in order.
+    """Writes commands as they are called, without waiting for answers; answers come in order.
+
+    redis-py makes the connection (TLS, authentication, the choice of the database); from then on
+    the bytes are ours. Its own way would cost a task and two turns of the loop for every answer,
+    and would end the connection when a caller is cancelled.
 
     A caller that is cancelled leaves its command as it is: it is carried out, and its answer is
     dropped. The connection is lost, and every command under way fails, when an answer takes
@@ -31,49 +29,40 @@ class Channel:
     is noticed within two ``heartbeat``. ``lost`` is done then, with the reason.
     """
 
-    def __init__(
-        self, connection: AbstractConnection, where: str, *, timeout: float, heartbeat: float
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, *, timeout: float, heartbeat: float) -> None:
         self._connection = connection
-        self._where = where
         self._timeout = timeout
         self._heartbeat = heartbeat
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._outgoing: list[bytes] = []
+        self._wrote = False
         self._heard = self._loop.time()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._writing: asyncio.Task[None] | None = None
         self.lost: asyncio.Future[BaseException] = self._loop.create_future()
-
-    def start(self) -> Channel:
-        """Begin to read answers."""
-        self._tasks = [
-            asyncio.create_task(self._read(), name="matador-redis-read"),
-            asyncio.create_task(self._watch(), name="matador-redis-watch"),
-        ]
-        return self
+        # redis-py keeps it to itself, and has no public way to give a connection away.
+        writer = cast("asyncio.StreamWriter", getattr(connection, "_writer"))  # noqa: B009
+        self._transport = cast("asyncio.Transport", writer.transport)
+        Answers(self._transport, self._answered, self.fail)
+        self._watching = asyncio.create_task(self._watch(), name="matador-redis-watch")
 
     def call(self, *arguments: Argument, patience: float = 0.0) -> asyncio.Future[Any]:
         """Send a command; the future is the answer, or the error the server gave.
 
         ``patience``: seconds for which the server itself is asked to wait.
         """
-        return self._send(pack(arguments), patience)
-
-    def call_packed(self, packed: bytes) -> asyncio.Future[Any]:
-        """``call`` with a command that was packed already."""
-        return self._send(packed, 0.0)
-
-    def _send(self, packed: bytes, patience: float) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.lost.done():
             future.set_exception(_lost(self.lost.result()))
             return future
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(packed)
+        packed = pack(arguments)
         self._waiting.append((future, self._loop.time() + patience + self._timeout))
+        # The first at once; what else is called in this turn of the loop goes in one write.
+        if self._wrote:
+            self._outgoing.append(packed)
+        else:
+            self._wrote = True
+            self._transport.write(packed)
+            self._loop.call_soon(self._flush)
         return future
 
     async def drain(self) -> None:
@@ -84,10 +73,8 @@ class Channel:
     async def close(self) -> None:
         """Drop the connection; commands under way fail. Idempotent."""
         self.fail(redis_errors.ConnectionError("closed"))
-        tasks = [*self._tasks, *([self._writing] if self._writing is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
         with contextlib.suppress(Exception):
             await self._connection.disconnect()
 
@@ -97,43 +84,27 @@ class Channel:
             return
         self.lost.set_result(error)
         self._outgoing.clear()
+        self._transport.abort()
         while self._waiting:
             future, _ = self._waiting.popleft()
             if not future.done():
                 future.set_exception(_lost(error))
 
     def _flush(self) -> None:
-        # One writer at a time: it takes along what is called while it waits for the socket.
-        if self._outgoing and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.create_task(self._write(), name="matador-redis-write")
+        self._wrote = False
+        if self._outgoing:
+            self._transport.write(b"".join(self._outgoing))
+            self._outgoing.clear()
 
-    async def _write(self) -> None:
-        try:
-            while self._outgoing and not self.lost.done():
-                outgoing, self._outgoing = self._outgoing, []
-                await self._connection.send_packed_command(outgoing, check_health=False)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the connection is of no use
-            self.fail(error)
-
-    async def _read(self) -> None:
-        connection: Any = self._connection
-        try:
-            while True:
-                answer: Any
-                try:
-                    answer = await connection.read_response(disconnect_on_error=False)
-                except _ANSWERS as error:
-                    answer = error
-                self._heard = self._loop.time()
-                future, _ = self._waiting.popleft()
-                if future.done():
-                    continue
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the connection is of no use
-            self.fail(error)
+    def _answered(self, answer: Any) -> None:
+        future, _ = self._waiting.popleft()
+        self._heard = self._loop.time()
+        if future.done():
+            return
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
     async def _watch(self) -> None:
         while not self.lost.done():
@@ -141,7 +112,7 @@ class Channel:
             now = self._loop.time()
             if self._waiting:
                 if now > self._waiting[0][1]:
-                    self.fail(redis_errors.TimeoutError(f"no answer within {self._timeout:g} s"))
+                    self.fail(redis_errors.TimeoutError("no answer in time"))
             elif now > self._heard + self._heartbeat / 2:
                 # Noticed within two heartbeats: half of silence, one for the answer, the checks.
                 patience = min(0.0, self._heartbeat - self._timeout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -45,12 +45,8 @@ class Lane:
         """The ids of entries that were handed over and are not settled yet."""
 
 
-class Hold(NamedTuple):
-    """The handle of a delivery: which entry, and by which claim of it."""
-
-    lane: Lane
-    id: bytes
-    claim: int
+Hold: TypeAlias = tuple[Lane, bytes, int]
+"""The handle of a delivery: which entry, and by which claim of it. Plain: made once a message."""
 
 
 def is_plain(message: Message) -> bool:
@@ -91,7 +87,7 @@ def deliveries_of(lane: Lane, entries: Sequence[tuple[bytes, list[bytes]]]) -> l
     for id_, fields in entries:
         held.add(id_)
         if len(fields) == _PLAIN:
-            receipt = Receipt(queue, Hold(lane, id_, 1))
+            receipt = Receipt(queue, (lane, id_, 1))
             found.append(Delivery(fields[3], _NO_HEADERS, receipt))
         else:
             found.append(_delivery(lane, id_, fields, 1, 0))
@@ -113,9 +109,7 @@ def _delivery(
     return Delivery(
         values.get(b"b", b""),
         _headers(values),
-        Receipt(
-            lane.queue, Hold(lane, id_, claim), count, count > 1, _priority(values), _key(values)
-        ),
+        Receipt(lane.queue, (lane, id_, claim), count, count > 1, _priority(values), _key(values)),
     )
 
 

@@ -50,9 +50,7 @@ class Opener:
             await connection.connect()
         except Exception as error:
             raise translate(error, self.where, opening=True) from error
-        return Channel(
-            connection, self.where, timeout=self._timeout, heartbeat=self._heartbeat
-        ).start()
+        return Channel(connection, timeout=self._timeout, heartbeat=self._heartbeat)
 
     async def _connection(self) -> AbstractConnection:
         url = self._url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
 from matador.errors import LeaseLostError, MatadorError, TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
@@ -24,7 +24,8 @@ from matador.transports.redis.sending import (
 
 _DONE, _LOST, _NO_QUEUE = 0, 1, 2
 _MOST = 1000
-_NO_HOLD = Hold(Lane("", "", "", ""), b"", 0)
+_HOLD_PARTS = 3
+_NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 
 
 class Settling:
@@ -62,7 +63,7 @@ class Settling:
             elif type(settlement) is Retry and not _is_near(settlement):
                 moved.append(place)
             else:
-                others.setdefault(hold.lane.base, []).append(place)
+                others.setdefault(hold[0].base, []).append(place)
         steps: list[Coroutine[Any, Any, None]] = []
         for (lane, claim), (places, ids) in completed.items():
             steps += [
@@ -122,12 +123,12 @@ class Settling:
                 continue
             if code == _LOST:
                 self._outcomes[place] = lost(settlement.receipt)
-            hold = hold_of(settlement.receipt)
-            hold.lane.held.discard(hold.id)
+            lane, id_, _ = hold_of(settlement.receipt)
+            lane.held.discard(id_)
 
     def _arguments(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
-        hold = hold_of(settlement.receipt)
-        front: list[Argument] = [hold.lane.name, hold.lane.consumer, hold.id, hold.claim]
+        lane, id_, claim = hold_of(settlement.receipt)
+        front: list[Argument] = [lane.name, lane.consumer, id_, claim]
         target = _target(settlement)
         if not target:
             return [*front, 0, 0, "", "", 0]
@@ -163,17 +164,18 @@ class Settling:
         await self._complete_moved(hold, place)
 
     async def _complete_moved(self, hold: Hold, place: int) -> None:
+        lane, id_, claim = hold
         try:
             await self._link.run_on(
                 self._channel,
                 script("settle"),
-                [hold.lane.base],
-                [hold.lane.name, hold.lane.consumer, hold.id, hold.claim, -1, 0, "", "", 0],
+                [lane.base],
+                [lane.name, lane.consumer, id_, claim, -1, 0, "", "", 0],
             )
         except TransportError as error:
             self._outcomes[place] = error
         else:
-            hold.lane.held.discard(hold.id)
+            lane.held.discard(id_)
 
     def _fail(self, places: Sequence[int], error: MatadorError) -> None:
         for place in places:
@@ -187,7 +189,7 @@ async def renew(link: Link, channel: Channel, receipts: Sequence[Receipt]) -> li
     for place, receipt in enumerate(receipts):
         hold = hold_of(receipt)
         if hold is not _NO_HOLD:
-            lanes.setdefault(hold.lane, []).append(place)
+            lanes.setdefault(hold[0], []).append(place)
 
     async def renew_lane(lane: Lane, places: list[int]) -> None:
         arguments: list[Argument] = [lane.name, lane.consumer]
@@ -198,7 +200,7 @@ async def renew(link: Link, channel: Channel, receipts: Sequence[Receipt]) -> li
         for place, answer in zip(places, answers, strict=True):
             kept[place] = answer == 1
             if not answer:
-                lane.held.discard(hold_of(receipts[place]).id)
+                lane.held.discard(hold_of(receipts[place])[1])
 
     await asyncio.gather(*(renew_lane(lane, places) for lane, places in lanes.items()))
     return kept
@@ -207,7 +209,11 @@ async def renew(link: Link, channel: Channel, receipts: Sequence[Receipt]) -> li
 def hold_of(receipt: Receipt) -> Hold:
     """The handle of a delivery; a receipt of another transport has none that fits."""
     handle = receipt.handle
-    return handle if type(handle) is Hold else _NO_HOLD
+    if type(handle) is tuple:
+        hold = cast("Hold", handle)
+        if len(hold) == _HOLD_PARTS and type(hold[0]) is Lane:
+            return hold
+    return _NO_HOLD
 
 
 def lost(receipt: Receipt) -> LeaseLostError:
