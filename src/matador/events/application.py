@@ -385,9 +385,10 @@ class Application:
             InvalidEventError: the payload does not fit its type; the field is named.
         """
         fan_out, dispatcher = self._sending()
+        load = self._hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
-            universal = await self._universal()
+            universal = None if load is None else await load()
             if (
                 data is _MISSING
                 and not universal
@@ -397,7 +398,7 @@ class Application:
                 and before is None
                 and priority is None
                 and ordering_key is None
-                and (route := fan_out.route(type(payload))) is not None
+                and (route := fan_out.route(payload)) is not None
             ):
                 return await dispatcher.send(fan_out.make_plain(route, payload))
             options = SendOptions(
@@ -434,7 +435,7 @@ class Application:
             universal = await self._universal()
             orders: list[Order] = []
             for item in items:
-                route = None if universal else fan_out.route(type(item))
+                route = None if universal else fan_out.route(item)
                 if route is not None:
                     orders.append(fan_out.make_plain(route, item))
                     continue

@@ -162,12 +162,12 @@ class FanOut:
                 return None
         return Route(event, tuple(ways))
 
-    def route(self, payload: type[Any]) -> Route | None:
-        """The quick way for payloads of a class, if ``make`` would come to the same.
+    def route(self, payload: object) -> Route | None:
+        """The quick way for a payload, if there is one by which ``make`` would come to the same.
 
         Only for those without options, while there is no universal metadata.
         """
-        return self._routes.get(payload)
+        return self._routes.get(type(payload))
 
     def make_plain(self, route: Route, payload: Any) -> Order:
         """``make`` for an event without options: nobody is asked anything.

@@ -102,6 +102,7 @@ class ConnectionSupervisor(Generic[Connection]):
         """
         if self._task is None or self._task.done():
             self._started = asyncio.get_running_loop().create_future()
+            self._started.add_done_callback(_heard)
             self._task = asyncio.create_task(self._run(self._started))
         assert self._started is not None
         try:
@@ -210,6 +211,12 @@ async def _outcome(awaitable: Awaitable[Outcome]) -> Outcome | _Failure:
         return _Failure(error)
     except Exception as error:  # noqa: BLE001 - whatever the adapter raises is the reason
         return _Failure(error)
+
+
+def _heard(started: asyncio.Future[None]) -> None:
+    """Whoever called ``start`` may have been cancelled: then nobody else looks at the failure."""
+    if not started.cancelled():
+        started.exception()
 
 
 def _connection_failed(error: BaseException) -> ConnectionFailedError:

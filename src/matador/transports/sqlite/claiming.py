@@ -46,11 +46,14 @@ _NEXT_DUE = ", ".join(
 NEXT_DUE = f"SELECT min({_NEXT_DUE})"
 """When the next message of a queue is due or its lease passes; ``NEVER``: there is none."""
 
-_CLAIM = (
+# Two statements: RETURNING would copy every body once more.
+_NEXT = (
+    "SELECT seq, deliveries + 1, priority, rank, ordering_key, headers, body FROM messages "
+    f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
+)
+_HOLD = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
-    f"WHERE seq IN (SELECT seq FROM messages WHERE queue = ? AND state = {READY} "
-    "ORDER BY rank DESC, seq LIMIT ?) "
-    "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
+    "WHERE seq IN (SELECT value FROM json_each(?))"
 )
 _TAKE = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
@@ -107,11 +110,11 @@ def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
     next_due = promote(session, queue)
     token = secrets.randbits(62)
     until = session.now + lease
-    rows = session.connection.execute(_CLAIM, (token, until, queue.id, limit)).fetchall()
+    execute = session.connection.execute
+    rows = execute(_NEXT, (queue.id, limit)).fetchall()
     if not rows:
         return Claim([], until, next_due)
-    # RETURNING promises no order.
-    rows.sort(key=_by_rank if queue.priorities else _by_seq)
+    execute(_HOLD, (token, until, seq_list([row[0] for row in rows])))
     return Claim(_deliveries(queue, token, rows), until)
 
 
@@ -173,12 +176,3 @@ def _deliveries(queue: Queue, token: int, rows: Iterable[tuple[Any, ...]]) -> li
         )
         for seq, deliveries, priority, _, ordering_key, headers, body in rows
     ]
-
-
-def _by_seq(row: tuple[Any, ...]) -> int:
-    return row[0]
-
-
-def _by_rank(row: tuple[Any, ...]) -> tuple[bool, int, int]:
-    rank = row[3]
-    return (rank is None, 0 if rank is None else -rank, row[0])

@@ -28,6 +28,9 @@ from matador.transports.sqlite.claiming import (
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
 from matador.transports.sqlite.session import Queue, Session
 
+_COMPLETE = (
+    "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
+)
 _DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _KEEP = (
     f"UPDATE messages SET state = {DONE}, due = ?, token = NULL "
@@ -54,6 +57,14 @@ _UNBLOCK = (
 def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
     """Carry out settlements; for each None, or why it was refused."""
     handles = [handle_of(settlement.receipt) for settlement in settlements]
+    if all(
+        type(one) is Complete
+        and one.receipt.ordering_key is None
+        and (queue := session.queues.get(one.receipt.queue)) is not None
+        and queue.retention is None
+        for one in settlements
+    ):
+        return _delete(session, settlements, handles)
     tokens = held(session, [seq for seq, _ in handles])
     batch = _Batch(session)
     outcomes: list[MatadorError | None] = [None] * len(settlements)
@@ -68,6 +79,27 @@ def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorE
         else:
             del tokens[seq]  # a second settlement of one delivery is refused
     batch.finish()
+    return outcomes
+
+
+def _delete(
+    session: Session, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
+) -> list[MatadorError | None]:
+    """What nearly every batch is: all done, nobody waits for them; a claim at a time."""
+    outcomes: list[MatadorError | None] = [None] * len(settlements)
+    claims: defaultdict[int, list[int]] = defaultdict(list)
+    for seq, token in handles:
+        claims[token].append(seq)
+    gone: set[tuple[int, int]] = set()
+    for token, numbers in claims.items():
+        rows = session.connection.execute(_COMPLETE, (seq_list(numbers), token)).fetchall()
+        gone.update((number, token) for (number,) in rows)
+    if len(gone) < len(handles):
+        for index, handle in enumerate(handles):
+            if handle in gone:
+                gone.remove(handle)  # a second settlement of one delivery is refused
+            else:
+                outcomes[index] = _lost(settlements[index])
     return outcomes
 
 
