@@ -1,13 +1,13 @@
-"""The Redis transport complies, in each of its modes."""
+"""The Redis transport complies, in each of its modes, on a server that is really restarted."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.support.brokers import broker_url
-from tests.support.redis import forget_keys
+from tests.support.redis import OwnServer, forget_keys
 
 from matador.testing import TransportCompliance
 from matador.transports.base import Transport
@@ -16,22 +16,33 @@ from matador.transports.redis import RedisTransport
 pytestmark = pytest.mark.broker
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    own = OwnServer(tmp_path_factory.mktemp("redis"))
+    own.start()
+    yield own
+    own.stop()
+
+
 class RedisCompliance(TransportCompliance):
     """A prefix a test, so that its keys can be found and removed."""
 
     quiet = 0.05
-    url: str
+    server: OwnServer
     prefix: str
 
     @pytest_asyncio.fixture(autouse=True)
-    async def _keys(self, _tidy: None) -> AsyncIterator[None]:
-        self.url = broker_url("redis")
+    async def _keys(self, _tidy: None, server: OwnServer) -> AsyncIterator[None]:
+        self.server = server
         self.prefix = f"test-{self._namespace}"
         yield
         await self.tidy_up()
-        await forget_keys(self.url, self.prefix)
+        await forget_keys(server.url, self.prefix)
+
+    async def restart_broker(self) -> None:
+        await asyncio.to_thread(self.server.restart)
 
 
 class TestRedisStreams(RedisCompliance):
     async def make_transport(self) -> Transport:
-        return RedisTransport(self.url, lease=1, prefix=self.prefix)
+        return RedisTransport(self.server.url, lease=1, prefix=self.prefix)

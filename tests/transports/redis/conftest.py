@@ -1,0 +1,62 @@
+"""A server of their own for these tests, a namespace for each, and transports that are closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from tests.support.redis import OwnServer, forget_keys, plain_client
+
+from matador.model.topology import DeadLetters, Topology, WorkQueue
+from matador.testing.compliance.bench import Bench
+from matador.transports.redis import RedisTransport
+
+Open: TypeAlias = Callable[..., Any]
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    own = OwnServer(tmp_path_factory.mktemp("redis"))
+    own.start()
+    yield own
+    own.stop()
+
+
+@pytest_asyncio.fixture
+async def client(server: OwnServer) -> AsyncIterator[Any]:
+    """A plain client: what anybody else sees of the server."""
+    async with plain_client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid4().hex[:10]}"
+
+
+@pytest_asyncio.fixture
+async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
+    """Makes benches: connected transports with their topology applied."""
+    opened: list[RedisTransport] = []
+
+    async def open_(
+        *queues: str | WorkQueue,
+        dead_letters: DeadLetters | None = None,
+        url: str = server.url,
+        **options: Any,
+    ) -> Bench:
+        options.setdefault("lease", 1)
+        transport = RedisTransport(url, prefix=prefix, **options)
+        opened.append(transport)
+        await transport.connect()
+        topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
+        notes = await transport.apply_topology(topology)
+        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+
+    yield open_
+    for transport in opened:
+        await transport.disconnect()
+    await forget_keys(server.url, prefix)

@@ -1,0 +1,112 @@
+"""Addresses: what they say, what is refused, and that no password is ever repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matador.errors import ConfigurationError, ConnectionFailedError
+from matador.transports import RedisTransport, transport_from_url
+from matador.transports.redis.url import parse_url
+
+SECRET = "s3cr3t/#"
+QUOTED = "s3cr3t%2F%23"
+
+
+def test_a_server() -> None:
+    url = parse_url(f"redis://me:{QUOTED}@host:7000/2?lease=60&prefix=shop")
+    assert url.hosts == (("host", 7000),)
+    assert (url.username, url.password, url.db) == ("me", SECRET, 2)
+    assert (url.tls, url.mode, url.prefix) == (False, "streams", "shop")
+    assert url.options == {"lease": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("redis://localhost", (("localhost", 6379),)),
+        ("redis://[::1]:7000", (("::1", 7000),)),
+        ("rediss://:pw@h/1", (("h", 6379),)),
+    ],
+)
+def test_the_port_is_the_usual_one_unless_given(
+    url: str, hosts: tuple[tuple[str, int], ...]
+) -> None:
+    assert parse_url(url).hosts == hosts
+
+
+def test_sentinels() -> None:
+    url = parse_url("redis+sentinel://:pw@a:1,b/primary/3?sentinel_password=other")
+    assert url.hosts == (("a", 1), ("b", 26379))
+    assert (url.primary, url.db) == ("primary", 3)
+    assert (url.password, url.sentinel_password) == ("pw", "other")
+    assert "Sentinels a:1,b:26379" in url.where
+
+
+def test_a_socket() -> None:
+    url = parse_url("redis+unix:///run/redis.sock?db=1")
+    assert (url.socket, url.db) == ("/run/redis.sock", 1)
+
+
+def test_tls(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    url = parse_url(f"rediss://host?tls_ca={ca}&tls_verify=false")
+    assert (url.tls, url.tls_ca, url.tls_verify) == (True, str(ca), False)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://h?leese=1", r"unknown option 'leese'; did you mean 'lease'\?"),
+        ("redis://h?lease=1&lease=2", "is there twice"),
+        ("redis://h?lease=soon", "must be seconds"),
+        ("redis://h?mode=stream", r"did you mean 'streams'\?"),
+        ("redis://h/one", "must be a number"),
+        ("redis://h/1/2", "number of the database"),
+        ("redis://h:port", "not a port"),
+        ("redis://", "host is missing"),
+        ("redis://a,b", "Sentinels only"),
+        ("redis://h?tls_ca=x", "write rediss://"),
+        ("rediss://h?tls_ca=nowhere.pem", "no file"),
+        ("rediss://h?tls_verify=maybe", "true or false"),
+        ("redis+sentinel://h", "primary's name"),
+        ("redis+unix://", "path"),
+        ("amqp://h", "not a Redis address"),
+        (f"redis://:{SECRET}@h", "write %23"),
+    ],
+)
+def test_what_is_wrong_is_named(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        parse_url(url)
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lease", [0, -1, float("inf"), float("nan"), "1"])
+def test_options_are_checked(lease: object) -> None:
+    with pytest.raises(ConfigurationError, match="lease"):
+        RedisTransport("redis://h", lease=lease)  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_options_of_the_address_hold_unless_others_are_given() -> None:
+    assert RedisTransport("redis://h?lease=7").capabilities.lease == 7
+    assert RedisTransport("redis://h?lease=7", lease=8).capabilities.lease == 8
+
+
+def test_a_transport_by_its_address() -> None:
+    assert isinstance(transport_from_url("redis://localhost"), RedisTransport)
+    assert isinstance(transport_from_url("rediss://localhost"), RedisTransport)
+    assert isinstance(transport_from_url("redis+sentinel://a,b/primary"), RedisTransport)
+
+
+async def test_no_secret_is_ever_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    url = f"redis://me:{QUOTED}@127.0.0.1:1/0"
+    transport = RedisTransport(url)
+    with pytest.raises(ConnectionFailedError) as caught:
+        await transport.connect()
+    shown = [repr(transport), repr(parse_url(url)), str(caught.value), repr(caught.value)]
+    shown += [str(caught.value.__cause__), caplog.text, repr(transport.state)]
+    assert not [text for text in shown if "s3cr3t" in text]
+    assert "127.0.0.1:1" in str(caught.value)
