@@ -210,7 +210,8 @@ class Consumer:
                     self._busy -= 1
                     if delivery is self._suspect:
                         self._suspect = None
-                    self._signal_room()
+                    if self._room is not None:
+                        self._signal_room()
                 self.handled += 1
                 self._settler.submit(outcome)
             if self._stopping.is_set():

@@ -28,7 +28,7 @@ log = logging.getLogger("matador.worker")
 _AWAITED = "the callback awaited something that was"
 
 
-class Ran(msgspec.Struct):
+class Ran(msgspec.Struct, gc=False):
     """What came of a callback: a result, an error, or neither if it was interrupted."""
 
     result: Any = None

@@ -21,7 +21,7 @@ _LONGEST_PAUSE = 5.0
 _MAX_BATCH = 1000
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How a delivery ended: what the transport is to do, and what is to be done once it is done.
 
     ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
@@ -65,7 +65,9 @@ class Settler:
         if self._abandoned:
             return
         self._waiting += 1
-        self._enqueue(outcome)
+        self._pending.append(outcome)
+        if self._flusher is None:
+            self._start_flusher()
 
     async def settle_now(self, settlement: Settlement) -> MatadorError | None:
         """Settle and wait for it: why it could not be, or None. Not tried again."""
@@ -103,10 +105,8 @@ class Settler:
         self._wake()
         return left
 
-    def _enqueue(self, outcome: Outcome) -> None:
-        self._pending.append(outcome)
-        if self._flusher is None:
-            self._flusher = asyncio.create_task(self._flush(), name="matador-settler")
+    def _start_flusher(self) -> None:
+        self._flusher = asyncio.create_task(self._flush(), name="matador-settler")
 
     async def _flush(self) -> None:
         try:
@@ -172,8 +172,9 @@ class Settler:
     def _later(self, outcomes: Sequence[Outcome], pause: float) -> None:
         def again() -> None:
             self._again.discard(timer)
-            for outcome in outcomes:
-                self._enqueue(outcome)
+            self._pending.extend(outcomes)
+            if self._flusher is None:
+                self._start_flusher()
 
         timer = asyncio.get_running_loop().call_later(pause, again)
         self._again.add(timer)
