@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypedDict
 
+import msgspec
 import pytest
 from tests.support.faulty import FaultyTransport
 from tests.support.shop import (
@@ -26,7 +27,18 @@ from tests.support.shop import (
     subscribed,
 )
 
-from matador import Envelope, Hooks, Matador, Schema, SendOptions, SubscriberStub, Topology, event
+from matador import (
+    Envelope,
+    Hooks,
+    JsonCodec,
+    Matador,
+    Schema,
+    SendOptions,
+    SubscriberStub,
+    Topology,
+    event,
+)
+from matador.codec import Encoded, RawEnvelope
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
@@ -37,6 +49,7 @@ from matador.errors import (
     MessageTooLargeError,
     SendFailedError,
 )
+from matador.model.event import EventType
 from matador.model.message import Message
 from matador.model.topology import WorkQueue
 from matador.testing import ManualClock
@@ -495,3 +508,28 @@ async def test_sends_side_by_side_travel_together() -> None:
         await asyncio.gather(*(app.send(OrderPlaced("o", n)) for n in range(64)))
     assert sum(batches) == 64
     assert len(batches) <= 2
+
+
+class Sealing(JsonCodec):
+    """A codec of the user's own, made out of ours."""
+
+    def encode(self, envelope: RawEnvelope) -> Encoded:
+        encoded = super().encode(envelope)
+        return Encoded(encoded.body, {**encoded.headers, "sealed": "yes"})
+
+
+class Shouting(JsonCodec):
+    def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
+        raw = super().encode_payload(event, payload)
+        return msgspec.Raw(bytes(raw).replace(b'"1"', b'"ONE"'))
+
+
+async def test_what_a_codec_of_the_users_own_does_is_done_whatever_it_inherits() -> None:
+    for codec, wanted in ((Sealing(), "sealed"), (Shouting(), b'"ONE"')):
+        transport = MemoryTransport()
+        async with producer(transport=transport, codec=codec) as app:
+            await app.send(OrderPlaced("1", 5))
+            await app.send_many([OrderPlaced("1", 5)])
+        for message in transport.messages(QUEUE):
+            assert wanted in (message.body if isinstance(wanted, bytes) else message.headers)
+        assert len(transport.messages(QUEUE)) == 2

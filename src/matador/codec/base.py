@@ -35,6 +35,12 @@ class Stamp(Protocol):
         ...
 
 
+PayloadEncoder: TypeAlias = Callable[[Any], msgspec.Raw]
+"""``encode_payload`` for one event."""
+
+PayloadDecoder: TypeAlias = Callable[[msgspec.Raw], Any]
+"""``decode_payload`` for one event."""
+
 Stencil: TypeAlias = Callable[[str, msgspec.Raw, datetime], Encoded]
 """``stencil(id, data, created_at)``: an envelope encoded, all else of it known beforehand."""
 
@@ -97,3 +103,37 @@ class Preparing(Protocol):
             InvalidEventError: the docket cannot be encoded.
         """
         ...
+
+    def payload_encoder(self, event: EventType) -> PayloadEncoder:
+        """``encode_payload`` for payloads of this event.
+
+        Raises:
+            InvalidEventError: its type cannot be a payload.
+        """
+        ...
+
+    def payload_decoder(self, event: EventType) -> PayloadDecoder:
+        """``decode_payload`` for payloads of this event.
+
+        Raises:
+            InvalidEventError: its type cannot be a payload.
+        """
+        ...
+
+
+def preparing(codec: Codec) -> Preparing | None:
+    """The codec, if what it prepares is what it does.
+
+    Not so if a subclass does something else in ``encode`` or ``encode_payload``, and inherits what
+    prepares it.
+    """
+    if not isinstance(codec, Preparing):
+        return None
+    for done, prepared in (("encode", "prepare"), ("encode_payload", "payload_encoder")):
+        if _home(type(codec), done) is not _home(type(codec), prepared):
+            return None
+    return codec
+
+
+def _home(kind: type[Any], name: str) -> type[Any] | None:
+    return next((one for one in kind.__mro__ if name in vars(one)), None)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from matador.codec.base import PayloadDecoder, PayloadEncoder
 from matador.codec.plain import has_room_for_null, not_finite, not_finite_in
 from matador.errors import InvalidEventError
 from matador.model.event import EventType
@@ -41,40 +42,60 @@ class PayloadCodec:
     field is the sender's error, at once; without, it is the worker's, later.
     """
 
-    __slots__ = ("_check", "_coders", "_format")
+    __slots__ = ("_check", "_decoders", "_encoders", "_format")
 
     def __init__(self, format: Format, *, check_sends: bool = True) -> None:
         self._format: Format = format
         self._check = check_sends
-        self._coders: dict[type[Any], _Coder] = {}
+        self._encoders: dict[type[Any], PayloadEncoder] = {}
+        self._decoders: dict[type[Any], PayloadDecoder] = {}
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
         """See ``Codec``. Takes a payload, or plain data of its shape."""
-        try:
-            encode, decode, loses, lost = self._coders[event.payload]
-        except KeyError:
-            encode, decode, loses, lost = self._coder(event)
-        try:
-            encoded = encode(payload)
-        except Exception as error:  # the user's own serializers may raise anything
-            raise _invalid(event, error) from error
-        if not self._check:
-            return msgspec.Raw(encoded)
-        try:
-            decode(encoded)  # the sender learns of a wrong field, not the worker hours later
-        except Exception as error:  # noqa: BLE001 - see decode_payload
-            raise _invalid(event, error, lost(payload)) from _cause(error)
-        if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
-            raise InvalidEventError(f"event {event.key!r}: {what}")
-        return msgspec.Raw(encoded)
+        return (self._encoders.get(event.payload) or self.payload_encoder(event))(payload)
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
         """See ``Codec``."""
-        coder = self._coders.get(event.payload) or self._coder(event)
-        try:
-            return coder.decode(raw)
-        except Exception as error:  # noqa: BLE001 - the user's own validators may raise anything
-            raise _invalid(event, error) from _cause(error)
+        return (self._decoders.get(event.payload) or self.payload_decoder(event))(raw)
+
+    def payload_encoder(self, event: EventType) -> PayloadEncoder:
+        """See ``Preparing``."""
+        encode, decode, loses, lost = self._coder(event)
+
+        def unchecked(payload: Any) -> msgspec.Raw:
+            try:
+                return msgspec.Raw(encode(payload))
+            except Exception as error:  # the user's own serializers may raise anything
+                raise _invalid(event, error) from error
+
+        def checked(payload: Any) -> msgspec.Raw:
+            try:
+                encoded = encode(payload)
+            except Exception as error:
+                raise _invalid(event, error) from error
+            try:
+                decode(encoded)  # the sender learns of a wrong field, not the worker hours later
+            except Exception as error:  # noqa: BLE001 - see payload_decoder
+                raise _invalid(event, error, lost(payload)) from _cause(error)
+            if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
+                raise InvalidEventError(f"event {event.key!r}: {what}")
+            return msgspec.Raw(encoded)
+
+        encoder = self._encoders[event.payload] = checked if self._check else unchecked
+        return encoder
+
+    def payload_decoder(self, event: EventType) -> PayloadDecoder:
+        """See ``Preparing``."""
+        decode = self._coder(event).decode
+
+        def decoder(raw: msgspec.Raw) -> Any:
+            try:
+                return decode(raw)
+            except Exception as error:  # noqa: BLE001 - the user's own validators may raise anything
+                raise _invalid(event, error) from _cause(error)
+
+        self._decoders[event.payload] = decoder
+        return decoder
 
     def _coder(self, event: EventType) -> _Coder:
         payload = event.payload
@@ -91,7 +112,6 @@ class PayloadCodec:
             raise InvalidEventError(
                 f"event {event.key!r}: {payload.__name__} cannot be used as a payload type: {error}"
             ) from error
-        self._coders[payload] = coder
         return coder
 
 

@@ -12,7 +12,14 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from matador.codec.base import Codec, Preparing, RawEnvelope, Stencil
+from matador.codec.base import (
+    Codec,
+    PayloadEncoder,
+    Preparing,
+    RawEnvelope,
+    Stencil,
+    preparing,
+)
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
@@ -104,6 +111,7 @@ class Route(msgspec.Struct, frozen=True):
     """The ways of an event that every subscriber always receives."""
 
     event: EventType
+    encode: PayloadEncoder
     ways: tuple[Way, ...]
 
 
@@ -136,31 +144,22 @@ class FanOut:
         }
 
     def _route(self, event: EventType) -> Route | None:
-        codec, can = self._codec, self._capabilities
+        codec = preparing(self._codec)
         targets = self._targets[event.key]
-        if event.metadata or not isinstance(codec, Preparing):
+        in_process = self._capabilities.in_process
+        if codec is None or event.metadata:
             return None
         if any(
             one.subscriber.enabled is not None
-            or (can.in_process and isinstance(one.subscriber, SubscriberStub))
+            or (in_process and isinstance(one.subscriber, SubscriberStub))
             for one in targets
         ):
             return None
-        ways: list[Way] = []
-        for target in targets:
-            docket = Docket(
-                event_key=event.key,
-                target_subscriber=target.subscriber.name,
-                created_at=_SOME_TIME,
-                attempts=1,
-                importance=target.subscriber.importance,
-                event_description=event.description,
-            )
-            try:
-                ways.append(Way(target, docket, codec.prepare(docket)))
-            except InvalidEventError:  # whoever sends it is told
-                return None
-        return Route(event, tuple(ways))
+        try:
+            ways = tuple(_way(codec, event, target) for target in targets)
+            return Route(event, codec.payload_encoder(event), ways)
+        except InvalidEventError:  # whoever sends it is told
+            return None
 
     def route(self, payload: object) -> Route | None:
         """The quick way for a payload, if there is one by which ``make`` would come to the same.
@@ -175,7 +174,7 @@ class FanOut:
         Raises:
             InvalidEventError: the payload does not fit.
         """
-        data = self._codec.encode_payload(route.event, payload)
+        data = route.encode(payload)
         now = self._clock.now()
         outgoing: list[Outgoing] = []
         for way in route.ways:
@@ -337,6 +336,18 @@ def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
         chain.append(queue)
         queue = None if queue.fallback is None else topology.queue(queue.fallback)
     return Target(subscriber, tuple(chain), tuple(topology.full_name(one.name) for one in chain))
+
+
+def _way(codec: Preparing, event: EventType, target: Target) -> Way:
+    docket = Docket(
+        event_key=event.key,
+        target_subscriber=target.subscriber.name,
+        created_at=_SOME_TIME,
+        attempts=1,
+        importance=target.subscriber.importance,
+        event_description=event.description,
+    )
+    return Way(target, docket, codec.prepare(docket))
 
 
 def _stub_error(stub: SubscriberStub) -> InProcessCannotRunStubError:
