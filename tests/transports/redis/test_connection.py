@@ -44,6 +44,13 @@ async def send_surely(bench: Bench, body: str) -> None:
     await wait_for(sent, timeout=10, message="a send")
 
 
+async def is_back(bench: Bench) -> bool:
+    try:
+        return await bench.count(bench.name()) is not None
+    except MatadorError:
+        return False
+
+
 async def test_a_killed_connection_is_made_again(open_bench: Open, client: Any) -> None:
     bench = await open_bench()
     states = StateRecorder()
@@ -84,6 +91,7 @@ async def test_killed_while_sending_each_send_has_a_named_outcome(
     stored = {body for body, outcome in outcomes.items() if outcome is None}
     assert len(outcomes) == 1000
     assert len(stored) > 500
+    await wait_for(lambda: is_back(bench), timeout=10)
     subscription = await bench.subscribe()
     found: list[str] = []
     while (await bench.transport.depth(bench.name())).total:

@@ -24,6 +24,8 @@ from matador.transports.redis.sending import (
 
 _DONE, _LOST, _NO_QUEUE = 0, 1, 2
 _MOST = 1000
+_MOST_EACH = 200
+_MOST_BYTES = 1 << 20
 _HOLD_PARTS = 3
 _NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 
@@ -70,7 +72,8 @@ class Settling:
                 self._complete(lane, claim, places[first : first + _MOST], ids[first:][:_MOST])
                 for first in range(0, len(places), _MOST)
             ]
-        steps += [self._settle_each(base, places) for base, places in others.items()]
+        for base, places in others.items():
+            steps += [self._settle_each(base, some) for some in self._cut(places)]
         steps += [self._move(place) for place in moved]
         if len(steps) == 1:
             await steps[0]

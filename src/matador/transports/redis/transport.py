@@ -67,6 +67,22 @@ class RedisTransport(ServerTransport):
         super().__init__(
             url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
         )
+        self._capabilities = Capabilities(
+            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
+            delays=True,
+            dead_letters="native",
+            attempt_tracking=True,
+            concurrency="worker",
+            ordering="queue",
+            priorities=True,
+            browse=True,
+            purge=True,
+            depth=True,
+            replay=True,
+            once=True,
+            durable=True,
+            lease=self._lease,
+        )
         self._notes = Notes(self._link, self._prefix, self._key)
         self._declared: dict[str, list[Argument]] = {}
         self._consuming: dict[str, Consuming] = {}
@@ -89,22 +105,7 @@ class RedisTransport(ServerTransport):
     @property
     def capabilities(self) -> Capabilities:
         """See ``Transport``."""
-        return Capabilities(
-            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
-            delays=True,
-            dead_letters="native",
-            attempt_tracking=True,
-            concurrency="worker",
-            ordering="queue",
-            priorities=True,
-            browse=True,
-            purge=True,
-            depth=True,
-            replay=True,
-            once=True,
-            durable=True,
-            lease=self._lease,
-        )
+        return self._capabilities
 
     async def _before_disconnect(self) -> None:
         for consuming in list(self._consuming.values()):
