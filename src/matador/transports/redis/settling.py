@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 from matador.errors import LeaseLostError, MatadorError, TransportError
@@ -80,6 +80,20 @@ class Settling:
         else:
             await asyncio.gather(*steps)
         return self._outcomes
+
+    def _cut(self, places: list[int]) -> Iterator[list[int]]:
+        """Places of settlements that one call can carry."""
+        some: list[int] = []
+        size = 0
+        for place in places:
+            message = getattr(self._settlements[place], "message", None)
+            size += len(message.body) if isinstance(message, Message) else 0
+            some.append(place)
+            if len(some) >= _MOST_EACH or size >= _MOST_BYTES:
+                yield some
+                some, size = [], 0
+        if some:
+            yield some
 
     async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
         try:
