@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -48,7 +48,10 @@ UnsupportedDelays: TypeAlias = Literal["error", "deliver-now"]
 PLAIN = SendOptions()
 """No options."""
 
+_Choice: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
+
 _LONG_DELAY = 3600.0
+_MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
 _IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never to be changed: ids depend on it
 
@@ -139,6 +142,7 @@ class FanOut:
             event.key: tuple(_target(topology, one) for one in subscribers)
             for event, subscribers in schema
         }
+        self._choices: dict[_Choice, tuple[Target, ...]] = {}
         self._routes: dict[type[Any], Route] = {
             event.payload: route for event, _ in schema if (route := self._route(event)) is not None
         }
@@ -207,7 +211,12 @@ class FanOut:
         """
         targets = self._targets.get(event.key, ())
         if options.subscribers is not None or options.queue is not None:
-            targets = self._chosen(event, targets, options)
+            wanted = None if options.subscribers is None else tuple(options.subscribers)
+            choice = (event.key, wanted, options.queue)
+            known = self._choices.get(choice)
+            targets = self._chosen(event, targets, options) if known is None else known
+            if known is None and len(self._choices) < _MOST_CHOICES:
+                self._choices[choice] = targets
         delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
         data = self._codec.encode_payload(event, payload)
         before = options.before
@@ -369,28 +378,28 @@ def _merged(
     event: EventType, universal: Mapping[str, Any] | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Universal metadata, the event's own over it, the send's over both."""
-    if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+    if given is not None and not _is_mapping(given):
         raise InvalidEventError(f"event {event.key!r}: metadata must be a mapping, got {given!r}")
     if not universal and not event.metadata:
         return dict(given) if given else {}
     return {**(universal or {}), **event.metadata, **(given or {})}
 
 
+def _is_mapping(given: object) -> bool:
+    return type(given) is dict or isinstance(given, Mapping)  # the second takes its time
+
+
 def _check(options: SendOptions) -> None:
-    for problem in _option_problems(options):
-        raise ConfigurationError(problem)
-
-
-def _option_problems(options: SendOptions) -> Iterator[str]:
     priority = options.priority
     if priority is not None and (
         isinstance(priority, bool) or not isinstance(priority, int) or priority < 0  # pyright: ignore[reportUnnecessaryIsInstance] - users
     ):
-        yield f"priority must be a whole number from 0 on, got {priority!r}"
-    for name, value in (
-        ("correlation_id", options.correlation_id),
-        ("ordering_key", options.ordering_key),
-        ("id", options.id),
-    ):
-        if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            yield f"{name} must be a string, got {value!r}"
+        raise ConfigurationError(f"priority must be a whole number from 0 on, got {priority!r}")
+    _check_text("correlation_id", options.correlation_id)
+    _check_text("ordering_key", options.ordering_key)
+    _check_text("id", options.id)
+
+
+def _check_text(name: str, value: str | None) -> None:
+    if not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        raise ConfigurationError(f"{name} must be a string, got {value!r}")

@@ -221,8 +221,9 @@ class _Again:
         # for one subscriber here, for all of them by the fan-out.
         everybody = self._plan.everybody
         parts = (self._replay_id, original)
+        own = {REPLAY_ID: self._replay_id, REPLAY_OF: original}
         options = SendOptions(
-            metadata={**dict(metadata or ()), REPLAY_ID: self._replay_id, REPLAY_OF: original},
+            metadata={**dict(metadata), **own} if metadata else own,
             correlation_id=correlation_id,
             before=None if before is None else decode(event, msgspec.Raw(before.encode())),
             id="\x1f".join(parts) if everybody else derived_id(*parts, name),
