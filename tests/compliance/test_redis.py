@@ -11,7 +11,11 @@ from tests.support.redis import OwnServer, forget_keys
 
 from matador.testing import TransportCompliance
 from matador.transports.base import Transport
-from matador.transports.redis import RedisTransport
+from matador.transports.redis import (
+    RedisListTransport,
+    RedisPubSubTransport,
+    RedisTransport,
+)
 
 pytestmark = pytest.mark.broker
 
@@ -38,6 +42,7 @@ class RedisCompliance(TransportCompliance):
         yield
         await self.tidy_up()
         await forget_keys(server.url, self.prefix)
+        await forget_keys(server.url, f"{self.prefix}-list")
 
     async def restart_broker(self) -> None:
         await asyncio.to_thread(self.server.restart)
@@ -46,3 +51,15 @@ class RedisCompliance(TransportCompliance):
 class TestRedisStreams(RedisCompliance):
     async def make_transport(self) -> Transport:
         return RedisTransport(self.server.url, lease=1, prefix=self.prefix)
+
+
+class TestRedisLists(RedisCompliance):
+    async def make_transport(self) -> Transport:
+        return RedisListTransport(self.server.url, lease=1, prefix=self.prefix)
+
+
+class TestRedisPubSub(RedisCompliance):
+    listens_first = True
+
+    async def make_transport(self) -> Transport:
+        return RedisPubSubTransport(self.server.url, prefix=self.prefix)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
 from matador.errors import UnsupportedError
+from matador.model.message import TopologyNote
 from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing.compliance.bench import Bench
 from matador.transports.base import Transport
@@ -35,6 +36,10 @@ class ComplianceBase:
     releases_keep_their_place: bool = True
     """What is released is delivered again before what was sent after it. False for brokers where
     only a copy at the end of the queue is uncounted."""
+
+    listens_first: bool = False
+    """A message reaches only those who listen when it is sent. The suite then subscribes to every
+    queue of a topology, dead letters too, before anything is sent."""
 
     async def make_transport(self) -> Transport:
         """A transport that is not connected, on the same broker or store at every call in a test.
@@ -100,8 +105,17 @@ class ComplianceBase:
         transport = await self.make()
         await transport.connect()
         topology = topology or self.topology(*queues, dead_letters=dead_letters)
-        notes = await transport.apply_topology(topology)
+        notes = await self.declare(transport, topology)
         return Bench(transport, topology, notes, patience=self.patience, quiet=self.quiet)
+
+    async def declare(self, transport: Transport, topology: Topology) -> Sequence[TopologyNote]:
+        """Apply a topology, and listen first where that is needed."""
+        notes = await transport.apply_topology(topology)
+        if self.listens_first:
+            names = [topology.full_name(queue.name) for queue in topology.queues]
+            for name in (*names, *(letters for _, _, letters in topology.dead_letter_names())):
+                await transport.subscribe(name, prefetch=1)
+        return notes
 
     async def reopen(self, bench: Bench) -> Bench:
         """Disconnect, and come back as another transport on the same topology."""

@@ -123,7 +123,7 @@ class ConnectionCompliance(ComplianceBase):
         bench = await self.open()
         await bench.transport.disconnect()
         await bench.transport.connect()
-        await bench.transport.apply_topology(bench.topology)
+        await self.declare(bench.transport, bench.topology)
         await bench.send("after")
         assert bodies(await bench.drain(bench.name(), 1)) == ["after"]
 

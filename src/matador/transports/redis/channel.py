@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
@@ -29,7 +29,14 @@ class Channel:
     is noticed within two ``heartbeat``. ``lost`` is done then, with the reason.
     """
 
-    def __init__(self, connection: AbstractConnection, *, timeout: float, heartbeat: float) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        transport: asyncio.Transport,
+        *,
+        timeout: float,
+        heartbeat: float,
+    ) -> None:
         self._connection = connection
         self._timeout = timeout
         self._heartbeat = heartbeat
@@ -39,9 +46,7 @@ class Channel:
         self._wrote = False
         self._heard = self._loop.time()
         self.lost: asyncio.Future[BaseException] = self._loop.create_future()
-        # redis-py keeps it to itself, and has no public way to give a connection away.
-        writer = cast("asyncio.StreamWriter", getattr(connection, "_writer"))  # noqa: B009
-        self._transport = cast("asyncio.Transport", writer.transport)
+        self._transport = transport
         Answers(self._transport, self._answered, self.fail)
         self._watching = asyncio.create_task(self._watch(), name="matador-redis-watch")
 

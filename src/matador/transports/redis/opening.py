@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket as sockets
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -31,8 +32,8 @@ class Opener:
     def __init__(self, url: RedisUrl, *, name: str, timeout: float, heartbeat: float) -> None:
         self._url = url
         self._name = name
-        self._timeout = timeout
-        self._heartbeat = heartbeat
+        self.timeout = timeout
+        self.heartbeat = heartbeat
 
     @property
     def where(self) -> str:
@@ -45,12 +46,18 @@ class Opener:
         Raises:
             ConnectionFailedError: the server cannot be reached, or refuses.
         """
+        connection = await self.connection()
+        transport = transport_of(connection)
+        return Channel(connection, transport, timeout=self.timeout, heartbeat=self.heartbeat)
+
+    async def connection(self) -> AbstractConnection:
+        """A new connection as redis-py makes it. See ``open``."""
         try:
             connection = await self._connection()
             await connection.connect()
         except Exception as error:
             raise translate(error, self.where, opening=True) from error
-        return Channel(connection, timeout=self._timeout, heartbeat=self._heartbeat)
+        return connection
 
     async def _connection(self) -> AbstractConnection:
         url = self._url
@@ -73,8 +80,8 @@ class Opener:
                 "username": url.sentinel_username,
                 "password": url.sentinel_password,
                 "ssl": url.tls,
-                "socket_timeout": self._timeout,
-                "socket_connect_timeout": self._timeout,
+                "socket_timeout": self.timeout,
+                "socket_connect_timeout": self.timeout,
                 **self._tls_options(),
             },
         )
@@ -99,11 +106,11 @@ class Opener:
 
     def _tcp_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "socket_connect_timeout": self._timeout,
+            "socket_connect_timeout": self.timeout,
             "socket_keepalive": True,
         }
         if hasattr(sockets, "TCP_USER_TIMEOUT"):  # what was written and never acknowledged
-            wait = max(1, round(2 * self._heartbeat * 1000))
+            wait = max(1, round(2 * self.heartbeat * 1000))
             options["socket_keepalive_options"] = {sockets.TCP_USER_TIMEOUT: wait}
         return options
 
@@ -118,3 +125,9 @@ class Opener:
             "ssl_cert_reqs": "required" if url.tls_verify else "none",
             "ssl_check_hostname": url.tls_verify,
         }
+
+
+def transport_of(connection: AbstractConnection) -> asyncio.Transport:
+    """The bytes of a connection. redis-py keeps them to itself: there is no public way."""
+    writer = cast("asyncio.StreamWriter", getattr(connection, "_writer"))  # noqa: B009
+    return cast("asyncio.Transport", writer.transport)

@@ -46,13 +46,13 @@ class ServerTransport:
         self._block = self._heartbeat / 2
         self._observers: list[TransportObserver] = []
         self._connecting = asyncio.Lock()
-        opener = Opener(
+        self._opener = Opener(
             given,
             name=f"matador-{name}",
             timeout=chosen("timeout", timeout),
             heartbeat=self._heartbeat,
         )
-        self._link = Link(opener, restore=self._restore, on_state=self._tell)
+        self._link = Link(self._opener, restore=self._restore, on_state=self._tell)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._link.where!r}, {self.state.status})"

@@ -26,11 +26,14 @@ from matador.transports.redis import looking, sending, settling
 from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.consuming import Consuming
 from matador.transports.redis.entries import Lane, claimed_of
+from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.once import Notes
+from matador.transports.redis.pubsub import RedisPubSubTransport
 from matador.transports.redis.scripts import script
 from matador.transports.redis.server import ServerTransport, consumer_name
 from matador.transports.redis.settling import Settling
 from matador.transports.redis.subscription import RedisSubscription
+from matador.transports.redis.url import parse_url
 
 
 class RedisTransport(ServerTransport):
@@ -100,7 +103,13 @@ class RedisTransport(ServerTransport):
         Raises:
             ConfigurationError: the address is malformed, or has an option nobody knows.
         """
-        return cls(url, name=name)
+        match parse_url(url).mode:
+            case "streams":
+                return cls(url, name=name)
+            case "list":
+                return RedisListTransport(url, name=name)
+            case "pubsub":
+                return RedisPubSubTransport(url, name=name)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -198,8 +207,9 @@ class RedisTransport(ServerTransport):
             closed=self._closed,
         )
         if queue not in self._consuming:
-            watch = (self._link, base, self._lease, self._block)
-            self._consuming[queue] = Consuming(*watch)
+            self._consuming[queue] = Consuming(
+                self._link, base, lease=self._lease, longest=self._block
+            )
         self._consuming[queue].subscriptions.add(subscription)
         return subscription
 

@@ -1,0 +1,365 @@
+"""``RedisListTransport``: plain lists, each message to one consumer, none lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import cast
+
+from matador.errors import MatadorError, TransportError
+from matador.model.capabilities import Capabilities
+from matador.model.message import (
+    Complete,
+    DeadLetter,
+    Delivery,
+    Message,
+    QueueDepth,
+    Receipt,
+    Release,
+    Retry,
+    Settlement,
+    TopologyNote,
+)
+from matador.model.options import Seconds
+from matador.model.topology import Topology, dead_letter_name
+from matador.transports.redis.channel import Argument, Channel
+from matador.transports.redis.contents import content_of, message_of
+from matador.transports.redis.entries import milliseconds
+from matador.transports.redis.keys import key_of, tag_of
+from matador.transports.redis.list_subscription import Held, RedisListSubscription, list_script
+from matador.transports.redis.sending import Outcomes, no_such_queue, unwritable
+from matador.transports.redis.server import ServerTransport, consumer_name
+from matador.transports.redis.settling import lost
+from matador.transports.redis.watcher import Watcher
+
+_MOST = 500
+_LOST, _NO_QUEUE = 1, 2
+_UNWRITABLE = (TypeError, ValueError, OverflowError)
+
+
+class RedisListTransport(ServerTransport):
+    """Messages in Redis lists (``redis://…?mode=list``). See ``Transport``.
+
+    A message is moved to a list of the worker that handles it and removed from there when it is
+    done; what a worker held that died is put back when it has not been heard of for ``lease``
+    seconds. Simpler to look at than streams; no browsing, no replay, no priorities.
+
+    Args: those of ``RedisTransport``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease: Seconds | None = None,
+        timeout: Seconds | None = None,
+        heartbeat: Seconds | None = None,
+        prefix: str | None = None,
+        name: str = "redis",
+    ) -> None:
+        super().__init__(
+            url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
+        )
+        self._capabilities = Capabilities(
+            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
+            delays=True,
+            dead_letters="native",
+            attempt_tracking=True,
+            concurrency="worker",
+            ordering="queue",
+            priorities=False,
+            purge=True,
+            depth=True,
+            durable=True,
+        )
+        self._consumer = consumer_name()
+        self._declared: dict[str, list[Argument]] = {}
+        self._held: dict[str, Held] = {}
+        self._watchers: dict[str, Watcher] = {}
+        self._subscriptions: set[RedisListSubscription] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Transport``."""
+        return self._capabilities
+
+    def _key(self, queue: str) -> str:
+        return key_of(f"{self._prefix}-list", queue)
+
+    async def _before_disconnect(self) -> None:
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+        for watcher in self._watchers.values():
+            await watcher.close()
+        self._watchers.clear()
+        for held in self._held.values():
+            with contextlib.suppress(TransportError):
+                if self.state.status == "connected":
+                    while not await self._link.run(
+                        list_script("leave"), [held.base], [held.consumer]
+                    ):
+                        pass
+        self._held.clear()
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Transport``. Lists know no priorities, no retention and no time to live."""
+        channel = await self._link.channel()
+        notes: list[TopologyNote] = []
+        made: dict[str, list[Argument]] = {}
+        for queue in topology.queues:
+            name = topology.full_name(queue.name)
+            made[name] = [""]
+            if queue.priorities:
+                notes.append(TopologyNote(name, "lists have no priorities: first in, first out"))
+            if queue.retention is not None:
+                notes.append(TopologyNote(name, "lists keep nothing that is finished"))
+        for _, kind, name in topology.dead_letter_names():
+            letters = topology.dead_letters[kind]
+            made[name] = ["" if letters.max_length is None else letters.max_length]
+            if letters.ttl is not None:
+                notes.append(TopologyNote(name, "lists have no time to live: they stay"))
+        self._declared.update(made)
+        await self._restore(channel)
+        return notes
+
+    async def _restore(self, channel: Channel) -> None:
+        await asyncio.gather(
+            *(
+                self._link.run_on(channel, list_script("declare"), [self._key(queue)], arguments)
+                for queue, arguments in self._declared.items()
+            )
+        )
+
+    async def _declare_again(self, queue: str) -> None:
+        if queue not in self._declared:
+            raise no_such_queue(queue, self._link.where)
+        await self._link.run(list_script("declare"), [self._key(queue)], self._declared[queue])
+
+    # -- sending and receiving ---------------------------------------------------------------------
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``Transport``."""
+        channel = await self._link.channel()
+        outcomes: Outcomes = [None] * len(messages)
+        queues: dict[str, list[int]] = {}
+        for place, message in enumerate(messages):
+            queues.setdefault(message.queue, []).append(place)
+
+        async def push(queue: str, places: list[int]) -> None:
+            arguments: list[Argument] = []
+            for place in places:
+                message = messages[place]
+                try:
+                    arguments += (milliseconds(message.delay), content_of(message))
+                except _UNWRITABLE as error:
+                    outcomes[place] = unwritable(message, error)
+            error = await self._push(channel, queue, arguments)
+            for place in places:
+                outcomes[place] = outcomes[place] or error
+
+        await asyncio.gather(
+            *(
+                push(queue, places[first : first + _MOST])
+                for queue, places in queues.items()
+                for first in range(0, len(places), _MOST)
+            )
+        )
+        return outcomes
+
+    async def _push(
+        self, channel: Channel, queue: str, arguments: Sequence[Argument]
+    ) -> MatadorError | None:
+        keys = [self._key(queue)]
+        try:
+            stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
+            if not stored:
+                await self._declare_again(queue)  # the server was emptied, or it is unknown
+                stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
+        except TransportError as error:
+            return error
+        return None if stored else no_such_queue(queue, self._link.where)
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
+        """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
+        base = self._key(queue)
+        if await self._link.run(list_script("depth"), [base]) is None:
+            await self._declare_again(queue)
+        held = self._held.setdefault(queue, Held(queue, base, self._consumer))
+        if queue not in self._watchers:
+            await self._tend(base)  # known to others before it holds anything
+            self._watchers[queue] = Watcher(
+                self._link,
+                base,
+                tend=lambda: self._tend(base),
+                longest=min(self._block, self._lease / 4),
+            )
+        subscription = RedisListSubscription(
+            self._link,
+            held,
+            lease=self._lease,
+            block=self._block,
+            give_back=self._give_back,
+            declare=self._declare_again,
+            closed=self._subscriptions.discard,
+        )
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def _tend(self, base: str) -> int:
+        lease = round(self._lease * 1000)
+        found = await self._link.run(list_script("tend"), [base], [self._consumer, lease])
+        return -1 if found is None else found
+
+    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        with contextlib.suppress(TransportError):  # then it goes back when we do
+            await self.settle([Release(delivery.receipt) for delivery in deliveries])
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        """See ``Transport``. Each is atomic, but for a retry in a queue of another name: there
+        the successor is stored first."""
+        channel = await self._link.channel()
+        outcomes: Outcomes = [None] * len(settlements)
+        near: dict[str, list[int]] = {}
+        for place, settlement in enumerate(settlements):
+            hold = _hold(settlement.receipt)
+            if hold is None:
+                outcomes[place] = lost(settlement.receipt)
+            elif isinstance(settlement, Retry) and not _is_near(settlement):
+                outcomes[place] = await self._move(channel, settlement)
+            else:
+                near.setdefault(settlement.receipt.queue, []).append(place)
+        for queue, places in near.items():
+            # What is given back goes in front: the last one first.
+            places.sort(key=lambda place: _order(place, settlements[place]))
+            for first in range(0, len(places), _MOST):
+                some = places[first : first + _MOST]
+                await self._settle_near(channel, queue, some, settlements, outcomes)
+        return outcomes
+
+    async def _settle_near(
+        self,
+        channel: Channel,
+        queue: str,
+        places: Sequence[int],
+        settlements: Sequence[Settlement],
+        outcomes: Outcomes,
+    ) -> None:
+        keys = [self._key(queue)]
+        arguments: list[Argument] = [self._consumer]
+        sent: list[int] = []
+        for place in places:
+            try:
+                arguments += self._written(settlements[place], keys)
+            except _UNWRITABLE as error:
+                message = getattr(settlements[place], "message", None)
+                outcomes[place] = unwritable(cast("Message", message), error)
+            else:
+                sent.append(place)
+        try:
+            codes = await self._link.run_on(channel, list_script("settle"), keys, arguments)
+        except TransportError as error:
+            for place in sent:
+                outcomes[place] = error
+            return
+        for place, code in zip(sent, codes, strict=True):
+            settlement = settlements[place]
+            if code == _NO_QUEUE:
+                target = _successor(settlement)
+                outcomes[place] = no_such_queue(target[0] if target else queue, self._link.where)
+                continue
+            if code == _LOST:
+                outcomes[place] = lost(settlement.receipt)
+            self._let_go(settlement.receipt)
+
+    def _written(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
+        hold = _hold(settlement.receipt)
+        assert hold is not None
+        _, message = hold
+        target = _successor(settlement)
+        if target is None:
+            return [message, -1 if isinstance(settlement, Complete) else 0, 0, ""]
+        queue, delay, content = target
+        key = self._key(queue)
+        if key not in keys[1:]:
+            keys.append(key)
+        return [message, keys.index(key, 1) + 1, delay, content]
+
+    async def _move(self, channel: Channel, retry: Retry) -> MatadorError | None:
+        """A successor in a queue elsewhere: stored first, the original forgotten after."""
+        hold = _hold(retry.receipt)
+        if hold is None or hold[1] not in hold[0].messages:
+            return lost(retry.receipt)
+        try:
+            held = await self._link.call("LPOS", f"{hold[0].base}:held:{self._consumer}", hold[1])
+            if held is None:
+                self._let_go(retry.receipt)
+                return lost(retry.receipt)
+            (error,) = await self.send([retry.message])
+        except TransportError as failure:
+            return failure
+        if error is not None:
+            return error
+        outcomes: Outcomes = [None]
+        await self._settle_near(
+            channel, retry.receipt.queue, [0], [Complete(retry.receipt)], outcomes
+        )
+        return None if not isinstance(outcomes[0], TransportError) else outcomes[0]
+
+    def _let_go(self, receipt: Receipt) -> None:
+        hold = _hold(receipt)
+        if hold is not None:
+            hold[0].messages.discard(hold[1])
+
+    # -- optional abilities ------------------------------------------------------------------------
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``."""
+        found = await self._link.run(list_script("depth"), [self._key(queue)])
+        if found is None:
+            raise no_such_queue(queue, self._link.where)
+        ready, delayed, in_flight = found
+        return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
+
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``."""
+        found = await self._link.run(list_script("purge"), [self._key(queue)])
+        if found < 0:
+            raise no_such_queue(queue, self._link.where)
+        return found
+
+
+def _hold(receipt: Receipt) -> tuple[Held, bytes] | None:
+    handle = receipt.handle
+    if type(handle) is tuple:
+        hold = cast("tuple[Held, bytes]", handle)
+        if type(hold[0]) is Held:
+            return hold
+    return None
+
+
+def _order(place: int, settlement: Settlement) -> int:
+    return -place if isinstance(settlement, Release) else place
+
+
+def _successor(settlement: Settlement) -> tuple[str, int, bytes] | None:
+    """Queue, delay and content of what is stored in place of the delivery."""
+    match settlement:
+        case Retry(message=message):
+            return message.queue, milliseconds(message.delay), content_of(message)
+        case DeadLetter(receipt=receipt, kind=kind, reason=reason, message=message):
+            if message is None:
+                hold = _hold(receipt)
+                assert hold is not None
+                message = message_of(receipt.queue, hold[1].split(b":", 2)[2])
+            return dead_letter_name(receipt.queue, kind), 0, content_of(message, reason=reason)
+        case _:
+            return None
+
+
+def _is_near(retry: Retry) -> bool:
+    return tag_of(retry.message.queue) == tag_of(retry.receipt.queue)

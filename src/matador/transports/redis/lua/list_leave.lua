@@ -1,0 +1,7 @@
+-- A consumer goes: what it still holds goes back, counted. ARGV: consumer. Says whether that was all.
+local base, consumer = KEYS[1], ARGV[1]
+if not take_back(base, consumer) then
+  return 0
+end
+redis.call('ZREM', base .. ':consumers', consumer)
+return 1

@@ -1,0 +1,15 @@
+-- Hand messages over. ARGV: consumer, lease, limit. Gives the messages; nil: no such queue.
+local base, consumer = KEYS[1], ARGV[1]
+if redis.call('EXISTS', base) == 0 then
+  return nil
+end
+beat(base, consumer, tonumber(ARGV[2]))
+local found = {}
+for place = 1, tonumber(ARGV[3]) do
+  local message = redis.call('LMOVE', base .. ':ready', base .. ':held:' .. consumer, 'LEFT', 'RIGHT')
+  if not message then
+    break
+  end
+  found[place] = message
+end
+return found

@@ -1,0 +1,16 @@
+-- Give back what a consumer was sent but never got: its connection was lost on the way. ARGV:
+-- consumer, then the places of all that it did get. Says how many.
+local base, held = KEYS[1], KEYS[1] .. ':held:' .. ARGV[1]
+local known, number = {}, 0
+for place = 2, #ARGV do
+  known[ARGV[place]] = true
+end
+local messages = redis.call('LRANGE', held, 0, -1)
+for place = #messages, 1, -1 do
+  if not known[string.match(messages[place], '^(%d+):')] then
+    redis.call('LREM', held, -1, messages[place])
+    redis.call('LPUSH', base .. ':ready', messages[place])
+    number = number + 1
+  end
+end
+return number
