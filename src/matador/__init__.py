@@ -56,6 +56,7 @@ from matador.pipeline.hooks import (
     WorkerError,
     WorkerSuccess,
 )
+from matador.pipeline.redis_checkpoints import RedisCheckpointStore
 from matador.pipeline.sqlite_checkpoints import SqliteCheckpointStore
 from matador.policy.retry import (
     Discard,
@@ -95,6 +96,7 @@ __all__ = [
     "MessagePackCodec",
     "NoCheckpointStore",
     "Processing",
+    "RedisCheckpointStore",
     "RetryContext",
     "RetryLater",
     "RetryPolicy",

@@ -15,16 +15,18 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "matador"
 PURE = ("model", "codec", "policy")
 
-# Each client library has one home. (Redis has several: its transport, stores for checkpoints.)
+# Each client library has one home.
 HOMES = {
     "aiobotocore": "matador.transports.sqs",
     "botocore": "matador.transports.sqs",
     "bullmq": "matador.transports.bullmq",
     "confluent_kafka": "matador.transports.kafka",
+    "hiredis": "matador.transports.redis",
     "opentelemetry": "matador.observe",
     "pika": "matador.transports.rabbitmq",
     "pyspark": "matador.spark",
     "pytest": "matador.testing",
+    "redis": "matador.transports.redis",
     "starlette": "matador.dashboard",
     "typer": "matador.cli",
     "uvicorn": "matador.dashboard",

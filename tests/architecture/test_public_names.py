@@ -49,6 +49,7 @@ NAMES = {
         "MessagePackCodec",
         "NoCheckpointStore",
         "Processing",
+        "RedisCheckpointStore",
         "RetryContext",
         "RetryLater",
         "RetryPolicy",

@@ -16,6 +16,7 @@ from matador.cli.topology import look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
 from matador.model.subscriber import SubscriberStub
+from matador.transports.base import Examining
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
@@ -111,10 +112,29 @@ async def check_broker(app: Matador) -> AsyncIterator[Check]:
     try:
         took = (time.perf_counter() - started) * 1000
         yield Check("connection", "ok", f"{app.transport.name}, in {took:.0f} ms")
-        for check in await _check_queues(app):
+        for check in (*await _check_settings(app), *await _check_queues(app)):
             yield check
     finally:
         await app.transport.disconnect()
+
+
+async def _check_settings(app: Matador) -> list[Check]:
+    """What the transport itself finds worth a look."""
+    if not isinstance(app.transport, Examining):
+        return []
+    try:
+        findings = await app.transport.examine()
+    except MatadorError as error:
+        return [Check("broker", "warning", f"could not be examined: {error}")]
+    return [
+        Check(
+            one.subject,
+            "problem" if one.serious else "warning" if one.fix else "ok",
+            one.text,
+            one.fix,
+        )
+        for one in findings
+    ]
 
 
 async def _check_queues(app: Matador) -> list[Check]:

@@ -190,3 +190,16 @@ class TopologyNote:
 
     queue: str | None
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a broker that ``matador doctor`` shows: fine, or with what to do about it.
+
+    ``fix``: empty if all is well. ``serious``: it does not work like this.
+    """
+
+    subject: str
+    text: str
+    fix: str = ""
+    serious: bool = False

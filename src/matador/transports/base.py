@@ -20,6 +20,7 @@ from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
     Delivery,
+    Finding,
     Message,
     Once,
     QueueDepth,
@@ -271,6 +272,19 @@ class Splitting(Protocol):
 
         ``after`` and ``until`` are the positions behind which, and with which, the whole begins
         and ends. Empty if there is nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class Examining(Protocol):
+    """For transports whose broker has settings that can lose messages. Not a capability."""
+
+    async def examine(self) -> Sequence[Finding]:
+        """What ``matador doctor`` should say about the broker. Changes nothing.
+
+        Raises:
+            NotConnectedError: not connected.
         """
         ...
 

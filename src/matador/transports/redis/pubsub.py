@@ -40,6 +40,8 @@ class RedisPubSubTransport(ServerTransport):
     Args: those of ``RedisTransport``; there is no lease.
     """
 
+    _keeps = False
+
     def __init__(
         self,
         url: str,

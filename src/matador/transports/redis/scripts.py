@@ -17,10 +17,10 @@ class Script:
 
 
 @cache
-def script(name: str, *, common: str = "common") -> Script:
+def script(name: str, *, common: str | None = "common") -> Script:
     """The script in ``lua/{name}.lua``, with what it shares with others in front."""
     folder = files("matador.transports.redis") / "lua"
-    parts = [(folder / f"{part}.lua").read_text("utf-8") for part in (common, name)]
+    parts = [(folder / f"{part}.lua").read_text("utf-8") for part in (common, name) if part]
     source = "\n".join(parts)
     # Not for secrecy: it is how the server names scripts.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())

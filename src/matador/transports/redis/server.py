@@ -6,11 +6,13 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 
-from matador.model.message import ConnectionState
+from matador.model.message import ConnectionState, Finding
 from matador.model.options import Seconds, seconds
 from matador.transports.base import TransportObserver
 from matador.transports.redis.channel import Channel
+from matador.transports.redis.examining import examine
 from matador.transports.redis.keys import key_of
 from matador.transports.redis.link import Link
 from matador.transports.redis.opening import Opener
@@ -21,6 +23,9 @@ _DEFAULTS = {"lease": 30.0, "timeout": 10.0, "heartbeat": 5.0}
 
 class ServerTransport:
     """A transport that lives on a Redis server. See ``RedisTransport`` for the arguments."""
+
+    _keeps = True
+    """Are messages stored on the server?"""
 
     def __init__(
         self,
@@ -81,6 +86,10 @@ class ServerTransport:
         async with self._connecting:
             await self._before_disconnect()
             await self._link.stop()
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``: the version, what happens when the memory is full, the disk."""
+        return await examine(self._link, keeps=self._keeps)
 
     async def _before_disconnect(self) -> None:
         """Close what needs the connection."""
