@@ -29,7 +29,7 @@ SHORTEST = 4
 
 _LONGEST = 1 << 31  # RabbitMQ counts milliseconds in 32 bits
 _EXTRA = 3  # further levels of the longest time: 25 days each
-_COARSEST = 128  # milliseconds by which a delay may be rounded up, or a 16th of it if that is less
+_COARSEST = 256  # milliseconds by which a delay may be rounded up, or a 16th of it if that is less
 
 MARK = "matador-delay-"  # not "x-": such headers are not compared
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from matador.errors import (
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.client import Channel, Connection
 from matador.transports.rabbitmq.errors import reason_of, translate
+
+log = logging.getLogger("matador.rabbitmq")
 
 _MOST_ROUTES = 10_000
 _WRITE = 256  # messages to a write: enough to be cheap, few enough to let others have a turn
@@ -118,7 +121,7 @@ class Publisher:
                         count = await self._wait_for_room(len(parcels) - written)
                         self._write(parcels[written : written + count], batch, written)
                         written += count
-                await batch.done
+                await asyncio.shield(batch.done)  # cancelled or not, its messages are on their way
         except builtins.TimeoutError:
             self._give_up(batch, written)
         except MatadorError as error:
@@ -132,9 +135,13 @@ class Publisher:
         return batch.outcomes
 
     async def drain(self) -> None:
-        """Wait until all that was written has its outcome."""
-        while self._flights:
-            await asyncio.wait([flight.batch.done for flight in list(self._flights.values())[-1:]])
+        """Wait until all that was written has its outcome, no longer than a send may take."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                while self._flights:
+                    await self._changed()
+        except builtins.TimeoutError:
+            log.warning("%d messages were never confirmed", len(self._flights))
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -152,9 +159,13 @@ class Publisher:
             room = self._window - len(self._flights)
             if room > 0 and self._connection.blocked is None:
                 return min(room, wanted, _WRITE)
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(waiter)
-            await waiter
+            await self._changed()
+
+    async def _changed(self) -> None:
+        """Wait until something was confirmed, lost, blocked or unblocked."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiter)
+        await waiter
 
     def _write(self, parcels: Sequence[Parcel], batch: _Batch, place: int) -> None:
         channel = self._channel
@@ -285,7 +296,7 @@ class Publisher:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                await batch.done
+                await asyncio.shield(batch.done)
         except builtins.TimeoutError:
             self._give_up(batch, written)
 

@@ -25,6 +25,7 @@ class Session:
         self.address = address
         self.publishing = publishing
         self.consuming = consuming
+        self._closing: asyncio.Task[None] | None = None
         self.publisher = Publisher(publishing, window=address.window, timeout=address.send_timeout)
 
     @classmethod
@@ -61,12 +62,13 @@ class Session:
         return session
 
     async def wait_lost(self) -> BaseException | None:
-        """Wait until one of the connections is lost; the other is closed then."""
+        """Wait until one of the connections is lost; the other is being closed then."""
         either = [self.publishing.lost, self.consuming.lost]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         reason = next(one.result() for one in either if one.done())
         log.warning("the connection to %s was lost: %s", self.address, reason)
-        await self.close()
+        # In the background: the other one may be just as dead, and the state is to be known now.
+        self._closing = asyncio.create_task(self.close())
         return translate(reason, str(self.address))
 
     async def channel(self) -> Channel:

@@ -129,18 +129,26 @@ def _cleaned(table: dict[str, Any]) -> dict[str, str | int]:
     }
     deaths = table.get(DEATHS)
     if ATTEMPTS not in headers and isinstance(deaths, list):
-        headers[ATTEMPTS] = 1 + _deaths(cast("list[Any]", deaths))
+        rounds = _rounds(cast("list[Any]", deaths), table)
+        if rounds:
+            headers[ATTEMPTS] = 1 + rounds
     return headers
 
 
-def _deaths(deaths: list[Any]) -> int:
-    """How often a message was sent round by the broker, for senders that do not count."""
-    total = 0
+def _rounds(deaths: list[Any], table: dict[str, Any]) -> int:
+    """How often a message was sent round by the broker, for senders that do not count attempts.
+
+    The levels of a delay are no rounds: each has left its mark.
+    """
+    rounds = 0
     for death in deaths:
         if isinstance(death, dict):
-            count = cast("dict[str, Any]", death).get("count", 1)
-            total += count if isinstance(count, int) else 1
-    return total
+            told = cast("dict[str, Any]", death)
+            level = str(told.get("queue", "")).rpartition(".")[2]
+            count = told.get("count", 1)
+            if f"{MARK}{level}" not in table:
+                rounds += count if isinstance(count, int) else 1
+    return rounds
 
 
 def check_size(message: Message, limit: int) -> MatadorError | None:

@@ -1,0 +1,263 @@
+"""Consumers that come back after all that can happen to them, and counts that mean something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from tests.support.rabbitmq import Raw, connections, cut, eventually
+
+from matador.errors import LeaseLostError, NotConnectedError, QueueNotFoundError
+from matador.model.backoff import ReconnectBackoff
+from matador.model.message import Complete, DeadLetter, Delivery, Message, Release, Retry
+from matador.model.topology import Topology, WorkQueue
+from matador.testing import wait_for
+from matador.transports.base import Subscription
+from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.holding import Hold
+
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
+
+Make = Callable[..., RabbitMQTransport]
+PATIENCE = 10.0
+
+
+@pytest.fixture
+async def queue(transport: RabbitMQTransport, namespace: str) -> str:
+    topology = Topology(namespace, queues=["events", WorkQueue("urgent", priorities=True)])
+    await transport.apply_topology(topology)
+    return f"{namespace}.events"
+
+
+async def send(transport: RabbitMQTransport, queue: str, *bodies: bytes) -> None:
+    messages = [Message(body.decode(), queue, body) for body in bodies]
+    assert await transport.send(messages) == [None] * len(bodies)
+
+
+async def receive(subscription: Subscription, count: int = 1) -> list[Delivery]:
+    got: list[Delivery] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(got) < count:
+            more = await subscription.receive(count - len(got))
+            assert more, "closed"
+            got += more
+    return got
+
+
+def channel_of(delivery: Delivery) -> Any:
+    hold = delivery.receipt.handle
+    assert isinstance(hold, Hold)
+    return cast("Any", hold.holder.channel)
+
+
+# -- accidents -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["publishing", "consuming"])
+async def test_a_cut_connection_is_made_again_and_consumers_with_it(
+    transport: RabbitMQTransport, queue: str, which: int
+) -> None:
+    subscription = await transport.subscribe(queue, prefetch=10)
+    waiting = asyncio.create_task(receive(subscription, 1))
+    cut(connections(transport)[which])
+    await wait_for(lambda: transport.state.status == "reconnecting", message="noticed")
+    await wait_for(lambda: transport.state.status == "connected", message="reconnected")
+    await send(transport, queue, b"after")
+    assert [one.body for one in await waiting] == [b"after"], "the same call goes on waiting"
+
+
+async def test_receipts_of_a_lost_connection_are_refused_and_harmless(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, b"a")
+    subscription = await transport.subscribe(queue, prefetch=10)
+    (stale,) = await receive(subscription)
+    cut(connections(transport)[1])
+    (fresh,) = await receive(subscription)
+    assert (fresh.body, fresh.receipt.redelivered) == (b"a", True)
+    assert fresh.receipt.delivery_count == 2
+    outcomes = await transport.settle(
+        [
+            Complete(stale.receipt),
+            Release(stale.receipt),
+            Retry(stale.receipt, Message("m", queue, b"twice?")),
+            DeadLetter(stale.receipt, "undeliverable", "why"),
+        ]
+    )
+    assert [type(outcome) for outcome in outcomes] == [LeaseLostError] * 4
+    assert await transport.settle([Complete(fresh.receipt)]) == [None]
+    await subscription.close()
+    assert raw.count(queue) == raw.count(f"{queue}.undeliverable") == 0
+
+
+async def test_a_deleted_queue_is_made_again_if_it_is_ours(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    subscription = await transport.subscribe(queue, prefetch=10)
+    waiting = asyncio.create_task(receive(subscription, 1))
+    raw.channel.queue_delete(queue)
+
+    async def sent() -> bool:
+        return await transport.send([Message("m", queue, b"after")]) == [None]
+
+    await wait_for(sent, message="the queue and its binding")
+    assert [one.body for one in await waiting] == [b"after"]
+
+
+async def test_a_deleted_queue_of_somebody_else_is_a_loud_failure(
+    transport: RabbitMQTransport, namespace: str, raw: Raw
+) -> None:
+    raw.declare_queue(namespace)
+    subscription = await transport.subscribe(namespace, prefetch=10)
+    waiting = asyncio.create_task(receive(subscription, 1))
+    raw.channel.queue_delete(namespace)
+    with pytest.raises(QueueNotFoundError):
+        await waiting
+    with pytest.raises(QueueNotFoundError):
+        await subscription.receive(1)
+    raw.declare_queue(namespace)
+    await send(transport, namespace, b"after")
+    assert [one.body for one in await receive(subscription)] == [b"after"], "and then it works"
+    raw.channel.queue_delete(namespace)
+
+
+async def test_a_channel_closed_for_an_unknown_tag_is_opened_again(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    await send(transport, queue, b"a")
+    subscription = await transport.subscribe(queue, prefetch=10)
+    (stale,) = await receive(subscription)
+    channel_of(stale)._raw.basic_ack(999)
+    (fresh,) = await receive(subscription)
+    assert fresh.receipt.redelivered
+    assert type((await transport.settle([Complete(stale.receipt)]))[0]) is LeaseLostError
+    assert await transport.settle([Complete(fresh.receipt)]) == [None]
+    assert transport.state.status == "connected", "only the channel was lost"
+
+
+async def test_a_publishing_channel_that_is_closed_is_opened_again(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    publisher = cast("Any", transport._supervisor.connection.publisher)
+    publisher._channel._raw.basic_publish("no such exchange", "x", b"")
+    await wait_for(lambda: publisher._channel is None, message="closed")
+    await send(transport, queue, b"after")
+
+
+async def test_who_gives_up_tells_the_receiver(make: Make, namespace: str, raw: Raw) -> None:
+    transport = make(backoff=ReconnectBackoff("immediate", max_attempts=1))
+    await transport.connect()
+    await transport.apply_topology(Topology(namespace, queues=["events"]))
+    subscription = await transport.subscribe(f"{namespace}.events", prefetch=1)
+    waiting = asyncio.create_task(receive(subscription))
+    await asyncio.sleep(0)
+    object.__setattr__(transport._address, "hosts", (("127.0.0.1", 1),))
+    cut(connections(transport)[0])
+    with pytest.raises(NotConnectedError, match="given up"):
+        await waiting
+    assert transport.state.status == "failed"
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+async def test_a_release_carries_on_what_was_counted_before(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    await send(transport, queue, b"a")
+    first = await transport.subscribe(queue, prefetch=1)
+    await receive(first)
+    cut(connections(transport)[1])  # counted: nobody knows how far the handler came
+    (second,) = await receive(first)
+    assert second.receipt.delivery_count == 2
+    assert await transport.settle([Release(second.receipt)]) == [None]
+    (third,) = await receive(first)
+    assert (third.receipt.delivery_count, third.receipt.redelivered) == (2, True)
+    assert "x-matador-deliveries" not in third.headers
+    cut(connections(transport)[1])
+    (fourth,) = await receive(first)
+    assert fourth.receipt.delivery_count == 3
+
+
+async def test_a_classic_queue_counts_to_two(
+    transport: RabbitMQTransport, queue: str, namespace: str
+) -> None:
+    urgent = f"{namespace}.urgent"
+    await send(transport, urgent, b"a")
+    subscription = await transport.subscribe(urgent, prefetch=1)
+    for expected in (1, 2, 2):
+        (delivery,) = await receive(subscription)
+        receipt = delivery.receipt
+        assert (receipt.delivery_count, receipt.redelivered) == (expected, expected > 1)
+        cut(connections(transport)[1])
+
+
+async def test_a_successor_counts_from_the_beginning(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    await send(transport, queue, b"a")
+    subscription = await transport.subscribe(queue, prefetch=1)
+    await receive(subscription)
+    cut(connections(transport)[1])
+    (delivery,) = await receive(subscription)
+    again = Message("a", queue, b"b", delivery.headers)
+    assert await transport.settle([Retry(delivery.receipt, again)]) == [None]
+    (successor,) = await receive(subscription)
+    assert (successor.receipt.delivery_count, successor.receipt.redelivered) == (1, False)
+
+
+# -- acknowledging ---------------------------------------------------------------------------------
+
+
+async def test_only_what_was_settled_is_acknowledged(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(10)])
+    subscription = await transport.subscribe(queue, prefetch=10)
+    deliveries = await receive(subscription, 10)
+    chosen = [deliveries[place] for place in (7, 0, 1, 4, 2)]  # a row at the front, and single ones
+    await transport.settle([Complete(one.receipt) for one in chosen])
+    cut(connections(transport)[1])
+    left = await receive(subscription, 5)
+    assert sorted(one.body for one in left) == [b"3", b"5", b"6", b"8", b"9"]
+
+
+async def test_a_consumer_holds_no_more_than_its_prefetch(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(10)])
+    subscription = await transport.subscribe(queue, prefetch=3)
+    deliveries = await receive(subscription, 3)
+    assert raw.count(queue) == 7
+    await transport.settle([Complete(deliveries[1].receipt)])
+    await receive(subscription, 1)
+    assert raw.count(queue) == 6
+
+
+async def test_a_closed_subscription_keeps_its_channel_until_all_is_settled(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, b"a", b"b")
+    subscription = await transport.subscribe(queue, prefetch=10)
+    first, second = await receive(subscription, 2)
+    channel = channel_of(first)
+    await subscription.close()
+    assert await transport.settle([Complete(first.receipt)]) == [None]
+    assert channel.is_open
+    assert await transport.settle([Complete(second.receipt)]) == [None]
+    await wait_for(lambda: not channel.is_open, message="the channel to be closed")
+    eventually(lambda: raw.count(queue) == 0, "both acknowledged")
+
+
+async def test_deliveries_of_one_id_are_kept_apart(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    same = [Message("same", queue, body) for body in (b"a", b"b")]
+    assert await transport.send(same) == [None, None]
+    subscription = await transport.subscribe(queue, prefetch=10)
+    first, second = await receive(subscription, 2)
+    assert await transport.settle([Complete(second.receipt)]) == [None]
+    assert await transport.settle([Release(first.receipt)]) == [None]
+    assert [one.body for one in await receive(subscription)] == [b"a"]

@@ -1,0 +1,203 @@
+"""What becomes of a message that is sent: stored, or a named reason why not. Never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.support.brokers import broker_ctl
+from tests.support.rabbitmq import Raw, connections, cut
+
+from matador.errors import (
+    MessageTooLargeError,
+    NotConnectedError,
+    QueueNotFoundError,
+    SendRefusedError,
+    SendTimeoutError,
+    SendUnconfirmedError,
+    StorageFullError,
+)
+from matador.model.message import Complete, DeadLetter, Message, Release, Retry
+from matador.model.topology import Topology
+from matador.testing import wait_for
+from matador.transports.rabbitmq import RabbitMQTransport
+
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
+
+Make = Callable[..., RabbitMQTransport]
+
+
+async def ready(transport: RabbitMQTransport, namespace: str) -> str:
+    await transport.connect()
+    await transport.apply_topology(Topology(namespace, queues=["events"]))
+    return f"{namespace}.events"
+
+
+def messages(queue: str, count: int) -> list[Message]:
+    return [Message(f"m-{number}", queue, b"%d" % number) for number in range(count)]
+
+
+async def test_more_than_the_window_is_sent_in_order(make: Make, namespace: str, raw: Raw) -> None:
+    transport = make("window=7")
+    queue = await ready(transport, namespace)
+    sending = [transport.send(messages(queue, 50)) for _ in range(3)]
+    assert await asyncio.gather(*sending) == [[None] * 50] * 3
+    bodies = [int(raw.get(queue)[2]) for _ in range(150)]
+    assert bodies == [*range(50)] * 3, "batches do not mix"
+
+
+async def test_unroutable_messages_are_told_from_others_of_their_id(
+    make: Make, namespace: str, raw: Raw
+) -> None:
+    transport = make()
+    queue = await ready(transport, namespace)
+    # Known to the transport, and deleted by somebody since.
+    raw.channel.queue_delete(f"{queue}.undeliverable")
+    same = [Message("same", name, b"x") for name in (queue, "nowhere", queue, "nowhere")]
+    outcomes = await transport.send(same)
+    assert [type(outcome) for outcome in outcomes] == [
+        type(None),
+        QueueNotFoundError,
+        type(None),
+        QueueNotFoundError,
+    ]
+    assert raw.count(queue) == 2
+
+
+async def test_a_full_queue_refuses(make: Make, namespace: str, raw: Raw) -> None:
+    transport = make()
+    await transport.connect()
+    raw.declare_queue(namespace, x_max_length=1, x_overflow="reject-publish")
+    outcomes = await transport.send(messages(namespace, 3))
+    assert outcomes[0] is None
+    assert {type(outcome) for outcome in outcomes[1:]} == {SendRefusedError}
+    raw.channel.queue_delete(namespace)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (Message("m", "", b"x"), QueueNotFoundError),
+        (Message("m", "q" * 300, b"x"), QueueNotFoundError),
+        (Message("i" * 300, "q", b"x"), SendRefusedError),
+        (Message("m", "q", b"x" * 1001), MessageTooLargeError),
+        (Message("m", "q", b"x", {"h": "v" * 200_000}), MessageTooLargeError),
+        (Message("m", "q", b"x", {"h": 1 << 70}), SendRefusedError),
+    ],
+    ids=["no name", "long name", "long id", "large", "large headers", "large number"],
+)
+async def test_what_cannot_be_written_harms_nobody(
+    make: Make, namespace: str, message: Message, expected: type[Exception]
+) -> None:
+    transport = make("max_message_size=1000")
+    queue = await ready(transport, namespace)
+    good = Message("m", queue, b"good")
+    outcomes = await transport.send([good, message, good])
+    assert [type(outcome) for outcome in outcomes] == [type(None), expected, type(None)]
+
+
+async def test_a_connection_lost_while_sending_leaves_the_outcome_unknown(
+    make: Make, namespace: str
+) -> None:
+    transport = make()
+    queue = await ready(transport, namespace)
+    sending = asyncio.create_task(transport.send(messages(queue, 500)))
+    await asyncio.sleep(0)
+    cut(connections(transport)[0])
+    outcomes = await sending
+    unknown = [outcome for outcome in outcomes if outcome is not None]
+    assert unknown, "cut before anything could be confirmed"
+    assert {type(outcome) for outcome in unknown} == {SendUnconfirmedError}
+    assert "may be stored" in str(unknown[0])
+    await wait_for(lambda: transport.state.status == "reconnecting", message="noticed")
+    await wait_for(lambda: transport.state.status == "connected", message="reconnected")
+    assert await transport.send(messages(queue, 1)) == [None]
+
+
+async def test_nothing_is_sent_while_there_is_no_connection(make: Make, namespace: str) -> None:
+    transport = make()
+    queue = await ready(transport, namespace)
+    for connection in connections(transport):
+        cut(connection)
+    await wait_for(lambda: transport.state.status == "reconnecting", message="noticed")
+    with pytest.raises(NotConnectedError):
+        await transport.send(messages(queue, 1))
+    await wait_for(lambda: transport.state.status == "connected", message="reconnected")
+    assert await transport.send(messages(queue, 1)) == [None]
+
+
+async def test_disconnecting_waits_for_what_is_being_sent(make: Make, namespace: str) -> None:
+    transport = make()
+    queue = await ready(transport, namespace)
+    sending = asyncio.create_task(transport.send(messages(queue, 300)))
+    await asyncio.sleep(0)
+    await transport.disconnect()
+    assert await sending == [None] * 300
+
+
+async def test_a_send_that_is_cancelled_blocks_nobody(make: Make, namespace: str) -> None:
+    transport = make("window=1")
+    queue = await ready(transport, namespace)
+    sending = asyncio.create_task(transport.send(messages(queue, 200)))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert await transport.send(messages(queue, 2)) == [None] * 2
+
+
+# -- a broker that is out of memory ----------------------------------------------------------------
+
+
+@pytest.fixture
+def alarm(url: str) -> Iterator[Callable[[], None]]:
+    """Has the broker block publishers, until the test is over."""
+    name = "{{resource_limit, memory, node()}, []}"
+    used: list[bool] = []
+
+    def ring() -> None:
+        used.append(True)
+        broker_ctl("rabbitmq", "eval", f"rabbit_alarm:set_alarm({name}).")
+
+    yield ring
+    if used:
+        broker_ctl(
+            "rabbitmq", "eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()})."
+        )
+
+
+async def test_a_broker_that_blocks_publishers_is_named_and_others_go_on(
+    make: Make, namespace: str, alarm: Callable[[], None]
+) -> None:
+    transport = make("send_timeout=0.4")
+    queue = await ready(transport, namespace)
+    assert await transport.send(messages(queue, 4)) == [None] * 4
+    subscription = await transport.subscribe(queue, prefetch=10)
+    deliveries = [one for _ in range(4) for one in await subscription.receive(1)]
+    await asyncio.to_thread(alarm)
+    # The first one is on its way when the broker says so: nobody knows what becomes of it.
+    (first,) = await transport.send(messages(queue, 1))
+    assert type(first) is SendTimeoutError
+    assert "memory" in str(first)
+    # From then on nothing is written.
+    second, third = await transport.send(messages(queue, 2))
+    assert type(second) is type(third) is StorageFullError
+    assert "memory" in str(second)
+    # Acknowledgements are not held up, nor is what is given back; what needs room waits.
+    completed, retried, released, dead = deliveries
+    retry = Retry(retried.receipt, Message("m", queue, b"again"))
+    letter = DeadLetter(dead.receipt, "undeliverable", "why")
+    outcomes = await transport.settle(
+        [Complete(completed.receipt), retry, Release(released.receipt), letter]
+    )
+    assert [type(outcome) for outcome in outcomes] == [
+        type(None),
+        StorageFullError,
+        type(None),
+        StorageFullError,
+    ]
+    broker_ctl("rabbitmq", "eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+    await wait_for(lambda: connections(transport)[0].blocked is None, message="unblocked")
+    assert await transport.settle([retry, letter]) == [None, None], "still ours"
+    assert await transport.send(messages(queue, 2)) == [None, None]

@@ -1,0 +1,83 @@
+"""Addresses: what they may say, what they must not give away."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from matador.errors import ConfigurationError, ConnectionFailedError
+from matador.transports import transport_from_url
+from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.url import Tls, parse_url
+
+SECRET = "hunter2"
+
+
+def test_defaults_are_those_of_a_fresh_server() -> None:
+    address = parse_url("amqp://")
+    assert address.hosts == (("localhost", 5672),)
+    assert (address.user, address.password, address.vhost) == ("guest", "guest", "/")
+    assert address.tls is None
+
+
+def test_everything_can_be_said() -> None:
+    address = parse_url(
+        "amqps://me:p%40ss@one,two:5673,[::1]:5674/my%2Fhost"
+        "?heartbeat=5&send_timeout=2.5&window=10&cafile=ca.pem&verify=no&server_name=rabbit"
+        "&delays=levels&delay_prefix=shop.delay&max_message_size=1000&connect_timeout=1"
+    )
+    assert address.hosts == (("one", 5671), ("two", 5673), ("::1", 5674))
+    assert (address.user, address.password, address.vhost) == ("me", "p@ss", "my/host")
+    assert address.tls == Tls(cafile="ca.pem", verify=False, server_name="rabbit")
+    assert (address.heartbeat, address.send_timeout, address.window) == (5, 2.5, 10)
+    assert (address.delays, address.delay_prefix) == ("levels", "shop.delay")
+    assert (address.max_message_size, address.connect_timeout) == (1000, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://here", "not an address of RabbitMQ"),
+        ("amqp://host?hartbeat=3", "did you mean 'heartbeat'?"),
+        ("amqp://host?heartbeat=soon", "heartbeat must be a number"),
+        ("amqp://host?heartbeat=0.2", "at least 1 s"),
+        ("amqp://host?window=0", "window must be at least 1"),
+        ("amqp://host?delays=plugins", "did you mean 'plugin'?"),
+        ("amqp://host?delay_prefix=", "delay_prefix must not be empty"),
+        ("amqp://host?cafile=ca.pem", "only for amqps://"),
+        ("amqps://host?verify=perhaps", "true or false"),
+        ("amqp://host:port", "not a host and a port"),
+        ("amqp://host:70000", "not a host and a port"),
+        ("amqp://a,,b", "not a host and a port"),
+    ],
+)
+def test_mistakes_are_named(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said.replace("?", r"\?")):
+        parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"amqp//me:{SECRET}@host", f"amqp://me:{SECRET}@host:x", f"amqp://me:{SECRET}@host?nope=1"],
+)
+def test_a_mistake_does_not_give_the_password_away(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        transport_from_url(url)
+    assert SECRET not in str(caught.value)
+
+
+async def test_the_password_is_in_no_repr_log_or_error(caplog: pytest.LogCaptureFixture) -> None:
+    transport = transport_from_url(f"amqp://me:{SECRET}@127.0.0.1:1/shop")
+    assert isinstance(transport, RabbitMQTransport)
+    with caplog.at_level(logging.DEBUG), pytest.raises(ConnectionFailedError) as caught:
+        await transport.connect()
+    seen = [repr(transport), str(caught.value), repr(caught.value), caplog.text]
+    seen += [repr(transport._address), str(transport._address)]
+    error: BaseException | None = caught.value
+    while error is not None:
+        seen.append(repr(error))
+        error = error.__cause__ or error.__context__
+    assert not [text for text in seen if SECRET in text]
+    assert repr(transport) == "RabbitMQTransport('amqp://127.0.0.1:1/shop', failed)"
+    assert "127.0.0.1:1" in str(caught.value)
