@@ -30,24 +30,27 @@ class OwnServer:
             pytest.skip(reason)
         self._program = program
         self._folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         options = (
             f"--port {self.port} --bind 127.0.0.1 --save  --appendonly yes --logfile redis.log"
         )
+        self.start_with(*options.split(" "), *more)
+
+    def start_with(self, *options: str) -> None:
         with (self._folder / "start.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program, *options.split(" ")], cwd=self._folder, stdout=log, stderr=log
+                [self._program, *options], cwd=self._folder, stdout=log, stderr=log
             )
         until = time.monotonic() + 10
         while not self.answers():
-            assert time.monotonic() < until, (self._folder / "redis.log").read_text()
+            assert time.monotonic() < until, (self._folder / "start.log").read_text()
             time.sleep(0.01)
 
     def answers(self) -> bool:
@@ -83,7 +86,8 @@ async def is_reading(subscription: Any) -> bool:
     return subscription._blocked is not None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

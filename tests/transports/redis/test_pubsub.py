@@ -1,0 +1,111 @@
+"""Pub/sub: everybody who listens hears it, nobody keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import pytest
+import pytest_asyncio
+from tests.support.redis import OwnServer
+from tests.transports.redis.test_connection import kill_clients
+
+from matador.errors import DelaysNotSupportedError
+from matador.model.message import Retry
+from matador.model.topology import Topology
+from matador.testing import wait_for
+from matador.testing.compliance.bench import Bench, bodies
+from matador.testing.compliance.connection import StateRecorder
+from matador.transports import transport_from_url
+from matador.transports.redis import RedisPubSubTransport, local
+
+pytestmark = pytest.mark.broker
+
+OpenPubSub: TypeAlias = Callable[[], Awaitable[Bench]]
+
+
+@pytest_asyncio.fixture
+async def open_pubsub(server: OwnServer, prefix: str) -> AsyncIterator[OpenPubSub]:
+    opened: list[RedisPubSubTransport] = []
+
+    async def open_() -> Bench:
+        transport = RedisPubSubTransport(server.url, prefix=prefix)
+        opened.append(transport)
+        await transport.connect()
+        topology = Topology("shop", queues=["events"])
+        notes = await transport.apply_topology(topology)
+        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+
+    yield open_
+    for transport in opened:
+        await transport.disconnect()
+
+
+def test_the_address_asks_for_pubsub_and_promises_little() -> None:
+    transport = transport_from_url("redis://h?mode=pubsub")
+    assert isinstance(transport, RedisPubSubTransport)
+    can = transport.capabilities
+    assert can.delivery_modes == {"at-most-once"}
+    assert (can.durable, can.delays, can.dead_letters, can.lease) == (False, False, "none", None)
+
+
+async def test_every_process_hears_it_and_each_handles_it_once(open_pubsub: OpenPubSub) -> None:
+    first, second, sender = [await open_pubsub() for _ in range(3)]
+    mine = [await first.subscribe(), await first.subscribe()]
+    theirs = await second.subscribe()
+    await sender.send("a", "b")
+    assert bodies(await second.receive(theirs, 2)) == ["a", "b"]
+    received = await asyncio.gather(*(first.receive_one(one) for one in mine))
+    assert sorted(bodies(received)) == ["a", "b"]
+
+
+async def test_what_is_sent_while_nobody_listens_is_gone(open_pubsub: OpenPubSub) -> None:
+    bench = await open_pubsub()
+    await bench.send("gone")
+    subscription = await bench.subscribe()
+    await bench.send("heard")
+    assert bodies([await bench.receive_one(subscription)]) == ["heard"]
+    await bench.nothing_comes(subscription)
+
+
+async def test_a_retry_stays_in_the_process(open_pubsub: OpenPubSub) -> None:
+    first, second = await open_pubsub(), await open_pubsub()
+    mine, theirs = await first.subscribe(), await second.subscribe()
+    await first.send("a")
+    delivery = await first.receive_one(mine)
+    await second.receive_one(theirs)
+    (outcome,) = await first.transport.settle(
+        [Retry(delivery.receipt, first.message("later", delay=1))]
+    )
+    assert isinstance(outcome, DelaysNotSupportedError)
+    await first.settle(Retry(delivery.receipt, first.message("again")))
+    assert bodies([await first.receive_one(mine)]) == ["again"]
+    await second.nothing_comes(theirs)
+
+
+async def test_it_listens_again_after_a_cut(open_pubsub: OpenPubSub, client: Any) -> None:
+    bench, sender = await open_pubsub(), await open_pubsub()
+    states = StateRecorder()
+    bench.transport.observe(states)
+    subscription = await bench.subscribe()
+    await kill_clients(client)
+    await wait_for(lambda: states.statuses[-1:] == ["connected"], timeout=5)
+    await wait_for(lambda: sender.transport.state.status == "connected", timeout=5)
+    await sender.send("after")
+    assert bodies([await bench.receive_one(subscription)]) == ["after"]
+
+
+async def test_a_slow_process_drops_the_oldest_and_says_so(
+    open_pubsub: OpenPubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local, "_MOST", 10)
+    caplog.set_level(logging.WARNING)
+    bench = await open_pubsub()
+    subscription = await bench.subscribe()
+    await bench.send(*map(str, range(25)))
+    await wait_for(lambda: "oldest are dropped" in caplog.text)
+    received = await bench.receive(subscription, 10)
+    assert bodies(received)[-1] == "24"
+    await bench.nothing_comes(subscription)

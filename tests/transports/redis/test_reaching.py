@@ -1,0 +1,113 @@
+"""Ways to reach a server: TLS, a socket, Sentinels that know where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from tests.support.redis import OwnServer, free_port, plain_client
+from tests.transports.redis.test_connection import send_surely
+
+from matador.errors import ConnectionFailedError
+from matador.model.topology import Topology
+from matador.testing import wait_for
+from matador.testing.compliance.bench import Bench, bodies
+from matador.transports.redis import RedisTransport
+
+pytestmark = pytest.mark.broker
+
+
+async def bench_on(url: str) -> Bench:
+    transport = RedisTransport(url, lease=1)
+    await transport.connect()
+    topology = Topology("shop", queues=["events"])
+    notes = await transport.apply_topology(topology)
+    return Bench(transport, topology, notes, patience=10, quiet=0.1)
+
+
+async def exchange(url: str) -> None:
+    bench = await bench_on(url)
+    try:
+        await bench.send("a")
+        assert bodies(await bench.drain(bench.name(), 1)) == ["a"]
+    finally:
+        await bench.transport.disconnect()
+
+
+@contextlib.contextmanager
+def running(server: OwnServer, *options: str) -> Generator[OwnServer]:
+    server.start(*options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+async def test_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with running(OwnServer(tmp_path), "--unixsocket", str(path)):
+        await exchange(f"redis+unix://{path}?db=1")
+
+
+async def test_tls(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    certificate, key, port = tmp_path / "server.pem", tmp_path / "server.key", free_port()
+    made = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = [openssl, "req", *made, *names, *files]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    tls = f"--tls-port {port} --tls-cert-file {certificate} --tls-key-file {key}".split()
+    options = [*tls, "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no"]
+    with running(OwnServer(tmp_path), *options):
+        url = f"rediss://127.0.0.1:{port}"
+        await exchange(f"{url}?tls_ca={certificate}")
+        await exchange(f"{url}?tls_verify=false")
+        with pytest.raises(ConnectionFailedError, match="check host, port and TLS"):
+            await exchange(url)
+
+
+async def test_the_sentinels_name_the_primary_before_and_after_a_failover(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second", "sentinel")]
+    for folder in folders:
+        folder.mkdir()
+    first, second, sentinel = map(OwnServer, folders)
+    configuration = folders[2] / "sentinel.conf"
+    with running(first), running(second, "--replicaof", "127.0.0.1", str(first.port)):
+        configuration.write_text(
+            f"port {sentinel.port}\n"
+            f"sentinel monitor shop 127.0.0.1 {first.port} 1\n"
+            "sentinel down-after-milliseconds shop 500\n"
+            "sentinel failover-timeout shop 2000\n"
+        )
+        sentinel.start_with(str(configuration), "--sentinel")
+        try:
+            async with plain_client(f"redis://127.0.0.1:{sentinel.port}") as client:
+
+                async def knows_the_replica() -> bool:
+                    return len(await client.sentinel_slaves("shop")) == 1
+
+                await wait_for(knows_the_replica, timeout=15)
+            bench = await bench_on(f"redis+sentinel://127.0.0.1:{sentinel.port}/shop")
+            subscription = await bench.subscribe()
+            await bench.send("before")
+            before = await bench.receive_one(subscription)
+            await bench.complete([before])
+            await asyncio.to_thread(first.stop)
+            await wait_for(lambda: _sent(bench), timeout=20)
+            assert bodies([await bench.receive_one(subscription)]) == ["after"]
+            await bench.transport.disconnect()
+        finally:
+            sentinel.stop()
+
+
+async def _sent(bench: Bench) -> bool:
+    await send_surely(bench, "after")
+    return True
