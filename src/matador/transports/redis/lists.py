@@ -5,32 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import cast
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    Complete,
-    DeadLetter,
     Delivery,
     Message,
     QueueDepth,
-    Receipt,
     Release,
-    Retry,
     Settlement,
     TopologyNote,
 )
 from matador.model.options import Seconds
-from matador.model.topology import Topology, dead_letter_name
+from matador.model.topology import Topology
 from matador.transports.redis.channel import Argument, Channel
-from matador.transports.redis.contents import content_of, message_of
+from matador.transports.redis.contents import content_of
 from matador.transports.redis.entries import milliseconds
-from matador.transports.redis.keys import key_of, tag_of
+from matador.transports.redis.keys import key_of
+from matador.transports.redis.list_settling import ListSettling
 from matador.transports.redis.list_subscription import Held, RedisListSubscription, list_script
 from matador.transports.redis.sending import Outcomes, no_such_queue, unwritable
 from matador.transports.redis.server import ServerTransport, consumer_name
-from matador.transports.redis.settling import lost
 from matador.transports.redis.watcher import Watcher
 
 _MOST = 500
@@ -217,103 +212,13 @@ class RedisListTransport(ServerTransport):
         with contextlib.suppress(TransportError):  # then it goes back when we do
             await self.settle([Release(delivery.receipt) for delivery in deliveries])
 
-    # -- settling ----------------------------------------------------------------------------------
-
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic, but for a retry in a queue of another name: there
         the successor is stored first."""
         channel = await self._link.channel()
-        outcomes: Outcomes = [None] * len(settlements)
-        near: dict[str, list[int]] = {}
-        for place, settlement in enumerate(settlements):
-            hold = _hold(settlement.receipt)
-            if hold is None:
-                outcomes[place] = lost(settlement.receipt)
-            elif isinstance(settlement, Retry) and not _is_near(settlement):
-                outcomes[place] = await self._move(channel, settlement)
-            else:
-                near.setdefault(settlement.receipt.queue, []).append(place)
-        for queue, places in near.items():
-            # What is given back goes in front: the last one first.
-            places.sort(key=lambda place: _order(place, settlements[place]))
-            for first in range(0, len(places), _MOST):
-                some = places[first : first + _MOST]
-                await self._settle_near(channel, queue, some, settlements, outcomes)
-        return outcomes
-
-    async def _settle_near(
-        self,
-        channel: Channel,
-        queue: str,
-        places: Sequence[int],
-        settlements: Sequence[Settlement],
-        outcomes: Outcomes,
-    ) -> None:
-        keys = [self._key(queue)]
-        arguments: list[Argument] = [self._consumer]
-        sent: list[int] = []
-        for place in places:
-            try:
-                arguments += self._written(settlements[place], keys)
-            except _UNWRITABLE as error:
-                message = getattr(settlements[place], "message", None)
-                outcomes[place] = unwritable(cast("Message", message), error)
-            else:
-                sent.append(place)
-        try:
-            codes = await self._link.run_on(channel, list_script("settle"), keys, arguments)
-        except TransportError as error:
-            for place in sent:
-                outcomes[place] = error
-            return
-        for place, code in zip(sent, codes, strict=True):
-            settlement = settlements[place]
-            if code == _NO_QUEUE:
-                target = _successor(settlement)
-                outcomes[place] = no_such_queue(target[0] if target else queue, self._link.where)
-                continue
-            if code == _LOST:
-                outcomes[place] = lost(settlement.receipt)
-            self._let_go(settlement.receipt)
-
-    def _written(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
-        hold = _hold(settlement.receipt)
-        assert hold is not None
-        _, message = hold
-        target = _successor(settlement)
-        if target is None:
-            return [message, -1 if isinstance(settlement, Complete) else 0, 0, ""]
-        queue, delay, content = target
-        key = self._key(queue)
-        if key not in keys[1:]:
-            keys.append(key)
-        return [message, keys.index(key, 1) + 1, delay, content]
-
-    async def _move(self, channel: Channel, retry: Retry) -> MatadorError | None:
-        """A successor in a queue elsewhere: stored first, the original forgotten after."""
-        hold = _hold(retry.receipt)
-        if hold is None or hold[1] not in hold[0].messages:
-            return lost(retry.receipt)
-        try:
-            held = await self._link.call("LPOS", f"{hold[0].base}:held:{self._consumer}", hold[1])
-            if held is None:
-                self._let_go(retry.receipt)
-                return lost(retry.receipt)
-            (error,) = await self.send([retry.message])
-        except TransportError as failure:
-            return failure
-        if error is not None:
-            return error
-        outcomes: Outcomes = [None]
-        await self._settle_near(
-            channel, retry.receipt.queue, [0], [Complete(retry.receipt)], outcomes
-        )
-        return None if not isinstance(outcomes[0], TransportError) else outcomes[0]
-
-    def _let_go(self, receipt: Receipt) -> None:
-        hold = _hold(receipt)
-        if hold is not None:
-            hold[0].messages.discard(hold[1])
+        return await ListSettling(
+            self._link, channel, self._key, self._consumer, self.send, settlements
+        ).settle()
 
     # -- optional abilities ------------------------------------------------------------------------
 
@@ -331,35 +236,3 @@ class RedisListTransport(ServerTransport):
         if found < 0:
             raise no_such_queue(queue, self._link.where)
         return found
-
-
-def _hold(receipt: Receipt) -> tuple[Held, bytes] | None:
-    handle = receipt.handle
-    if type(handle) is tuple:
-        hold = cast("tuple[Held, bytes]", handle)
-        if type(hold[0]) is Held:
-            return hold
-    return None
-
-
-def _order(place: int, settlement: Settlement) -> int:
-    return -place if isinstance(settlement, Release) else place
-
-
-def _successor(settlement: Settlement) -> tuple[str, int, bytes] | None:
-    """Queue, delay and content of what is stored in place of the delivery."""
-    match settlement:
-        case Retry(message=message):
-            return message.queue, milliseconds(message.delay), content_of(message)
-        case DeadLetter(receipt=receipt, kind=kind, reason=reason, message=message):
-            if message is None:
-                hold = _hold(receipt)
-                assert hold is not None
-                message = message_of(receipt.queue, hold[1].split(b":", 2)[2])
-            return dead_letter_name(receipt.queue, kind), 0, content_of(message, reason=reason)
-        case _:
-            return None
-
-
-def _is_near(retry: Retry) -> bool:
-    return tag_of(retry.message.queue) == tag_of(retry.receipt.queue)
