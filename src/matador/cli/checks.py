@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from matador.cli.output import CommandError, plural
 from matador.cli.queues import count
-from matador.cli.topology import look_for_queues, users_of
+from matador.cli.topology import differences, look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
 from matador.model.subscriber import SubscriberStub
@@ -20,6 +20,7 @@ from matador.transports.base import Examining
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
+_TAKE_OVER = "fine if others want it so; else delete it when it is empty, and apply the topology"
 _FIRST_SANE_TIME = 1_704_067_200.0  # 2024; no machine that runs this is older
 
 
@@ -145,6 +146,10 @@ async def _check_queues(app: Matador) -> list[Check]:
             fix = "run `matador topology apply`, or start a worker"
             return [Check("queues", "warning", f"missing: {', '.join(missing)}", fix)]
         checks = [Check("queues", "ok", f"all {len(found)} are there")]
+        checks += [
+            Check(one.queue or "topology", "warning", one.text, _TAKE_OVER)
+            for one in await differences(app)
+        ]
         dead = {
             f"{one.queue}.{kind}": number
             for one in await count(app)

@@ -214,4 +214,7 @@ def show_logs(level: int, console: Console | None = None) -> None:
     if not root.handlers:
         root.addHandler(ConsoleHandler(console or err()))
         root.setLevel(level)
-        logging.getLogger("asyncio").setLevel(logging.WARNING)
+        logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
+        # Client libraries log what is translated, and told, anyway; they are heard when asked for.
+        detailed = level <= logging.DEBUG
+        logging.getLogger("pika").setLevel(logging.INFO if detailed else logging.CRITICAL)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import typer
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -31,7 +32,7 @@ from matador.events.app import Matador
 from matador.model.message import TopologyNote
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.topology import Topology, WorkQueue
-from matador.transports.base import Browsing, Measuring
+from matador.transports.base import Browsing, Checking, Measuring
 
 topology = typer.Typer(no_args_is_help=True, help="Show, create and check an application's queues.")
 
@@ -77,21 +78,18 @@ def apply(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> Non
 @topology.command(epilog=examples("matador topology check shop.py"))
 @reported
 def check(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Say which queues are missing, and create none. Exits with 1 if any is."""
+    """Say which queues are missing or differ, and create none. Exits with 1 if any is missing."""
     target = load(app).app
     show_logs(logging.DEBUG if verbose else logging.ERROR)
     reachable(target)
-    found = asyncio.run(_check(target))
+    found, notes = asyncio.run(_check(target))
     missing = [one for one in found if not one.exists]
     if as_json:
         listed = [{"queue": one.name, "exists": one.exists} for one in found]
-        say_json({"queues": listed, "missing": len(missing)})
+        noted = [{"queue": one.queue, "note": one.text} for one in notes]
+        say_json({"queues": listed, "missing": len(missing), "notes": noted})
     else:
-        made = table("", "queue", "")
-        for one in found:
-            mark = Text("✓", "green") if one.exists else Text("✗", "red")
-            made.add_row(mark, one.name, "" if one.exists else "missing")
-        say(made)
+        say(_as_table(found, notes))
         if missing:
             note(f"{plural(len(missing), 'queue')} missing: run `matador topology apply {app}`")
     if missing:
@@ -153,14 +151,44 @@ async def _apply(app: Matador) -> list[TopologyNote]:
         await app.transport.disconnect()
 
 
-async def _check(app: Matador) -> list[Found]:
+async def _check(app: Matador) -> tuple[list[Found], list[TopologyNote]]:
     if missing_file(app) is not None:  # connecting would make it
-        return [Found(name, False) for name in queue_names(app.topology)]
+        return [Found(name, False) for name in queue_names(app.topology)], []
     await app.transport.connect()
     try:
-        return await look_for_queues(app)
+        return await look_for_queues(app), await differences(app)
     finally:
         await app.transport.disconnect()
+
+
+async def differences(app: Matador) -> list[TopologyNote]:
+    """In what the queues that are there differ. The transport must be connected."""
+    if not isinstance(app.transport, Checking):
+        return []
+    return list(await app.transport.check_topology(app.topology))
+
+
+def _as_table(found: list[Found], notes: list[TopologyNote]) -> Table:
+    texts: dict[str, list[str]] = {}
+    for one in notes:
+        texts.setdefault(one.queue or "", []).append(one.text)
+    made = table("", "queue", "")
+    for one in found:
+        said = texts.pop(one.name, [])
+        if not one.exists:
+            made.add_row(Text("✗", "red"), one.name, "missing")
+        elif said:
+            made.add_row(Text("!", "yellow"), one.name, _listed(said))
+        else:
+            made.add_row(Text("✓", "green"), one.name, "")
+    for name, said in texts.items():  # what else belongs to the topology: a queue for retries
+        made.add_row(Text("!", "yellow"), name, _listed(said))
+    return made
+
+
+def _listed(texts: list[str]) -> str:
+    """Notes with each difference on a line of its own."""
+    return "\n".join(text.replace(": ", ":\n", 1).replace("; ", "\n") for text in texts)
 
 
 def _as_tree(app: Matador) -> Tree:

@@ -289,6 +289,21 @@ class Examining(Protocol):
         ...
 
 
+@runtime_checkable
+class Checking(Protocol):
+    """For transports whose queues may be there in another shape than described. No capability."""
+
+    async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """In what the queues that are there differ from the topology. Makes and changes nothing.
+
+        Queues that are missing are not noted.
+
+        Raises:
+            NotConnectedError: not connected.
+        """
+        ...
+
+
 def no_retention(queue: str) -> UnsupportedError:
     """The error for a queue that cannot be read again."""
     return UnsupportedError(

@@ -1,0 +1,53 @@
+"""Commands on RabbitMQ: what is there in another shape is shown, and the log is ours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.cli.conftest import Cli, Start
+from tests.support.brokers import broker_url
+from tests.support.rabbitmq import Raw
+
+from matador.model.topology import Topology
+
+
+@pytest.fixture
+def namespace(folder: Path) -> Iterator[str]:
+    """The shop is on RabbitMQ now, in a namespace that no other test uses."""
+    url, name = broker_url("rabbitmq"), f"c{uuid4().hex[:10]}"
+    text = (folder / "shop.py").read_text()
+    text = text.replace("sqlite:///shop.db?lease=1", url).replace(
+        'Topology("shop"', f'Topology("{name}"'
+    )
+    (folder / "shop.py").write_text(text)
+    yield name
+    with Raw(url) as raw:
+        raw.delete([Topology(name, queues=["events", "billing"])])
+
+
+def test_a_queue_in_another_shape_is_shown_and_is_no_failure(cli: Cli, namespace: str) -> None:
+    assert cli("topology", "check", "shop.py").code == 1, "nothing is there yet"
+    with Raw(broker_url("rabbitmq")) as raw:
+        raw.declare_queue(f"{namespace}.events", x_max_length=1000)
+    assert cli("topology", "apply", "shop.py").code == 0
+    result = cli("topology", "check", "shop.py")
+    assert result.code == 0
+    row = next(line for line in result.out.splitlines() if f"{namespace}.events " in line)
+    assert row.split() == ["!", f"{namespace}.events", *["is", "used", "as", "it", "is:"]]
+    assert "x-max-length is 1000, ours would be not set" in result.out
+    (note,) = cli("topology", "check", "shop.py", "--json").json["notes"]
+    assert note["queue"] == f"{namespace}.events"
+    checks = cli("doctor", "shop.py", "--json").json["checks"]
+    (check,) = [one for one in checks if one["name"] == f"{namespace}.events"]
+    assert check["status"] == "warning"
+
+
+def test_the_log_of_a_worker_is_not_that_of_the_client_library(
+    start: Start, namespace: str
+) -> None:
+    worker = start("worker", "shop.py")
+    worker.says(f"consuming {namespace}.events")
+    assert "pika" not in worker.out + worker.err
