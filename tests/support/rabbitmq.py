@@ -39,6 +39,7 @@ class Raw:
         """Untyped, as pika is."""
         if self._channel is None or not self._channel.is_open:
             self._channel = self._connection.channel()
+            self._channel.confirm_delivery()
         return self._channel
 
     def declare_queue(self, name: str, **arguments: Any) -> None:
@@ -50,7 +51,6 @@ class Raw:
         self, exchange: str, key: str, body: bytes, headers: dict[str, Any], **properties: Any
     ) -> None:
         """A message written by hand, confirmed."""
-        self.channel.confirm_delivery()
         self.channel.basic_publish(
             exchange,
             key,

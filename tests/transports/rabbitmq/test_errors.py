@@ -58,10 +58,10 @@ def test_there_are_errors_to_look_at() -> None:
         (404, "NOT_FOUND - no queue 'q'", QueueNotFoundError),
         (403, "ACCESS_REFUSED - access to queue 'q' refused", UnsupportedError),
         (405, "RESOURCE_LOCKED - exclusive", UnsupportedError),
-        (406, "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out", NotConnectedError),
+        (406, "PRECONDITION_FAILED - delivery acknowledgement timed out", NotConnectedError),
         (406, "PRECONDITION_FAILED - unknown delivery tag 5", TransportError),
     ],
-)  # fmt: skip
+)
 def test_a_reply_code_has_its_own_error(code: int, text: str, expected: type[Exception]) -> None:
     ours = translate(exceptions.ChannelClosedByBroker(code, text), "x")
     assert type(ours) is expected

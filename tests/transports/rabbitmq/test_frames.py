@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pika import spec
-from pika.frame import decode_frame
+from pika.frame import Body, Method, decode_frame
 
 from matador.transports.rabbitmq import frames
 
@@ -20,7 +20,7 @@ TABLES = st.dictionaries(NAMES, VALUES, max_size=8)
 
 
 def marshalled(method: Any) -> bytes:
-    return cast("bytes", cast("Any", pika.frame.Method(7, method)).marshal())
+    return cast("bytes", cast("Any", Method(7, method)).marshal())
 
 
 def test_publish_ack_nack_and_get_are_as_pika_makes_them() -> None:
@@ -63,11 +63,11 @@ def test_a_body_is_cut_to_the_size_of_frames(body: bytes, frame_max: int) -> Non
     sizes: list[int] = []
     while data:
         size, frame = cast("tuple[int, Any]", decode_frame(data))
-        if isinstance(frame, pika.frame.Body):
-            pieces.append(cast("bytes", frame.fragment))
+        if isinstance(frame, Body):
+            pieces.append(frame.fragment)
             sizes.append(size)
         else:
-            assert cast("Any", frame).body_size == len(body)
+            assert frame.body_size == len(body)
         data = data[size:]
     assert b"".join(pieces) == body
     assert all(size <= frame_max for size in sizes)

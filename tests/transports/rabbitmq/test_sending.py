@@ -25,6 +25,7 @@ from matador.transports.rabbitmq import RabbitMQTransport
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
+MEMORY = "{resource_limit, memory, node()}"
 Make = Callable[..., RabbitMQTransport]
 
 
@@ -153,18 +154,15 @@ async def test_a_send_that_is_cancelled_blocks_nobody(make: Make, namespace: str
 @pytest.fixture
 def alarm(url: str) -> Iterator[Callable[[], None]]:
     """Has the broker block publishers, until the test is over."""
-    name = "{{resource_limit, memory, node()}, []}"
     used: list[bool] = []
 
     def ring() -> None:
         used.append(True)
-        broker_ctl("rabbitmq", "eval", f"rabbit_alarm:set_alarm({name}).")
+        broker_ctl("rabbitmq", "eval", f"rabbit_alarm:set_alarm({{{MEMORY}, []}}).")
 
     yield ring
     if used:
-        broker_ctl(
-            "rabbitmq", "eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()})."
-        )
+        broker_ctl("rabbitmq", "eval", f"rabbit_alarm:clear_alarm({MEMORY}).")
 
 
 async def test_a_broker_that_blocks_publishers_is_named_and_others_go_on(
@@ -197,7 +195,7 @@ async def test_a_broker_that_blocks_publishers_is_named_and_others_go_on(
         type(None),
         StorageFullError,
     ]
-    broker_ctl("rabbitmq", "eval", "rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+    broker_ctl("rabbitmq", "eval", f"rabbit_alarm:clear_alarm({MEMORY}).")
     await wait_for(lambda: connections(transport)[0].blocked is None, message="unblocked")
     assert await transport.settle([retry, letter]) == [None, None], "still ours"
     assert await transport.send(messages(queue, 2)) == [None, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -53,14 +53,15 @@ async def test_messages_travel_encrypted(secure: str) -> None:
         await transport.disconnect()
 
 
-async def _exclusive(channel: object) -> str:
+async def _exclusive(channel: Any) -> str:
     """A queue that goes with the connection."""
     name = f"tls-{id(channel)}"
-    raw = cast("Any", channel)._raw
-    reply = await cast("Any", channel)._call(
-        lambda done: raw.queue_declare(name, exclusive=True, callback=done), "a queue"
-    )
-    return str(reply.queue)
+
+    def declare(done: Any) -> None:
+        channel._raw.queue_declare(name, exclusive=True, callback=done)
+
+    await channel._call(declare, "a queue")
+    return name
 
 
 async def test_a_certificate_nobody_vouches_for_is_refused(secure: str) -> None:

@@ -1,4 +1,4 @@
-"""What is made on the broker: exactly the objects of the format, and what was there is respected."""
+"""What is made on the broker: exactly the objects of the format. What was there is respected."""
 
 from __future__ import annotations
 
@@ -185,13 +185,17 @@ async def test_looking_makes_nothing_and_finds_the_differences(
     ("text", "expected"),
     [
         (
-            "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'a' in vhost '/': "
-            "received the value '1000' of type 'signedint' but current is none",
+            (
+                "inequivalent arg 'x-message-ttl' for queue 'a' in vhost '/': received the value "
+                "'1000' of type 'signedint' but current is none"
+            ),
             Difference("x-message-ttl", 1000, None),
         ),
         (
-            "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'it is' in vhost '/': "
-            "received 'true' but current is 'false'",
+            (
+                "inequivalent arg 'durable' for queue 'it is' in vhost '/': received 'true' but "
+                "current is 'false'"
+            ),
             Difference("durable", "true", "false"),
         ),
         ("PRECONDITION_FAILED - unknown delivery tag 1", None),

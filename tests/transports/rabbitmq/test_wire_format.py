@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,7 +70,7 @@ Handler = Callable[[Envelope[UserCreated], Context], Awaitable[None]]
 @asynccontextmanager
 async def running(
     transport: RabbitMQTransport, namespace: str, handler: Handler, *, consume: bool = True
-) -> AsyncIterator[Matador]:
+) -> AsyncGenerator[Matador]:
     declare = subscriber(
         description="Sends an email.",
         name="send-email",

@@ -97,9 +97,14 @@ def due_exchange(prefix: str) -> str:
     return f"{prefix}.due"
 
 
+def lost_queue(prefix: str) -> str:
+    """Where messages are kept whose work queue is gone when their time has come."""
+    return f"{prefix}.lost"
+
+
 def objects(prefix: str) -> Iterator[Exchange | Queue | Binding]:
     """All there must be, each after what it refers to."""
-    lost = f"{prefix}.lost"
+    lost = lost_queue(prefix)
     yield Exchange(lost, "fanout")
     yield Queue(lost, {"x-queue-type": "quorum"})
     yield Binding(lost, lost, "")

@@ -18,6 +18,7 @@ from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
     Delivery,
+    Finding,
     Message,
     QueueDepth,
     Release,
@@ -35,6 +36,7 @@ from matador.transports.rabbitmq.declaring import (
     declare_at_once,
     has_delayed_exchange,
 )
+from matador.transports.rabbitmq.examining import examine
 from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
 from matador.transports.rabbitmq.publishing import Parcel
 from matador.transports.rabbitmq.routing import Routing
@@ -215,6 +217,10 @@ class RabbitMQTransport:
         """See ``Checking``."""
         plan = plan_for(topology, due_exchange=None, plugin=False)
         return await declare(self._supervisor.connection, plan, only_look=True)
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``: the server, alarms, and what came too late for its queue."""
+        return await examine(self._supervisor.connection)
 
     async def _apply(self, session: Session, topology: Topology) -> list[TopologyNote]:
         plugin = await self._has_plugin(session, topology.namespace)

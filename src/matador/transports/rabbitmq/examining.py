@@ -1,0 +1,40 @@
+"""What ``matador doctor`` should know about a RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matador.errors import QueueNotFoundError
+from matador.model.message import Finding
+from matador.transports.rabbitmq import looking
+from matador.transports.rabbitmq.delays import lost_queue
+from matador.transports.rabbitmq.session import Session
+
+_OLDEST = (3, 10)
+
+
+async def examine(session: Session) -> Sequence[Finding]:
+    """Look at the server; changes nothing."""
+    version = session.consuming.server_version
+    findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
+    if session.publisher.blocked is not None:
+        text = f"blocks publishers: {session.publisher.blocked}"
+        fix = "free memory or disk on the server, or raise its limits"
+        findings.append(Finding("alarms", text, fix, serious=True))
+    lost = lost_queue(session.address.delay_prefix)
+    try:
+        waiting = (await looking.depth(session, lost)).ready
+    except QueueNotFoundError:
+        waiting = 0
+    if waiting:
+        text = f"{waiting:,} delayed messages came too late: their queue was deleted meanwhile"
+        findings.append(Finding("delays", text, f"look into the queue {lost}"))
+    return findings
+
+
+def _upgrade(version: str) -> str:
+    numbers = version.split(".")[:2]
+    known = all(number.isdecimal() for number in numbers)
+    if known and tuple(map(int, numbers)) < _OLDEST:
+        return "delays need RabbitMQ 3.10 or newer, whose quorum queues have expiring messages"
+    return ""
