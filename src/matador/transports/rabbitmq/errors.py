@@ -30,6 +30,8 @@ from matador.errors import (
 CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED = 311, 403, 404, 405
 PRECONDITION_FAILED, COMMAND_INVALID, NOT_ALLOWED, RESOURCE_ERROR = 406, 503, 530, 506
 
+_DEEPEST = 10  # wrappers in wrappers
+
 
 def translate(error: BaseException, what: str) -> MatadorError:
     """The error of ours for one of pika; ``what`` was being done. The original is its cause."""
@@ -138,13 +140,13 @@ def connection_failed(error: BaseException, where: str) -> ConnectionFailedError
 
 def _root(error: BaseException) -> BaseException:
     """The reason inside pika's wrappers of the steps of connecting."""
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        inner: Any = getattr(error, "exceptions", None) or [getattr(error, "exception", None)]
-        if not isinstance(inner[-1], BaseException):
+    for _ in range(_DEEPEST):
+        several: Any = getattr(error, "exceptions", None) or ()
+        inner = [getattr(error, "exception", None), *several, *error.args]
+        found = [one for one in inner if isinstance(one, BaseException)]
+        if not found:
             break
-        error = inner[-1]
+        error = found[-1]
     return error
 
 
