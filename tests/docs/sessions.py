@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.docs.brokers import Brokers
+
 ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -88,6 +90,7 @@ class Session:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._brokers = Brokers(folder)
         self._worker: subprocess.Popen[bytes] | None = None
         self._shown: tuple[str, ...] = ()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -100,6 +103,9 @@ class Session:
         words = shlex.split(command.line)
         if words[:2] == ["pip", "install"]:
             self._check_install(words[2:])
+        elif words[0] == "export":  # the address of a broker: a real one stands behind it
+            name, _, shown = words[1].partition("=")
+            self._environment[name] = self._brokers.url(shown)
         elif words[0].startswith("./"):
             assert os.access(ROOT / words[0], os.X_OK), f"{words[0]} is not there"
         elif words[:2] == ["matador", "worker"]:
@@ -116,7 +122,8 @@ class Session:
                 time.sleep(0.1)
 
     def _run(self, words: list[str]) -> str:
-        words = [self._first_dead_letter() if _ID.fullmatch(word) else word for word in words]
+        words = [self._first_dead_letter(words) if _ID.fullmatch(w) else w for w in words]
+        words = self._brokers.command(words)
         done = subprocess.run(
             words,
             cwd=self._folder,
@@ -129,8 +136,9 @@ class Session:
         assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr
         return done.stdout + done.stderr
 
-    def _first_dead_letter(self) -> str:
-        printed = self._run(["matador", "dead-letters", "list", "shop.py"])
+    def _first_dead_letter(self, words: list[str]) -> str:
+        app = next(word for word in words if word.endswith(".py"))
+        printed = self._run(["matador", "dead-letters", "list", app])
         found = _ID.search(printed)
         assert found is not None, printed
         return found.group()
@@ -156,7 +164,14 @@ class Session:
                 stderr=subprocess.STDOUT,
             )
         self._shown = expected
-        self._wait_for_log(("… consuming matador.events with concurrency 10",))
+        self._wait_for_log(("… consuming … with concurrency 10",))
+
+    def close(self) -> None:
+        """End everything that was started."""
+        try:
+            self.stop_worker()
+        finally:
+            self._brokers.close()
 
     def stop_worker(self) -> None:
         """Wait until the worker has printed what is shown of it, then press Ctrl-C."""

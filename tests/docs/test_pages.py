@@ -58,7 +58,7 @@ def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
         for command in commands(page):
             session.play(command)
     finally:
-        session.stop_worker()
+        session.close()
 
 
 @pytest.mark.parametrize(("page", "block"), WITH_OUTPUT, ids=name)

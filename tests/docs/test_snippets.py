@@ -31,8 +31,15 @@ SAYS: dict[str, list[str]] = {
     "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
+    "redis_modes.py": [
+        "RedisTransport at-least-once at-most-once durable delays priorities browse depth replay",
+        "RedisListTransport at-least-once at-most-once durable delays depth",
+        "RedisPubSubTransport at-most-once",
+    ],
 }
 ELSEWHERE = {
+    "rabbitmq_fleet.py",
+    "redis_replay.py",
     "backup.py",
     "dataframe_subscriber.py",
     "lake_replays.py",

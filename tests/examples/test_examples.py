@@ -116,6 +116,7 @@ def test_the_pipeline_of_the_demo_adds_up(tmp_path: Path) -> None:
 
 def test_no_example_is_forgotten() -> None:
     run_elsewhere = {
+        *("broker_shop.py", "other_service.py"),  # in sessions of the guides
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
         *("journaled_shop.py", "shop.py", "testing_example.py"),
     }

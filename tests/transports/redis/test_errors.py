@@ -13,7 +13,7 @@ from matador.errors import (
     MatadorError,
     NotConnectedError,
     QueueNotFoundError,
-    SendFailedError,
+    SendUnconfirmedError,
     StorageFullError,
     TransportError,
     UnsupportedError,
@@ -48,7 +48,7 @@ def test_every_error_of_the_client_is_translated(kind: type[Exception], opening:
     assert made.__cause__ is error
     assert "Redis at host:1" in str(made)
     if is_gone(error):
-        assert isinstance(made, ConnectionFailedError if opening else SendFailedError)
+        assert isinstance(made, ConnectionFailedError if opening else SendUnconfirmedError)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from matador.errors import (
     ConnectionFailedError,
     MatadorError,
     NotConnectedError,
-    SendFailedError,
+    SendUnconfirmedError,
     StorageFullError,
     TransportError,
     UnsupportedError,
@@ -89,7 +89,7 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
         case _ if isinstance(error, _GONE):
             if opening:
                 return ConnectionFailedError(f"cannot reach {said}; check host, port and TLS")
-            return SendFailedError(
+            return SendUnconfirmedError(
                 f"the connection was lost before the answer came, so the outcome is unknown: {said}"
             )
         case redis_errors.DataError() | redis_errors.LockError():

@@ -1,0 +1,76 @@
+"""Joins a fleet on RabbitMQ: its queues, its subscribers, and what can become of a send."""
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+
+from matador import (
+    Envelope,
+    Matador,
+    Schema,
+    SendResult,
+    SubscriberStub,
+    Topology,
+    WorkQueue,
+    event,
+    subscriber,
+)
+from matador.errors import SendUnconfirmedError
+
+# --8<-- [start:url]
+URL = os.environ.get("RABBITMQ_URL", "amqp://app:secret@rabbit-1,rabbit-2/shop?heartbeat=10")
+# --8<-- [end:url]
+
+
+@event("order.placed", description="A customer placed an order.")
+@dataclass(frozen=True)
+class OrderPlaced:
+    order_id: str
+
+
+@subscriber(description="Email the receipt.", idempotent="yes", queue="urgent")
+async def email_receipt(envelope: Envelope[OrderPlaced]) -> None: ...
+
+
+# --8<-- [start:fleet]
+invoice = SubscriberStub("write-invoice", queue="invoices", description="Lives in another service.")
+app = Matador(
+    URL,
+    schema=Schema({OrderPlaced: [email_receipt, invoice]}),
+    topology=Topology(
+        "shop",  # the namespace of the fleet
+        queues=[
+            "events",
+            WorkQueue("urgent", priorities=True),  # a classic queue
+            WorkQueue("invoices", exact=True),  # somebody else's: used, never made
+        ],
+    ),
+    consume_from=["urgent"],
+)
+# --8<-- [end:fleet]
+
+
+# --8<-- [start:outcome]
+async def place(order: OrderPlaced) -> SendResult:
+    result = await app.send(order)
+    for error in result.errors:
+        if isinstance(error.__cause__, SendUnconfirmedError):
+            print(error.subscriber, "may have it: send again if twice does no harm")
+        else:
+            print(error.subscriber, "has it not:", type(error.__cause__).__name__)
+    return result
+
+
+# --8<-- [end:outcome]
+
+
+async def main() -> None:
+    async with app:
+        result = await place(OrderPlaced("1"))
+    print(result.sent, "sent")
+
+
+if __name__ == "__main__":
+    logging.disable()  # what is missing is printed
+    asyncio.run(main())

@@ -1,0 +1,63 @@
+"""Real brokers behind the addresses that a page shows: nobody else uses what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from tests.support.brokers import SCRIPT, broker_ctl, broker_url
+from tests.support.redis import OwnServer
+
+
+class Brokers:
+    """Virtual hosts of the RabbitMQ of ``script/brokers``, and a Redis server. Made when needed.
+
+    Without the broker the test skips, or fails in CI.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hosts: dict[str, str] = {}
+        self._redis: OwnServer | None = None
+
+    def url(self, shown: str) -> str:
+        """The address that stands behind one shown on a page; its options are kept."""
+        parts = urlsplit(shown)
+        query = f"?{parts.query}" if parts.query else ""
+        if parts.scheme == "amqp":
+            real = broker_url("rabbitmq").rstrip("/")
+            return f"{real}/{self._host(parts.path.strip('/'))}{query}"
+        assert parts.scheme == "redis", f"nothing stands behind {shown}"
+        return f"{self._server().url}{query}"
+
+    def command(self, words: list[str]) -> list[str]:
+        """A broker's own tool, for the broker that is really there."""
+        if words[0] == "redis-cli":
+            return ["redis-cli", "-p", str(self._server().port), *words[1:]]
+        if words[0] == "rabbitmqctl":
+            return [str(SCRIPT), "ctl", "rabbitmq", *(self._hosts.get(w, w) for w in words[1:])]
+        return words
+
+    def _host(self, name: str) -> str:
+        if name not in self._hosts:
+            made = f"docs-{name}-{uuid4().hex[:10]}"
+            broker_ctl("rabbitmq", "add_vhost", made)
+            self._hosts[name] = made
+            broker_ctl("rabbitmq", "set_permissions", "-p", made, "guest", ".*", ".*", ".*")
+        return self._hosts[name]
+
+    def _server(self) -> OwnServer:
+        if self._redis is None:
+            folder = self._folder / "redis"
+            folder.mkdir()
+            self._redis = OwnServer(folder)
+            self._redis.start()
+        return self._redis
+
+    def close(self) -> None:
+        """End and delete all of it."""
+        for host in self._hosts.values():
+            broker_ctl("rabbitmq", "delete_vhost", host)
+        if self._redis is not None:
+            self._redis.stop()
