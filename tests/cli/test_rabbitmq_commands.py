@@ -51,3 +51,11 @@ def test_the_log_of_a_worker_is_not_that_of_the_client_library(
     worker = start("worker", "shop.py")
     worker.says(f"consuming {namespace}.events")
     assert "pika" not in worker.out + worker.err
+
+
+def test_a_difference_is_told_once(start: Start, namespace: str) -> None:
+    with Raw(broker_url("rabbitmq")) as raw:
+        raw.declare_queue(f"{namespace}.events", x_max_length=1000)
+    worker = start("worker", "shop.py")
+    worker.says(f"consuming {namespace}.events")
+    assert (worker.out + worker.err).count("x-max-length is 1000") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
@@ -45,8 +44,6 @@ from matador.transports.rabbitmq.settling import settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.url import Address, checked, parse_url
 from matador.transports.supervisor import ConnectionSupervisor
-
-log = logging.getLogger("matador.rabbitmq")
 
 # Back within seconds of the broker, however long it was away, and not all at once.
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
@@ -209,8 +206,6 @@ class RabbitMQTransport:
         session = self._supervisor.connection
         notes = await self._apply(session, topology)
         self._topologies[topology.namespace] = topology
-        for note in notes:
-            log.warning("%s%s", f"{note.queue}: " if note.queue else "", note.text)
         return notes
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
