@@ -39,7 +39,7 @@ class OwnServer:
 
     def start(self, *more: str) -> None:
         options = (
-            f"--port {self.port} --bind 127.0.0.1 --save  --appendonly yes --logfile redis.log"
+            f"--port {self.port} --bind 127.0.0.1 --save  --appendonly yes --appendfsync always"
         )
         self.start_with(*options.split(" "), *more)
 

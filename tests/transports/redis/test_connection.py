@@ -34,14 +34,14 @@ async def kill_clients(client: Any) -> int:
     return len(ids)
 
 
-async def send_surely(bench: Bench, body: str) -> None:
+async def send_surely(bench: Bench, body: str, *, patience: float = 10) -> None:
     async def sent() -> bool:
         try:
             return list(await bench.transport.send([bench.message(body)])) == [None]
         except NotConnectedError:
             return False
 
-    await wait_for(sent, timeout=10, message="a send")
+    await wait_for(sent, timeout=patience, message="a send")
 
 
 async def is_back(bench: Bench) -> bool:

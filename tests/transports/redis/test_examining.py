@@ -41,7 +41,9 @@ async def test_an_eviction_policy_is_a_warning(open_bench: Open, client: Any) ->
     assert not memory.serious
 
 
-@pytest.mark.parametrize(("setting", "value"), [("appendonly", "no"), ("appendfsync", "no")])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("appendonly", "no"), ("appendfsync", "no"), ("appendfsync", "everysec")]
+)
 async def test_no_persistence_is_a_warning(
     open_bench: Open, client: Any, setting: str, value: str
 ) -> None:

@@ -39,8 +39,8 @@ from matador.transports.redis.url import parse_url
 class RedisTransport(ServerTransport):
     """Messages in Redis streams, each queue with a consumer group. See ``Transport``.
 
-    Needs Redis 6.2 or newer, or Valkey. What is confirmed is as safe as the server: switch its
-    append-only file on (``matador doctor`` looks).
+    Needs Redis 6.2 or newer, or Valkey. What is confirmed is as safe as the server makes it:
+    ``appendonly yes`` with ``appendfsync always`` loses nothing (``matador doctor`` looks).
 
     Args:
         url: ``redis://user:password@host:6379/0``; ``rediss://`` for TLS;
