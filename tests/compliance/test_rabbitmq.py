@@ -6,12 +6,14 @@ import pytest
 from tests.support.brokers import broker_url
 from tests.support.rabbitmq import Raw, connections, cut, topologies
 
+from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing import TransportCompliance
 from matador.transports.base import Transport
 from matador.transports.rabbitmq import RabbitMQTransport
 
 
 @pytest.mark.broker
+@pytest.mark.xdist_group("rabbitmq")
 class TestRabbitMQ(TransportCompliance):
     """Each test in a namespace of its own, which is deleted afterwards."""
 
@@ -46,3 +48,25 @@ class TestRabbitMQ(TransportCompliance):
         await super().tidy_up()
         with Raw(self.url) as raw:
             raw.delete(topologies(self._opened), self.exact)
+
+
+class TestClassicQueues(TestRabbitMQ):
+    """Queues with priorities are classic ones, which count deliveries in another way."""
+
+    load = 2_000
+
+    async def make_transport(self) -> Transport:
+        return RabbitMQTransport(f"{self.url}?delays=levels")
+
+    def topology(
+        self,
+        *queues: str | WorkQueue,
+        dead_letters: DeadLetters | None = None,
+        namespace: str = "",
+    ) -> Topology:
+        given = super().topology(*queues, dead_letters=dead_letters, namespace=namespace)
+        classic = [
+            WorkQueue(one.name, priorities=True, retention=one.retention, exact=one.exact)
+            for one in given.queues
+        ]
+        return Topology(given.namespace, queues=classic, dead_letters=dead_letters)
