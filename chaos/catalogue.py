@@ -84,7 +84,11 @@ def play(
 ) -> Played:
     """Play a scenario in a new arena."""
     started = time.monotonic()
-    with Arena(transport, folder, scale=scale, seed=seed) as arena:
+    try:
+        arena = Arena(transport, folder, scale=scale, seed=seed)
+    except Unplayable as error:
+        return Played(scenario, "not played", str(error), 0.0, None)
+    with arena:
         result: Result = "ok"
         try:
             for need in scenario.needs:

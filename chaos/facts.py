@@ -33,6 +33,7 @@ class Sent(msgspec.Struct, frozen=True, tag="sent"):
     seq: int
     subscriber: str
     id: str
+    at: int = 0
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -43,6 +44,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     error: str
     text: str
     certain: bool
+    at: int = 0
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

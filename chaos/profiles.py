@@ -7,13 +7,17 @@ is missing, and the table says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from chaos.checker import Stored, Target
+from chaos.proxy import Proxy
+
+SEND_TIMEOUT = 5.0
+"""Seconds after which a publish must have an outcome, where the product can be told."""
 
 
 class Unplayable(Exception):
@@ -26,6 +30,22 @@ class Profile(Protocol):
     @property
     def durable(self) -> bool:
         """Must nothing be lost?"""
+        ...
+
+    @property
+    def leases(self) -> bool:
+        """Does what a dead process held stay away until its lease has passed, and not come back
+        at once with its connection? What it settles too late is refused then, and it is told."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Are messages of one ordering key run in order, whatever happens?"""
+        ...
+
+    @property
+    def atomic(self) -> bool:
+        """Is moving a message from one queue to another a single step that no kill cuts in two?"""
         ...
 
     def url(self, lease: float) -> str:
@@ -67,6 +87,42 @@ class FillsUp(Protocol):
 
 
 @runtime_checkable
+class Restarts(Protocol):
+    """The broker is a server that can end and come back."""
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it, in good order or with SIGKILL. Returns when it is gone."""
+        ...
+
+    def start(self) -> None:
+        """Start it again. Returns when it answers."""
+        ...
+
+
+@runtime_checkable
+class BehindProxy(Protocol):
+    """The broker is reached by TCP, and a proxy can be put before it."""
+
+    @property
+    def proxy(self) -> Proxy:
+        """The proxy; once it was asked for, ``url`` leads through it."""
+        ...
+
+
+@runtime_checkable
+class BlocksPublishers(Protocol):
+    """The broker can be made to take no more messages for want of memory."""
+
+    def block(self) -> None:
+        """From now on it takes none."""
+        ...
+
+    def unblock(self) -> None:
+        """It takes them again."""
+        ...
+
+
+@runtime_checkable
 class LosesQueues(Protocol):
     """A queue can go missing."""
 
@@ -96,17 +152,26 @@ class _Docket(msgspec.Struct):
     target: str = msgspec.field(name="targetSubscriber")
 
 
-class _Body(msgspec.Struct):
+class _Event(msgspec.Struct):
     data: _Data
+
+
+class _Body(_Event):
     docket: _Docket
 
 
 _read = msgspec.json.Decoder(_Body).decode
+_read_event = msgspec.json.Decoder(_Event).decode
 
 
-def target_of(body: bytes) -> Target | None:
-    """Whose message this is, read off its bytes; None if they do not say."""
+def target_of(body: bytes, subscriber: str | None = None) -> Target | None:
+    """Whose message this is, read off its bytes; None if they do not say.
+
+    ``subscriber``: whom its headers name; the bytes have no docket then.
+    """
     try:
+        if subscriber:
+            return _read_event(body).data.seq, subscriber
         found = _read(body)
     except msgspec.DecodeError:
         return None
@@ -119,9 +184,13 @@ def make_profile(name: str, folder: Path) -> Profile:
     Raises:
         LookupError: there is none; those there are, are named.
     """
+    from chaos.rabbitmq import RabbitMQProfile
     from chaos.sqlite import SqliteProfile
 
-    known = {"sqlite": SqliteProfile}
+    known: dict[str, Callable[[Path], Profile]] = {
+        "sqlite": SqliteProfile,
+        "rabbitmq": RabbitMQProfile,
+    }
     if name not in known:
         raise LookupError(f"no transport {name!r} here; there is {', '.join(known)}")
     return known[name](folder)

@@ -109,9 +109,11 @@ class Proxy:
         """Nothing passes until ``heal``, then all of it: packets lost, and sent again later."""
         self._loop.call_soon_threadsafe(self._passing.clear)
 
-    def swallow(self) -> None:
-        """Both directions vanish, goodbyes too: half-open. Until ``heal``, for new ones as well."""
-        self._swallowing = True
+    def swallow(self, *, new: bool = True) -> None:
+        """Both directions vanish, goodbyes too: half-open. Until ``heal`` for ``new`` connections,
+        if they are meant as well."""
+        self._swallowing = new
+        self._do(self._kill_links())
 
     def half_close(self, direction: Direction) -> None:
         """On every connection, tell the end that bytes go to that no more will come."""
@@ -160,6 +162,10 @@ class Proxy:
     async def _reset(self) -> None:
         for link in list(self._links):
             link.cut()
+
+    async def _kill_links(self) -> None:
+        for link in self._links:
+            link.dead = True
 
     async def _end(self) -> None:
         await self._deafen()

@@ -24,13 +24,14 @@ from matador.errors import (
     MatadorError,
     MessageTooLargeError,
     QueueNotFoundError,
+    SendRefusedError,
     StorageFullError,
 )
 from matador.testing import wait_for
 
 _FOR_EVER = 3600.0
 
-_NOT_STORED = (MessageTooLargeError, QueueNotFoundError, StorageFullError)
+_NOT_STORED = (MessageTooLargeError, QueueNotFoundError, SendRefusedError, StorageFullError)
 """After these nothing was stored; after any other error something may have been."""
 
 
@@ -46,7 +47,10 @@ async def publish(app: Matador, facts: FactLog, publishing: Publishing) -> None:
 async def _call(
     app: Matador, facts: FactLog, publishing: Publishing, numbers: Iterator[int]
 ) -> None:
+    end = None if publishing.end is None else Path(publishing.end)
     while batch := list(islice(numbers, publishing.together)):
+        if end is not None and end.exists():
+            break
         events = [_event(seq, publishing) for seq in batch]
         facts.write(*[Intent(event.seq, event.key, now()) for event, _ in events])
         results = await app.send_many(events)
@@ -63,7 +67,8 @@ def _event(seq: int, publishing: Publishing) -> tuple[Happened, SendOptions]:
 
 
 def _outcomes(seq: int, result: SendResult) -> list[Fact]:
-    facts: list[Fact] = [Sent(seq, one.subscriber, one.id) for one in result.messages]
+    at = now()
+    facts: list[Fact] = [Sent(seq, one.subscriber, one.id, at) for one in result.messages]
     for error in result.errors:
         cause = error.__cause__ if isinstance(error.__cause__, MatadorError) else error
         facts.append(
@@ -73,6 +78,7 @@ def _outcomes(seq: int, result: SendResult) -> list[Fact]:
                 cause.name,
                 str(cause),
                 isinstance(cause, _NOT_STORED),
+                at,
             )
         )
     return facts

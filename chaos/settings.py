@@ -81,6 +81,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
         delay: seconds until each may be handled.
         patience: seconds to wait after a refusal.
         gate: it is connected, but waits until this file is there.
+        end: it stops when this file is there, whatever is left.
     """
 
     first: int = 0
@@ -93,6 +94,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     delay: float | None = None
     patience: float = 0.0
     gate: str | None = None
+    end: str | None = None
 
 
 class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):

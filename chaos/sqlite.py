@@ -21,6 +21,9 @@ class SqliteProfile:
     """See ``Profile``, ``FillsUp``, ``LosesQueues`` and ``RefusesDeadLetters``."""
 
     durable = True
+    leases = True
+    ordered = True
+    atomic = True
 
     def __init__(self, folder: Path) -> None:
         self._disk = folder / "disk"

@@ -9,12 +9,25 @@ from chaos.scenarios import (
     dead_letters,
     fan_out,
     leases,
+    network,
     payloads,
+    server,
     shutdown,
     storage,
 )
 
 CATALOGUE = Catalogue()
 
-for module in (crashes, shutdown, storage, leases, clock, payloads, fan_out, dead_letters):
+for module in (
+    crashes,
+    shutdown,
+    server,
+    network,
+    storage,
+    leases,
+    clock,
+    payloads,
+    fan_out,
+    dead_letters,
+):
     module.add_to(CATALOGUE)

@@ -114,6 +114,16 @@ def test_what_is_swallowed_is_gone_and_nobody_is_told(proxy: Proxy) -> None:
             assert say(anew, b"after") == b"after"
 
 
+def test_new_connections_may_live_while_the_old_are_dead(proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        assert say(client, b"before") == b"before"
+        proxy.swallow(new=False)
+        with connect(proxy) as anew:
+            assert say(anew, b"after") == b"after"
+        client.sendall(b"anybody?")
+        assert silent(client)
+
+
 def test_a_goodbye_is_swallowed_too(proxy: Proxy) -> None:
     with connect(proxy) as client:
         assert say(client, b"before") == b"before"

@@ -1,0 +1,258 @@
+"""RabbitMQ as a profile: a server of the run's own, looked into from an Erlang node beside it.
+
+A virtual host a scenario, so that none sees what another left. A frozen process keeps its messages
+until its heartbeats are missed: two of them make what a lease is elsewhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pika
+import pika.exceptions
+
+from chaos.checker import Stored
+from chaos.profiles import SEND_TIMEOUT, Unplayable, target_of
+from chaos.proxy import Proxy
+from chaos.servers import Server, own_server
+from matador.model.topology import DEAD_LETTER_KINDS
+
+_PROBE = Path(__file__).with_name("rabbitmq_probe.escript")
+_BIN = Path(os.environ.get("MATADOR_RABBITMQ_BIN", "/usr/lib/rabbitmq/bin"))
+_REASON = "x-matador-dead-letter-reason"
+_SUBSCRIBER = "x-matador-subscriber"
+_DEAD = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
+_DELAYS = ("4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384")
+"""The delays that fault runs use, in milliseconds: each a queue of its own."""
+
+_EVERYTHING = 1_000_000
+_PATIENCE = 60.0
+_LOOK = 0.05
+
+
+class Probe:
+    """Asks ``rabbitmq_probe.escript``. Outlives restarts of the server."""
+
+    def __init__(self, server: Server) -> None:
+        self._process = subprocess.Popen(
+            ["escript", str(_PROBE), f"matador{server.port}@localhost"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "HOME": str(server.folder),
+                "ERL_EPMD_PORT": str(server.port + 2),
+                "ERL_EPMD_ADDRESS": "127.0.0.1",
+            },
+        )
+
+    def ask(self, *words: object) -> str | None:
+        """An answer; None if what was asked about is not there.
+
+        Raises:
+            RuntimeError: the server does not answer.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        if not answer or answer.startswith("error"):
+            raise RuntimeError(f"{' '.join(map(str, words))}: {answer or 'the probe has ended'}")
+        return None if answer == "none" else answer
+
+    def ask_until_it_answers(self, *words: object) -> str | None:
+        """The same; a server that has just come back is given time to gather its wits."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return self.ask(*words)
+            except RuntimeError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(_LOOK)
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(_PATIENCE)
+
+
+@cache
+def _server() -> tuple[Server, Probe]:
+    server = own_server("rabbitmq")
+    probe = Probe(server)
+    atexit.register(probe.close)  # before the server, whose port mapper ends when nobody uses it
+    return server, probe
+
+
+class RabbitMQProfile:
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues`` and
+    ``RefusesDeadLetters``."""
+
+    durable = True
+    leases = False
+    ordered = False
+    atomic = False
+
+    def __init__(self, folder: Path) -> None:
+        if not (_BIN / "rabbitmq-server").exists() or shutil.which("escript") is None:
+            raise Unplayable("there is no RabbitMQ: script/brokers up rabbitmq installs it")
+        self._server, self._probe = _server()
+        self._proxy: Proxy | None = None
+        self._vhost = f"chaos-{time.time_ns():x}"
+        self._blocked = False
+        self._up = True
+        self._ask("ping")
+        self._ask("add-vhost", self._vhost)
+
+    def url(self, lease: float) -> str:
+        """See ``Profile``."""
+        port = self._server.port if self._proxy is None else self._proxy.port
+        return (
+            f"amqp://guest:guest@127.0.0.1:{port}/{self._vhost}"
+            f"?heartbeat={max(1, round(lease / 2))}&send_timeout={SEND_TIMEOUT:g}"
+        )
+
+    def stored(self, queue: str) -> Sequence[Stored]:
+        """See ``Profile``. Without what consumers hold: its bytes cannot be had."""
+        if queue.endswith(_DEAD):
+            return self._dead_letters(queue)
+        delayed = [one for level in _DELAYS for one in self._peek(f"matador.delay.{level}")]
+        found = [*self._peek(queue), *delayed]
+        return [
+            Stored(target_of(body, subscriber), id_, queue, body)
+            for key, id_, subscriber, body in found
+            if key == queue
+        ]
+
+    def depth(self, queue: str) -> int:
+        """See ``Profile``. What is delayed is counted for every work queue."""
+        count = int(self._ask("depth", self._vhost, queue) or 0)
+        if count or queue.endswith(_DEAD):
+            return count
+        # From the longest to the shortest, as they move, and the queue itself again at the end.
+        for level in (*reversed(_DELAYS), "lost"):
+            name = f"matador.delay.{level}"
+            count += int(self._ask("depth", self._vhost, name) or 0)
+        return count + int(self._ask("depth", self._vhost, queue) or 0)
+
+    def damage(self) -> str | None:
+        """See ``Profile``."""
+        down = int(self._ask("down", self._vhost) or 0)
+        return f"{down} queues are down" if down else None
+
+    def close(self) -> None:
+        """See ``Profile``."""
+        if self._proxy is not None:
+            self._proxy.close()
+        if not self._up:
+            self.start()
+        if self._blocked:
+            self.unblock()
+        self._ask("delete-vhost", self._vhost)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """See ``Restarts``. Queues declared just now survive a kill, too: see the probe."""
+        self._ask("sync")
+        self._up = False
+        self._server.stop(kill=kill)
+
+    def start(self) -> None:
+        """See ``Restarts``."""
+        self._server.start()
+        self._ask("ping")
+        self._up = True
+
+    @property
+    def proxy(self) -> Proxy:
+        """See ``BehindProxy``."""
+        if self._proxy is None:
+            self._proxy = Proxy(self._server.port)
+        return self._proxy
+
+    def block(self) -> None:
+        """See ``BlocksPublishers``: an alarm for want of memory."""
+        self._blocked = True
+        self._ask("watermark", "0.0000001")
+
+    def unblock(self) -> None:
+        """See ``BlocksPublishers``."""
+        self._ask("watermark", "0.4")
+        self._blocked = False
+
+    def drop_queue(self, queue: str) -> None:
+        """See ``LosesQueues``."""
+        with self._channel() as channel:
+            channel.queue_delete(queue)
+
+    def refuse_dead_letters(self) -> None:
+        """See ``RefusesDeadLetters``: their queues are full, by policy."""
+        self._ask("refuse", self._vhost, f"\\.({'|'.join(DEAD_LETTER_KINDS)})$")
+
+    def accept_dead_letters(self) -> None:
+        """See ``RefusesDeadLetters``."""
+        self._ask("accept", self._vhost)
+
+    def _ask(self, *words: object) -> str | None:
+        return self._probe.ask_until_it_answers(*words)
+
+    def _peek(self, queue: str) -> list[tuple[str, str, str, bytes]]:
+        """Routing key, id, subscriber and body of what is ready in a quorum queue; it stays."""
+        found: list[tuple[str, str, str, bytes]] = []
+        for place in range(1, _EVERYTHING):
+            answer = self._ask("peek", self._vhost, queue, place)
+            if answer is None:
+                break
+            key, *rest = (answer + "   ").split(" ")[:4]
+            id_, subscriber, body = map(base64.b64decode, rest)
+            found.append((key, id_.decode(), subscriber.decode(), body))
+        return found
+
+    def _dead_letters(self, queue: str) -> list[Stored]:
+        """Taken, and given back when the channel closes: classic queues cannot be peeked into."""
+        found: list[Stored] = []
+        with self._channel() as channel:
+            for _ in range(_EVERYTHING):
+                try:
+                    method, properties, body = channel.basic_get(queue)
+                except pika.exceptions.ChannelClosedByBroker:  # there is no such queue
+                    break
+                if method is None:
+                    break
+                headers: dict[str, Any] = properties.headers or {}
+                reason: Any = headers.get(_REASON)
+                found.append(
+                    Stored(
+                        target_of(body, headers.get(_SUBSCRIBER)),
+                        properties.message_id or "",
+                        queue,
+                        body,
+                        None if reason is None else str(reason),
+                    )
+                )
+        return found
+
+    @contextmanager
+    def _channel(self) -> Generator[Any]:
+        """A channel of pika; untyped, as pika is."""
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1", self._server.port, self._vhost, heartbeat=0
+        )
+        connection = pika.BlockingConnection(parameters)
+        try:
+            yield connection.channel()
+        finally:
+            connection.close()

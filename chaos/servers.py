@@ -1,0 +1,117 @@
+"""Servers of a run's own, on ports and in a folder that nobody else uses: they may be killed.
+
+One of each kind a process, started when it is first needed and ended with the process. What a run
+that was killed itself has left behind is tidied up by the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from chaos.processes import ROOT
+
+_SCRIPT = ROOT / "script" / "brokers"
+_FOLDER = ROOT / ".brokers" / "chaos"
+_PATIENCE = 150.0
+_PORTS = 8  # a server has several
+_FIRST_PORT, _LAST_PORT = 20_000, 30_000  # below those that systems give to clients
+
+
+class Server:
+    """A broker run by ``script/brokers``.
+
+    Args:
+        name: what the script calls it.
+        environment: what it is told beyond its port and folder.
+    """
+
+    def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.port = _free_ports()
+        own = _FOLDER / str(os.getpid())
+        self.folder = own / name
+        self._environment = {
+            **os.environ,
+            **(environment or {}),
+            "MATADOR_BROKERS_FOLDER": str(own),
+            f"MATADOR_{name.upper()}_PORT": str(self.port),
+        }
+
+    def start(self) -> None:
+        """Start it. Returns when it answers."""
+        self._run("up", self.name)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it. Returns when it is gone."""
+        self._run("kill" if kill else "down", self.name)
+
+    def discard(self) -> None:
+        """End it for good, and remove what it stored."""
+        self.stop(kill=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another server of the run is still there
+            self.folder.parent.rmdir()
+
+    def _run(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(_SCRIPT), *arguments],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"script/brokers {' '.join(arguments)}: {done.stdout}{done.stderr}")
+
+
+@cache
+def own_server(name: str, environment: tuple[tuple[str, str], ...] = ()) -> Server:
+    """This process's server of that name; it runs."""
+    _tidy_up()
+    server = Server(name, dict(environment))
+    atexit.register(server.discard)
+    server.start()
+    return server
+
+
+def _free_ports() -> int:
+    """The first of several ports in a row that nobody listens on."""
+    first = _FIRST_PORT + os.getpid() * _PORTS % (_LAST_PORT - _FIRST_PORT)
+    for start in range(first, _LAST_PORT, _PORTS):
+        if all(_is_free(port) for port in range(start, start + _PORTS)):
+            return start
+    raise RuntimeError(f"no {_PORTS} ports in a row are free from {first} on")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _tidy_up() -> None:
+    """End the servers of runs that are no more."""
+    for folder in _FOLDER.glob("*"):
+        if folder.name.isdecimal() and not Path(f"/proc/{folder.name}").exists():
+            for noted in folder.glob("*/pid"):
+                _end(int(noted.read_text("ascii")), folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(pid: int, folder: Path) -> None:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if os.fsencode(folder) in command:  # and not somebody else under the same number
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return
