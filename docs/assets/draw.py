@@ -295,9 +295,143 @@ def message(palette: Palette) -> Drawing:
     return d
 
 
+def rabbitmq(palette: Palette) -> Drawing:
+    """The exchanges and queues of a namespace."""
+    d = Drawing(
+        960,
+        452,
+        "A message goes through shop.exchange to the queue shop.events and a worker; delayed ones "
+        "and retries pass queues whose messages expire; dead letters go through shop.dlx.",
+        palette,
+    )
+    c = palette
+    for x, name in ((95, "YOUR CODE"), (305, "EXCHANGE"), (545, "QUEUE"), (860, "WORKER")):
+        d.text(x, 26, name, size=11, quiet=True, bold=True)
+    d.box(20, 40, 150, 62, c.yours, "app.send(event)", "confirmed, mandatory")
+    d.box(220, 40, 170, 62, c.core, "shop.exchange", "direct")
+    d.box(440, 40, 210, 62, c.store, "shop.events", "quorum; classic if it", "has priorities")
+    d.box(780, 40, 160, 62, c.yours, "subscribers", "prefetch = concurrency")
+    # delays
+    d.parts.append(
+        f'<rect x="220" y="168" width="430" height="112" rx="12" fill="{c.warn[0]}" '
+        f'stroke="{c.warn[1]}" stroke-width="1.4"/>'
+    )
+    d.text(435, 190, "delays: a queue for each power of two", size=13.5, bold=True)
+    for x, width, name in (
+        (236, 64, "…"),
+        (318, 64, "4096 ms"),
+        (400, 64, "1024 ms"),
+        (482, 64, "… 4 ms"),
+        (564, 72, "due"),
+    ):
+        kind = c.core if name == "due" else c.plain
+        d.box(x, 204, width, 36, kind, name, radius=7)
+    for x in (300, 382, 464, 546):
+        d.arrow(f"M{x} 222 H{x + 15}")
+    d.text(435, 264, "matador.delay.*: what expires goes on to the next", size=11.5, quiet=True)
+    # dead letters
+    d.box(780, 320, 160, 56, c.core, "shop.dlx", "direct")
+    d.box(440, 306, 230, 44, c.bad, "shop.events.undeliverable")
+    d.box(440, 362, 230, 44, c.bad, "shop.events.unhandled")
+    d.box(220, 306, 180, 44, c.bad, "matador.delay.lost", "its queue was deleted")
+    d.box(
+        20,
+        306,
+        160,
+        62,
+        c.plain,
+        "shop.events.retry",
+        "for services in",
+        "other languages",
+        dashed=True,
+    )
+    # arrows
+    d.arrow("M170 71 H216")
+    d.arrow("M390 71 H436")
+    d.arrow("M650 71 H776")
+    d.text(713, 62, "deliver", size=11.5, quiet=True)
+    d.arrow("M95 102 C95 190 150 222 216 222", colour=c.warn[1])
+    d.text(96, 206, "with a delay", size=11.5, colour=c.warn[1])
+    d.arrow("M600 204 C600 150 560 140 550 106", colour=c.warn[1])
+    d.text(604, 144, "in time", size=11.5, colour=c.warn[1], anchor="start")
+    d.arrow("M830 102 C830 190 740 222 654 222", colour=c.warn[1])
+    d.text(748, 234, "retry later", size=11.5, colour=c.warn[1], anchor="start")
+    d.arrow("M890 102 V316", colour=c.bad[1])
+    d.text(882, 150, "give up", size=11.5, colour=c.bad[1], anchor="end")
+    d.arrow("M780 340 C740 340 720 330 674 328", colour=c.bad[1])
+    d.arrow("M780 358 C740 360 720 382 674 384", colour=c.bad[1])
+    d.arrow("M636 102 C690 150 690 250 776 336", dashed=True, colour=c.bad[1])
+    d.text(748, 268, "by the broker: expired,", size=11.5, quiet=True, anchor="start")
+    d.text(756, 283, "too many, too often", size=11.5, quiet=True, anchor="start")
+    d.arrow("M310 280 V302", colour=c.bad[1])
+    d.arrow("M140 306 C150 200 250 160 280 106", dashed=True)
+    d.text(
+        480,
+        438,
+        "A retry or dead letter is confirmed by the broker before its original is acknowledged.",
+        size=12.5,
+        quiet=True,
+    )
+    return d
+
+
+def redis(palette: Palette) -> Drawing:
+    """The keys of a queue in Redis streams."""
+    d = Drawing(
+        960,
+        440,
+        "A message is stored in a stream, or in a sorted set until it is due; a worker holds it "
+        "for a lease; what is done is deleted, what failed for good goes to the dead letters.",
+        palette,
+    )
+    c = palette
+    d.text(95, 26, "YOUR CODE", size=11, quiet=True, bold=True)
+    d.box(20, 96, 150, 62, c.yours, "app.send(event)", "one script a batch")
+    d.parts.append(
+        f'<rect x="220" y="40" width="500" height="352" rx="12" fill="{c.store[0]}" '
+        f'stroke="{c.store[1]}" stroke-width="1.4"/>'
+    )
+    d.text(470, 26, "REDIS: ALL KEYS OF A QUEUE IN ONE SLOT", size=11, quiet=True, bold=True)
+    d.text(470, 64, "matador:{shop.events}", size=13.5, bold=True, mono=True)
+    d.text(470, 82, "a hash: the settings; all other names begin with it", size=11.5, quiet=True)
+    d.box(444, 100, 252, 56, c.plain, ":0", "stream, first in first out")
+    d.box(444, 170, 252, 44, c.plain, ":10 … :1", "streams, with priorities", dashed=True)
+    d.box(244, 190, 160, 62, c.warn, ":delayed", "sorted set,", "by the time it is due")
+    d.box(444, 232, 252, 44, c.good, ":done", "kept for the retention; else deleted")
+    d.box(444, 312, 252, 52, c.bad, ".undeliverable:0", ".unhandled:0 · streams")
+    d.box(244, 312, 160, 52, c.plain, ":bell :t :uncounted", "small, for the scripts")
+    d.text(860, 26, "WORKERS", size=11, quiet=True, bold=True)
+    d.box(780, 96, 160, 62, c.yours, "worker A", "holds it for a lease,", "renews while it lives")
+    d.box(780, 236, 160, 62, c.yours, "worker B", "claims what nobody", "renewed")
+    d.arrow("M170 120 H440")
+    d.text(300, 112, "store", size=11.5, quiet=True)
+    d.arrow("M95 158 C95 210 160 221 240 221", colour=c.warn[1])
+    d.text(92, 214, "with a delay", size=11.5, colour=c.warn[1])
+    d.arrow("M340 190 C350 150 390 142 440 140", colour=c.warn[1])
+    d.text(356, 152, "in time", size=11.5, colour=c.warn[1], anchor="end")
+    d.arrow("M696 120 H776")
+    d.text(748, 112, "read", size=11.5, quiet=True)
+    d.arrow("M780 146 C740 160 740 240 700 248", colour=c.good[1])
+    d.text(752, 190, "done", size=11.5, colour=c.good[1], anchor="start")
+    d.arrow("M890 158 V232", dashed=True, colour=c.bad[1])
+    d.text(882, 196, "A died", size=11.5, colour=c.bad[1], anchor="end")
+    d.arrow("M820 298 C810 330 760 344 700 344", colour=c.bad[1])
+    d.text(790, 350, "give up", size=11.5, colour=c.bad[1], anchor="start")
+    d.text(
+        480,
+        424,
+        "Each outcome is one script: the successor is stored and the original removed together.",
+        size=12.5,
+        quiet=True,
+    )
+    return d
+
+
 DRAWINGS: dict[str, Callable[[Palette], Drawing]] = {
     "architecture": architecture,
     "message": message,
+    "rabbitmq": rabbitmq,
+    "redis": redis,
 }
 
 
