@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -12,9 +12,10 @@ from tests.support.redis import OwnServer, forget_keys, plain_client
 
 from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing.compliance.bench import Bench
-from matador.transports.redis import RedisTransport
+from matador.transports.redis import RedisListTransport, RedisTransport
 
 Open: TypeAlias = Callable[..., Any]
+OpenList: TypeAlias = Callable[..., Awaitable[Bench]]
 
 
 @pytest.fixture(scope="package")
@@ -60,3 +61,21 @@ async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
     for transport in opened:
         await transport.disconnect()
     await forget_keys(server.url, prefix)
+
+
+@pytest_asyncio.fixture
+async def open_list(server: OwnServer, prefix: str) -> AsyncIterator[OpenList]:
+    opened: list[RedisListTransport] = []
+
+    async def open_(dead_letters: DeadLetters | None = None, lease: float = 1) -> Bench:
+        transport = RedisListTransport(server.url, prefix=prefix, lease=lease)
+        opened.append(transport)
+        await transport.connect()
+        topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
+        notes = await transport.apply_topology(topology)
+        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+
+    yield open_
+    for transport in opened:
+        await transport.disconnect()
+    await forget_keys(server.url, f"{prefix}-list")

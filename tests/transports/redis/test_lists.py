@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-import pytest_asyncio
-from tests.support.redis import OwnServer, forget_keys, is_reading
+from tests.support.redis import is_reading
+from tests.transports.redis.conftest import OpenList
 from tests.transports.redis.test_connection import kill_clients
 
 from matador.errors import LeaseLostError
 from matador.model.message import Complete, DeadLetter, Release, Retry
-from matador.model.topology import DeadLetterQueue, DeadLetters, Topology
+from matador.model.topology import DeadLetterQueue, DeadLetters
 from matador.testing import wait_for
 from matador.testing.compliance.bench import Bench, bodies
 from matador.transports import transport_from_url
@@ -21,26 +20,7 @@ from matador.transports.redis import RedisListTransport
 
 pytestmark = pytest.mark.broker
 
-OpenList: TypeAlias = Callable[..., Awaitable[Bench]]
 _BASE = "list:{shop.events}"
-
-
-@pytest_asyncio.fixture
-async def open_list(server: OwnServer, prefix: str) -> AsyncIterator[OpenList]:
-    opened: list[RedisListTransport] = []
-
-    async def open_(dead_letters: DeadLetters | None = None, lease: float = 1) -> Bench:
-        transport = RedisListTransport(server.url, prefix=prefix, lease=lease)
-        opened.append(transport)
-        await transport.connect()
-        topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
-        notes = await transport.apply_topology(topology)
-        return Bench(transport, topology, notes, patience=10, quiet=0.1)
-
-    yield open_
-    for transport in opened:
-        await transport.disconnect()
-    await forget_keys(server.url, f"{prefix}-list")
 
 
 def test_the_address_asks_for_lists() -> None:

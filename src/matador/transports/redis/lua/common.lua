@@ -9,6 +9,9 @@
 -- The delivery count that Redis keeps is the number of the claim: it only ever grows, so it tells
 -- one hold from a later one. Deliveries that do not count are subtracted (':uncounted').
 
+-- A script is atomic but is not rolled back: a full server ends it at the next write. So what
+-- stores comes before what removes; at worst there is something twice.
+
 local GROUP = 'matador'
 local NOBODY = '-'
 local FOR_EVER = 1000000000000

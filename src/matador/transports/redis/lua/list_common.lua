@@ -5,6 +5,9 @@
 -- ':held:NAME', and beats (':consumers', until when it counts as alive). What one held that beats
 -- no more is put back by whoever notices. A message is 'place:deliveries:content'; its place is
 -- never used twice.
+--
+-- A script is atomic but is not rolled back: a full server ends it at the next write. So what
+-- stores comes before what removes; at worst there is something twice.
 
 local CHUNK = 500
 local SEEN_OFF = 60000 -- milliseconds; a read that was waiting on the server is over by then
@@ -44,12 +47,13 @@ end
 local function take_back(base, consumer)
   local held = base .. ':held:' .. consumer
   for _ = 1, CHUNK do
-    local message = redis.call('RPOP', held)
+    local message = redis.call('LINDEX', held, -1)
     if not message then
       return true
     end
     local place, count, content = string.match(message, '^(%d+):(%d+):(.*)$')
     redis.call('LPUSH', base .. ':ready', place .. ':' .. (count + 1) .. ':' .. content)
+    redis.call('RPOP', held)
   end
   return false
 end

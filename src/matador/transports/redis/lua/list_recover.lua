@@ -8,8 +8,8 @@ end
 local messages = redis.call('LRANGE', held, 0, -1)
 for place = #messages, 1, -1 do
   if not known[string.match(messages[place], '^(%d+):')] then
-    redis.call('LREM', held, -1, messages[place])
     redis.call('LPUSH', base .. ':ready', messages[place])
+    redis.call('LREM', held, -1, messages[place])
     number = number + 1
   end
 end

@@ -8,13 +8,16 @@ for place = 2, #ARGV, 4 do
   local outcome = 0
   if target > 0 and redis.call('EXISTS', KEYS[target]) == 0 then
     outcome = 2
-  elseif redis.call('LREM', held, 1, message) == 0 then
+  elseif not redis.call('LPOS', held, message) then
     outcome = 1
-  elseif target == 0 then
-    redis.call('LPUSH', base .. ':ready', message)
-  elseif target > 0 then
-    put(KEYS[target], tonumber(ARGV[place + 2]), ARGV[place + 3])
-    trim(KEYS[target])
+  else
+    if target == 0 then
+      redis.call('LPUSH', base .. ':ready', message)
+    elseif target > 0 then
+      put(KEYS[target], tonumber(ARGV[place + 2]), ARGV[place + 3])
+      trim(KEYS[target])
+    end
+    redis.call('LREM', held, 1, message)
   end
   outcomes[#outcomes + 1] = outcome
 end

@@ -15,8 +15,9 @@ local place = 3
 while place <= #ARGV do
   local count = tonumber(ARGV[place + 2])
   local fields = { unpack(ARGV, place + 3, place + 2 + count) }
-  if redis.call('SADD', notes, fields[2]) == 1 then
+  if redis.call('SISMEMBER', notes, fields[2]) == 0 then
     put(base, queue, tonumber(ARGV[place]), ARGV[place + 1], fields)
+    redis.call('SADD', notes, fields[2])
   end
   place = place + 3 + count
 end

@@ -28,8 +28,8 @@ local function take_delayed(id)
   local due, place = string.match(id, '^(%d+)~(%d+)$')
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', base .. ':delayed', due, due)) do
     if string.sub(member, 1, 16) == place then
-      redis.call('ZREM', base .. ':delayed', member)
       adopt(cmsgpack.unpack(string.sub(member, 17))[2])
+      redis.call('ZREM', base .. ':delayed', member)
       return
     end
   end
@@ -52,8 +52,8 @@ local function take(lane, id)
   end
   local entry = redis.call('XRANGE', key, id, id)[1]
   if entry and is_behind(id, group_of(key)['last-delivered-id']) then
-    redis.call('XDEL', key, id)
     adopt(entry[2])
+    redis.call('XDEL', key, id)
   end
 end
 
