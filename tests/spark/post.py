@@ -18,6 +18,7 @@ _SOURCE = '''
 """An application for tests; the paths in it are those of one test."""
 
 import os
+import signal
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -62,16 +63,17 @@ async def pay(envelope: Envelope[ParcelLost]) -> None: ...
 
 
 class DiesOnce(Hooks):
-    """Ends its process in the middle of the first write, if the test asks for it."""
+    """Kills its process in the middle of the next write, if the test asks for it."""
 
     calls = 0
 
     def load_universal_metadata(self) -> dict[str, object]:
         wanted = FOLDER / "die"
-        DiesOnce.calls += 1
-        if DiesOnce.calls == 2 and wanted.exists():
-            wanted.unlink()
-            os._exit(1)
+        if wanted.exists():
+            DiesOnce.calls += 1
+            if DiesOnce.calls == 2:
+                wanted.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
         return {{}}
 
 

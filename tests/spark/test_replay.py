@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.spark.frames import frame
 from tests.spark.post import Post, lake_of, open_post
 
-from matador.errors import ConfigurationError, EventNotRegisteredError
+from matador.errors import ClusterError, ConfigurationError, EventNotRegisteredError
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.lake import Lake
 
@@ -172,6 +172,20 @@ def test_a_killed_replay_goes_on_and_sends_nothing_twice(archive: Archive) -> No
     before = len(post.messages("events"))
     assert 3 <= before < 30
     result = lake.replay(post.reference, replay_id="killed")
+    assert (result.resumed, result.sent, result.failed) == (True, 30, 0)
+    assert archive.replayed("events") == Counter(range(30))
+
+
+def test_an_executors_process_that_is_killed_sends_nothing_twice(archive: Archive) -> None:
+    lake, post = archive.lake, archive.post
+    (post.folder / "die").touch()
+    # Without Spark's own repeats of tasks, as here, it is for the caller to go on.
+    with pytest.raises(ClusterError, match="replay shot is not finished") as raised:
+        lake.replay(post.reference, subscriber="tell", rate=60, replay_id="shot")
+    assert "\n" not in str(raised.value)
+    assert not (post.folder / "die").exists()
+    assert 0 < len(post.messages("events")) < 30
+    result = lake.replay(post.reference, replay_id="shot")
     assert (result.resumed, result.sent, result.failed) == (True, 30, 0)
     assert archive.replayed("events") == Counter(range(30))
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +19,7 @@ from tests.spark.shop import open_shop
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.spark.worker import SparkWorkerReport, run_spark_worker
+from matador.testing import wait_for
 
 
 async def test_every_message_is_handled_and_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -53,6 +62,55 @@ async def test_an_early_stop_finishes_what_runs_and_gives_back_the_rest(
     assert 0 < len(begun) < 2000
     assert report.handled == len(begun)
     assert await shop.depth() == (2000 - len(begun), 0)
+
+
+def test_sigterm_ends_the_command_in_good_order(tmp_path: Path) -> None:
+    orders = 2000
+    shop = open_shop(tmp_path, "shop_terminated", "again", seconds=0.1)
+    shop.send(range(orders))
+    command = ("spark", "worker", shop.file.name, "--master", "local[2]", "--json")
+    with (tmp_path / "err.txt").open("w") as err:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "matador", *command, "--slice-seconds", "600"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=err,
+        )
+    try:
+        working = wait_for(lambda: len(shop.log()) >= 20 or worker.poll() is not None, timeout=240)
+        asyncio.run(working)
+        os.kill(worker.pid, signal.SIGTERM)
+        out, _ = worker.communicate(timeout=120)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert worker.returncode == 0, (tmp_path / "err.txt").read_text()
+    log = shop.log()
+    begun = {number for what, number in log if what == "again-begin"}
+    assert begun == {number for what, number in log if what == "again-end"}
+    assert set(log.values()) == {1}
+    assert 0 < len(begun) < orders
+    assert asyncio.run(shop.depth()) == (orders - len(begun), 0)
+    report = json.loads(out)
+    assert [(row["outcome"], row["count"]) for row in report["outcomes"]] == [
+        ("success", len(begun))
+    ]
+    assert report["lost"] == 0
+
+
+def test_a_session_that_was_there_before_is_not_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = open_shop(tmp_path, "shop_guest", "again")
+    work = partial(run_spark_worker, shop.reference, tasks=1, until_empty=True)
+    spark.conf.set("spark.sql.shuffle.partitions", "5")
+    with ThreadPoolExecutor(1) as elsewhere:  # where no session is the active one
+        for run in (work, lambda: elsewhere.submit(work).result()):
+            shop.send(range(5))
+            assert run().handled == 5
+            assert spark.range(3).count() == 3
+            assert spark.conf.get("spark.sql.shuffle.partitions") == "5"
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
 async def test_a_process_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,23 +5,18 @@ See ``batch_log`` for what survives a crash, and ``staging`` for how a batch is 
 
 from __future__ import annotations
 
-import copyreg
-import dataclasses
 import logging
 import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
-from matador.model.event import EventType
 from matador.model.schema import Schema
 from matador.observe.journal.segments import finished
 from matador.spark.batch_log import Batch, BatchLog, ProblemCount, SegmentRef
@@ -29,15 +24,12 @@ from matador.spark.files import locked, move
 from matador.spark.index import left_overs, merged, run_name, runs_of, save_run, to_merge
 from matador.spark.layout import TABLES, Layout
 from matador.spark.lines import Split, splits_of
+from matador.spark.shipping import event_types
 from matador.spark.staging import stage, staged_index
 from matador.spark.swaps import carry_on
 from matador.spark.tasks import run_tasks
 
 log = logging.getLogger("matador.lake")
-
-# A dataclass of a script travels by value. Its fields without a default say so by one object, which
-# must be the same one when it arrives: else every field would have a default, and nothing be wrong.
-copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 _SMALLEST_SPLIT = 4 * 1024 * 1024
 _LARGEST_SPLIT = 64 * 1024 * 1024
@@ -116,7 +108,7 @@ class Ingest:
     ) -> None:
         self._spark = spark
         self._layout = layout
-        self._events = None if schema is None else _picklable(_by_key(schema))
+        self._events = None if schema is None else event_types(spark, schema)
         self._options = options
         self._result = IngestResult()
 
@@ -124,7 +116,7 @@ class Ingest:
         """Read all that is new; with ``follow``, until told to stop or interrupted (Ctrl-C).
 
         Raises:
-            ConfigurationError: there is no such folder.
+            ConfigurationError: there is no such folder, or executors cannot import a payload type.
             StorageLockedError: another process writes to this lake.
         """
         options = self._options
@@ -213,24 +205,6 @@ def _merge(layout: Layout, folder: Path, tables: Sequence[str], which: int) -> b
     runs = to_merge(runs_of(layout.index(table)))
     save_run(folder / table / run_name(runs[0].first, runs[-1].last), merged(runs))
     return b""
-
-
-def _by_key(schema: Schema) -> dict[str, EventType]:
-    """All that executors need of a schema: its event types, without the subscribers' code."""
-    keys = {key for event in schema.events for key in event.keys}
-    return {key: replace(schema.event(key), metadata={}) for key in keys}
-
-
-def _picklable(events: dict[str, EventType]) -> dict[str, EventType]:
-    pickler: Any = cloudpickle  # it has no types
-    try:
-        pickler.dumps(events)
-    except Exception as error:  # the classes of users decide what is raised
-        raise ConfigurationError(
-            "the payload types of the schema cannot be sent to Spark's workers; define them at the "
-            f"top of a module that the workers can import ({error})"
-        ) from error
-    return events
 
 
 def _segments(journal: Path) -> Iterator[SegmentRef]:

@@ -113,7 +113,8 @@ class Lake:
         called after each.
 
         Raises:
-            ConfigurationError: there is no such folder, or an option cannot be.
+            ConfigurationError: there is no such folder, an option cannot be, or executors cannot
+                import the payload types of the schema.
             StorageLockedError: another process writes to this lake.
         """
         options = IngestOptions(
@@ -229,6 +230,7 @@ class Lake:
             ConfigurationError: an option that cannot be.
             EventNotRegisteredError: the application has no such event.
             StorageLockedError: the same replay is running in another process.
+            ClusterError: executors failed in the middle; the same ``replay_id`` goes on.
 
         Example:
             >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total

@@ -17,16 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from matador.errors import ConfigurationError
+from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador
 from matador.events.loading import load_application
 from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.spark.ledger import Chunk, Ledger, Plan, ReplayCount
 from matador.spark.resending import Pace, Resending, scope_of, send_chunk
+from matador.spark.sayings import said_by_spark
 from matador.spark.selection import Choice, choose, counted, groups_of, target_of
+from matador.spark.session import is_local
+from matador.spark.shipping import ship
 from matador.spark.source.incoming import check_columns
 from matador.spark.source.publishing import Publisher, open_publisher
 from matador.spark.tasks import run_tasks
@@ -198,7 +203,13 @@ def _run(
             )
         result = ReplayResult(replay_id, plan.counts, plan.ignored, resumed=resumed)
         if isinstance(app, str):
-            _from_executors(spark, app, ledger, plan, how, result.total)
+            try:
+                _from_executors(spark, app, ledger, plan, how, result.total)
+            except (PySparkException, Py4JError) as error:
+                raise ClusterError(
+                    f"replay {replay_id} is not finished, the same id goes on with it: "
+                    f"{said_by_spark(error)}"
+                ) from error
         else:
             _from_here(app, ledger, plan, how, result.total)
         result = _with_chunks(result, ledger.chunks(plan))
@@ -217,7 +228,8 @@ def _from_executors(
     # So many tasks run at once at most, each with its share of the rate.
     slots = min(count, spark.sparkContext.defaultParallelism)
     rate = None if how.rate is None else how.rate / max(slots, 1)
-    work = Resending(ledger, plan, app, rate)
+    local = is_local(spark.sparkContext.master or "")
+    work = Resending(ledger, plan, app if local else ship(spark, app), rate)
     if how.progress is None:
         run_tasks(spark, work, count)
         return

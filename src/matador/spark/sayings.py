@@ -12,6 +12,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_BRIDGE = re.compile(r"^An error occurred while calling \S+\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
 _STATE = re.compile(r"\s*SQLSTATE:\s*\w+")
 _LONGEST = 400
 
@@ -44,7 +45,9 @@ def one_line(text: str) -> str:
         text = raised[-1] if raised else text
     head = re.split(r"\n\s*(?:at |'|== SQL|JVM stacktrace|Driver stacktrace|\+-)", text.strip())[0]
     head = re.sub(r"(?:;|\.)?\s*line (\d+) pos (\d+)", _position, head)
-    words = " ".join(_STATE.sub("", _CONDITION.sub("", head)).split()).rstrip(" ;.")
+    for noise in (_BRIDGE, _CONDITION, _STATE):
+        head = noise.sub("", head)
+    words = " ".join(head.split()).rstrip(" ;.:")
     return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
 
 

@@ -11,7 +11,9 @@ import os
 import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from matador.spark.java import find_java_home
@@ -27,8 +29,8 @@ def spark_session(
 ) -> SparkSession:
     """The Spark session of this process: the one there is, or a new one.
 
-    ``master`` is ``local[*]`` unless given. ``config`` goes over our settings. A session that is
-    active already is returned as it is, with ``config`` applied as far as Spark can still do that.
+    ``master`` is ``local[*]`` unless given. ``config`` goes over our settings. A session that runs
+    already is returned as it is, with ``config`` applied as far as Spark can still do that.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer; the message says how to get one.
@@ -36,11 +38,11 @@ def spark_session(
     Example:
         >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
+    running = _running_session()
+    if running is not None:
         for name, value in (config or {}).items():
-            active.conf.set(name, value)
-        return active
+            running.conf.set(name, value)
+        return running
     chosen = master or "local[*]"
     settings = {**_settings(chosen), **(config or {})}
     builder = SparkSession.builder.master(chosen).appName(app_name)
@@ -53,6 +55,34 @@ def spark_session(
 def stop(spark: SparkSession) -> None:
     """End a session and its Java process's work; a later ``spark_session()`` makes a new one."""
     spark.stop()
+
+
+@contextlib.contextmanager
+def session_for(
+    spark: SparkSession | None, master: str | None, *, app_name: str
+) -> Generator[SparkSession]:
+    """A session to work with: the one given, else the one that runs, else a new one.
+
+    Only a new one is stopped at the end: any other has somebody who goes on using it.
+    """
+    found = spark or _running_session()
+    if found is not None:
+        yield found
+        return
+    made = spark_session(master, app_name=app_name)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process, if there is one; a bare ``SparkContext`` gets one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    contexts: Any = SparkContext  # what is active is so in one thread only
+    return None if contexts._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -69,7 +99,7 @@ def _settings(master: str) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
-    if _is_local(master):
+    if is_local(master):
         settings["spark.driver.host"] = _LOOPBACK
         settings["spark.driver.bindAddress"] = _LOOPBACK
     return settings
@@ -79,21 +109,22 @@ def _surroundings(master: str) -> dict[str, str]:
     wanted = {"JAVA_HOME": str(find_java_home())}
     if "PYSPARK_PYTHON" not in os.environ:
         wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 there is
-    if _is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+    if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
-    if _is_local(master):
-        wanted["PYTHONPATH"] = os.pathsep.join(_import_paths())
+    if is_local(master):
+        wanted["PYTHONPATH"] = os.pathsep.join(import_paths())
     return wanted
 
 
-def _import_paths() -> list[str]:
+def import_paths() -> list[str]:
     """Where this process imports from, besides the interpreter's own: its workers do so too."""
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     given = [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return list(dict.fromkeys(path for path in given if path and not path.startswith(own)))
 
 
-def _is_local(master: str) -> bool:
+def is_local(master: str) -> bool:
+    """Do the executors of a master run on this machine, and see its files?"""
     return master.startswith("local")
 
 

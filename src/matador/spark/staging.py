@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from matador.model.event import EventType
+from matador.errors import ConfigurationError
 from matador.spark.batch_log import ProblemCount, Tally
 from matador.spark.decode import LineDecoder, Problem
 from matador.spark.files import sync_folder
@@ -25,6 +25,7 @@ from matador.spark.keys import Keys
 from matador.spark.layout import TABLES, Layout
 from matador.spark.lines import Split, read_blocks
 from matador.spark.parts import Part, Parts, keys_path, part_path, without_rows
+from matador.spark.shipping import EventTypes
 from matador.spark.tasks import run_tasks
 
 log = logging.getLogger("matador.lake")
@@ -38,6 +39,7 @@ class _Decoded(msgspec.Struct, frozen=True):
     dropped: int
     problems: list[ProblemCount]
     missing: str | None = None
+    not_imported: str | None = None
 
 
 def stage(
@@ -46,14 +48,23 @@ def stage(
     folder: Path,
     number: int,
     splits: Sequence[Split],
-    events: Mapping[str, EventType] | None,
+    events: EventTypes | None,
 ) -> Tally:
-    """Write all files of a batch below ``folder``: a folder a table, and the runs of the index."""
+    """Write all files of a batch below ``folder``: a folder a table, and the runs of the index.
+
+    Raises:
+        ConfigurationError: the executors cannot import a payload type.
+    """
     answers = [
         msgspec.json.decode(answer, type=_Decoded)
         for answer in run_tasks(spark, partial(_decode, splits, folder, events), len(splits))
     ]
     for answer in answers:
+        if answer.not_imported is not None:
+            raise ConfigurationError(
+                f"the executors cannot import the payload types: {answer.not_imported}; install "
+                "their module there, or send its file with spark.sparkContext.addPyFile(…)"
+            )
         if answer.missing is not None:
             log.error("a segment is gone, or cannot be read; it is passed over: %s", answer.missing)
     parts = [part for answer in answers for part in answer.parts]
@@ -104,11 +115,13 @@ def _leave_out_repeats(
 # -- tasks --------------------------------------------------------------------------------------
 
 
-def _decode(
-    splits: Sequence[Split], folder: Path, events: Mapping[str, EventType] | None, number: int
-) -> bytes:
+def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, number: int) -> bytes:
     split = splits[number]
-    decoder = LineDecoder(events)
+    try:
+        decoder = LineDecoder(None if events is None else events.load())
+    except Exception as error:  # noqa: BLE001 - the modules of users decide what is raised
+        said = f"{type(error).__name__}: {error}"
+        return msgspec.json.encode(_Decoded([], 0, 0, [], not_imported=said))
     parts = Parts(folder, number)
     records = dropped = 0
     missing: str | None = None

@@ -19,12 +19,13 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador
-from matador.events.loading import is_file, load_application, split_reference
+from matador.events.loading import load_application
 from matador.model.options import Seconds, seconds, whole_number
 from matador.spark.arrow import map_in_arrow
 from matador.spark.outcomes import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
 from matador.spark.reasons import reason_of
-from matador.spark.session import spark_session
+from matador.spark.session import session_for
+from matador.spark.shipping import ship
 from matador.spark.slices import Slice, run_slice
 from matador.spark.stopping import StopAddress, StopLine, signals_set
 from matador.transports.base import Measuring
@@ -100,7 +101,8 @@ def run_spark_worker(
         drain_seconds: how long its callbacks may run on after that, before they are cut short.
         until_empty: stop once nothing is left, neither waiting nor delayed nor in progress.
         py_files: other files, or zips, that the application imports.
-        spark: a session; it is not stopped. Else one is made, and stopped.
+        spark: a session; else the one that runs already. Neither is stopped. Where there is none,
+            one is made, and stopped.
         stop: set it to stop; tasks then finish what has started and give the rest back.
         progress: called with the numbers so far whenever a slice has ended.
 
@@ -122,16 +124,12 @@ def run_spark_worker(
         stop=None,
     )
     lanes = None if tasks is None else whole_number(tasks, "tasks", minimum=1)
-    session = spark or spark_session(master, app_name=f"matador worker {app_reference}")
     stopping = stop or threading.Event()
-    try:
-        work = replace(work, reference=_ship(session, app_reference, py_files))
+    with session_for(spark, master, app_name=f"matador worker {app_reference}") as session:
+        work = replace(work, reference=ship(session, app_reference, py_files))
         with signals_set(stopping), _stop_address(session, stopping) as address:
             crew = _Crew(session, replace(work, stop=address), stopping, progress)
             return crew.run(lanes or max(1, session.sparkContext.defaultParallelism))
-    finally:
-        if spark is None:
-            session.stop()
 
 
 def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tuple[str, ...]:
@@ -154,18 +152,6 @@ def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tup
     app.configure(consume_from=names)
     app.check()
     return names
-
-
-def _ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path]) -> str:
-    """Send files to the executors; the reference under which they find the application."""
-    where, attribute = split_reference(reference)
-    files = [str(Path(one).resolve()) for one in py_files]
-    if is_file(where):
-        files.append(str(Path(where).resolve()))
-        reference = f"{Path(where).stem}:{attribute}"
-    for file in files:
-        spark.sparkContext.addPyFile(file)
-    return reference
 
 
 @contextlib.contextmanager
