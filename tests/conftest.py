@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 # A machine that is busy with other tests is slow now and then: that is no failure.
 settings.register_profile("default", deadline=None)
 settings.load_profile("default")
+
+# Spark's Java compiles what runs often a second time, better: in tests, which run everything a few
+# times only, that is a third of the work. Processes that tests start inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
