@@ -8,6 +8,8 @@ import pytest
 from tests.support.redis import OwnServer
 from tests.transports.redis.conftest import Open
 
+from matador import Matador, Schema
+from matador.cli.checks import check_broker
 from matador.errors import NotConnectedError
 from matador.model.message import Finding
 from matador.transports.base import Examining
@@ -84,3 +86,21 @@ def test_a_server_that_will_not_do_is_a_problem(facts: dict[str, str], said: str
 def test_valkey_is_known_by_its_name() -> None:
     (finding,) = _about_server({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
     assert finding.text == "Valkey 8.0.1"
+
+
+async def test_the_doctor_says_it(server: OwnServer, client: Any, prefix: str) -> None:
+    transport = RedisTransport(server.url, prefix=prefix)
+    app = Matador(transport, schema=Schema())
+    await client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        checks = {check.name: check async for check in check_broker(app)}
+    finally:
+        await client.config_set("maxmemory-policy", "noeviction")
+    assert {name: check.status for name, check in checks.items()} == {
+        "connection": "ok",
+        "server": "ok",
+        "memory": "warning",
+        "persistence": "ok",
+        "queues": "warning",
+    }
+    assert "noeviction" in checks["memory"].fix
