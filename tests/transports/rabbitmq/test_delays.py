@@ -86,7 +86,7 @@ class TestOnTheServer:
             arrived += [(float(one.body), time.monotonic() - started) for one in got]
         assert [wait for wait, _ in arrived] == sorted(waits)
         assert all(took >= wait for wait, took in arrived)
-        assert all(took < wait + 0.5 for wait, took in arrived), "and not much later"
+        assert all(took < wait + 2 for wait, took in arrived), "and not much later"
 
     async def test_what_was_delayed_looks_as_if_it_had_not_been(
         self, transport: RabbitMQTransport, queue: str, raw: Raw, namespace: str

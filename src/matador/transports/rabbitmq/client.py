@@ -141,6 +141,7 @@ class Connection:
                     await asyncio.shield(self.lost)
             except builtins.TimeoutError:
                 _abort(self._raw)
+                await asyncio.wait([self.lost], timeout=1.0)  # the socket is closed then
 
     def _blocked(self, _: object, method: Any) -> None:
         self.blocked = str(method.method.reason) or "no reason given"

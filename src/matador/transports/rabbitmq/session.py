@@ -71,6 +71,11 @@ class Session:
         self._closing = asyncio.create_task(self.close())
         return translate(reason, str(self.address))
 
+    @property
+    def is_closed(self) -> bool:
+        """Are both connections gone?"""
+        return self.publishing.lost.done() and self.consuming.lost.done()
+
     async def channel(self) -> Channel:
         """A channel for questions: it may be closed by a wrong one, and nothing else is."""
         return await self.consuming.channel()

@@ -89,6 +89,7 @@ class RabbitMQTransport:
         self._subscriptions: set[RabbitMQSubscription] = set()
         self._observers: list[TransportObserver] = []
         self._plugin: bool | None = None
+        self._sessions: list[Session] = []  # the present one, and lost ones that are being closed
         self._changing = asyncio.Lock()
         self._supervisor = ConnectionSupervisor(
             self._open,
@@ -97,6 +98,15 @@ class RabbitMQTransport:
             backoff=self._backoff,
             on_state=self._state_changed,
         )
+
+    @classmethod
+    def from_url(cls, url: str, *, name: str = "rabbitmq") -> RabbitMQTransport:
+        """A transport from ``amqp://user:password@host:5672/vhost`` and its options.
+
+        Raises:
+            ConfigurationError: the address is malformed, or has an option nobody knows.
+        """
+        return cls(url, name=name)
 
     def __repr__(self) -> str:
         return f"RabbitMQTransport({str(self._address)!r}, {self.state.status})"
@@ -152,8 +162,8 @@ class RabbitMQTransport:
             if session is not None:
                 await session.publisher.drain()
             await self._supervisor.stop()
-            if session is not None:
-                await session.close()
+            await asyncio.gather(*(one.close() for one in self._sessions))
+            self._sessions.clear()
             self._plugin = None
 
     def _session_if_any(self) -> Session | None:
@@ -164,6 +174,7 @@ class RabbitMQTransport:
 
     async def _open(self) -> Session:
         session = await Session.open(self._address)
+        self._sessions = [one for one in self._sessions if not one.is_closed] + [session]
         self._routing.frame_max = session.publishing.frame_max
         return session
 

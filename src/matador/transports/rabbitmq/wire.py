@@ -75,6 +75,11 @@ def copied_properties(properties: bytes, changes: dict[str, str | int]) -> bytes
     kept = {name: value for name, value in old.items() if not is_internal(name)}
     if ORDERING_KEY in old:
         kept[ORDERING_KEY] = old[ORDERING_KEY]
+    deaths = old.get(DEATHS)
+    if ATTEMPTS not in kept and isinstance(deaths, list):
+        rounds = _rounds(cast("list[Any]", deaths), old)
+        if rounds:  # told by the deaths so far, which must not go round with the copy
+            kept[ATTEMPTS] = 1 + rounds
     cast("Any", read).headers = {**kept, **changes}
     return b"".join(cast("list[bytes]", cast("Any", read).encode()))
 
