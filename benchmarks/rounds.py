@@ -29,6 +29,7 @@ class Contest:
     contestants: dict[str, Callable[[], float]]
     bars: Sequence[Bar] = ()
     unit: str = "/s"
+    lower_is_better: bool = False
 
 
 @dataclass
@@ -43,8 +44,10 @@ class Outcome:
         return statistics.median(self.rates[contestant])
 
     def ratio(self, against: str) -> float:
-        """The median of the rounds' ratios: ours to the other's."""
+        """The median of the rounds' ratios: how many times as good as the other ours is."""
         pairs = zip(self.rates[self.contest.ours], self.rates[against], strict=True)
+        if self.contest.lower_is_better:
+            return statistics.median(other / ours for ours, other in pairs)
         return statistics.median(ours / other for ours, other in pairs)
 
     @property
@@ -81,6 +84,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
                 met = outcome.ratio(name) >= bars[name]
                 bar = f"≥ {bars[name]:g} × {'met' if met else 'NOT MET'}"
             label = f"**{name}**" if ours else name
-            rate = f"{outcome.rate(name):,.0f}{contest.unit}"
+            digits = 2 if contest.lower_is_better else 0
+            rate = f"{outcome.rate(name):,.{digits}f}{contest.unit}"
             lines.append(f"| {contest.name if ours else ''} | {label} | {rate} | {ratio} | {bar} |")
     return "\n".join(lines)
