@@ -16,7 +16,6 @@ from matador.errors import (
     ConnectionFailedError,
     LeaseLostError,
     MatadorError,
-    MessageTooLargeError,
     NotConnectedError,
     QueueNotFoundError,
     SendRefusedError,
@@ -107,7 +106,7 @@ def _refused(code: int, text: str, what: str) -> MatadorError:
             f"consumer_timeout of the server"
         )
     if code == PRECONDITION_FAILED and "larger than" in text:
-        return MessageTooLargeError(0, 0)
+        return SendRefusedError(f"{what}: {text}; lower max_message_size to the server's limit")
     if code == RESOURCE_LOCKED:
         return UnsupportedError(f"{what}: {text}; another connection has the queue for itself")
     return TransportError(f"{what}: the broker said {code}: {text}")
