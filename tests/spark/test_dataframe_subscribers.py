@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from tests.spark.dataframe_program import FATAL, Crew
 from tests.spark.shop import Shop, open_shop
 
 from matador import DontRetry, StandardRetryPolicy
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.observe import Journal
+from matador.spark.arrow import parquet
 from matador.spark.dataframe_runner import (
     dead_batches,
     redrive_dead_batches,
@@ -21,6 +28,8 @@ from matador.spark.dataframe_runner import (
 )
 from matador.spark.dataframe_store import BatchState, BatchStore
 from matador.spark.dataframe_subscribers import Batch, BatchResult, dataframe_subscriber
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +185,52 @@ def test_it_follows_the_journal_until_it_is_stopped(
     )
     assert rows == [5, 3]
     assert (totals.batches, totals.dead_letters) == (2, 0)
+
+
+def test_a_driver_that_is_killed_skips_no_batch_and_repeats_the_one_that_ran(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    for first in range(0, 40, 10):
+        shop.send(range(first, first + 10), Journal(tmp_path / "journal"))
+    program = Path(__file__).with_name("dataframe_program.py")
+    killed = subprocess.run(
+        [sys.executable, program, shop.reference, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        capture_output=True,
+        timeout=400,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+
+    crew = Crew(shop.module, tmp_path)
+    totals = {one.subscriber: one for one in crew.run(spark)}
+
+    everything = Counter(range(40))
+    for name, ids in (("middle", [0, 1, 1, 2, 3]), ("careful", range(4)), ("ended", range(4))):
+        given = crew.given(name)
+        assert [one["id"] for one in given] == list(ids)
+        assert sum(one["again"] for one in given) == (name == "middle")
+        rows = {one["id"]: one["numbers"] for one in given}
+        assert all(one["numbers"] == rows[one["id"]] for one in given), "the same rows come again"
+        assert Counter(number for numbers in rows.values() for number in numbers) == everything
+    assert {name: one.batches for name, one in totals.items()} == {
+        "middle": 3,
+        "careful": 2,
+        "ended": 2,
+    }
+    assert kept(crew.kept("middle")) == kept(crew.kept("ended")) == everything
+    # What must not run twice is set aside.
+    (dead,) = dead_batches(tmp_path / "checkpoint")
+    assert (dead.subscriber, dead.batch_id) == ("careful", FATAL)
+    assert kept(crew.kept("careful")) + Counter(crew.given("careful")[FATAL]["numbers"]) == (
+        everything
+    )
+
+
+def kept(folder: Path) -> Counter[int]:
+    """The numbers in a folder of Parquet."""
+    return Counter(parquet.read_table(folder).column("number").to_pylist())
 
 
 def test_what_cannot_be_a_dataframe_subscriber_is_refused(shop: Shop, tmp_path: Path) -> None:
