@@ -28,8 +28,12 @@ log = logging.getLogger("matador.worker")
 _AWAITED = "the callback awaited something that was"
 
 
-class Ran(msgspec.Struct, gc=False):
-    """What came of a callback: a result, an error, or neither if it was interrupted."""
+class Ran(msgspec.Struct):
+    """What came of a callback: a result, an error, or neither if it was interrupted.
+
+    An error's traceback has the frames that know this: they forget it when they end, or every
+    failure would be kept, with its message, until the garbage collector finds it.
+    """
 
     result: Any = None
     error: Exception | None = None
@@ -90,7 +94,10 @@ class Runner:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
-        return ran
+        try:
+            return ran
+        finally:
+            del ran
 
     async def _inside_hooks(self, event: Processing, steps: Steps | None, ran: Ran) -> None:
         async def proceed() -> None:
@@ -126,6 +133,8 @@ class Runner:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
+        finally:
+            del ran
 
     async def _call(
         self,
