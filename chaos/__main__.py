@@ -21,6 +21,7 @@ from chaos.scenarios import CATALOGUE
 
 LONG = "long"
 _SCALE = 3
+_RESTARTS = {"sqlite": 0}  # no server, nothing to restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Options:
     names: Sequence[str]
     messages: int
     kills: int
+    restarts: int
     seed: int
     keep: bool
 
@@ -45,7 +47,12 @@ def main() -> int:
     parser.add_argument("transport", help="sqlite, rabbitmq or redis")
     parser.add_argument("scenario", nargs="*", help="such as F4, F6-timeout or long")
     parser.add_argument("--messages", type=int, default=200_000, help="of the long run")
-    parser.add_argument("--kills", type=int, default=50, help="of workers in the long run")
+    parser.add_argument(
+        "--kills", type=int, help="of workers in the long run: 50, or 20 with restarts"
+    )
+    parser.add_argument(
+        "--restarts", type=int, help="of the broker in the long run: 5, where it is a server"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of all that is random")
     parser.add_argument("--list", action="store_true", help="say which scenarios there are")
     parser.add_argument("--keep", action="store_true", help="keep the logs of what held, too")
@@ -55,8 +62,15 @@ def main() -> int:
         for scenario in CATALOGUE.all():
             print(f"{scenario.name:11} {scenario.holds}")
         return 0
+    restarts = given.restarts if given.restarts is not None else _RESTARTS.get(given.transport, 5)
     options = Options(
-        given.transport, given.scenario, given.messages, given.kills, given.seed, given.keep
+        transport=given.transport,
+        names=given.scenario,
+        messages=given.messages,
+        kills=given.kills if given.kills is not None else 20 if restarts else 50,
+        restarts=restarts,
+        seed=given.seed,
+        keep=given.keep,
     )
     try:
         scenarios = list(_chosen(options))
@@ -74,7 +88,8 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 def _chosen(options: Options) -> Iterator[Scenario]:
     long = Scenario(
         LONG,
-        f"{options.messages:,} messages, {options.kills} workers killed: none lost",
+        f"{options.messages:,} messages, {options.kills} workers killed, "
+        f"{options.restarts} restarts of the broker: none lost",
         lambda arena: _play_long_run(arena, options),
     )
     if not options.names:
@@ -87,7 +102,13 @@ def _chosen(options: Options) -> Iterator[Scenario]:
 def _play_long_run(arena: Arena, options: Options) -> str:
     progress = Progress()
     try:
-        return long_run(arena, progress, messages=options.messages, kills=options.kills)
+        return long_run(
+            arena,
+            progress,
+            messages=options.messages,
+            kills=options.kills,
+            restarts=options.restarts,
+        )
     finally:
         progress.finish()
 

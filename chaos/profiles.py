@@ -185,11 +185,13 @@ def make_profile(name: str, folder: Path) -> Profile:
         LookupError: there is none; those there are, are named.
     """
     from chaos.rabbitmq import RabbitMQProfile
+    from chaos.redis import RedisProfile
     from chaos.sqlite import SqliteProfile
 
     known: dict[str, Callable[[Path], Profile]] = {
         "sqlite": SqliteProfile,
         "rabbitmq": RabbitMQProfile,
+        "redis": RedisProfile,
     }
     if name not in known:
         raise LookupError(f"no transport {name!r} here; there is {', '.join(known)}")

@@ -139,15 +139,20 @@ class RabbitMQProfile:
         ]
 
     def depth(self, queue: str) -> int:
-        """See ``Profile``. What is delayed is counted for every work queue."""
-        count = int(self._ask("depth", self._vhost, queue) or 0)
-        if count or queue.endswith(_DEAD):
+        """See ``Profile``. What is delayed counts once a work queue is empty, for each of them."""
+        count = self._count(queue)
+        if queue.endswith(_DEAD):
             return count
-        # From the longest to the shortest, as they move, and the queue itself again at the end.
-        for level in (*reversed(_DELAYS), "lost"):
-            name = f"matador.delay.{level}"
-            count += int(self._ask("depth", self._vhost, name) or 0)
-        return count + int(self._ask("depth", self._vhost, queue) or 0)
+        # From the longest to the shortest, as they move. Twice: a message that is retried just
+        # then may be where a look has been already.
+        names = [*(f"matador.delay.{level}" for level in (*reversed(_DELAYS), "lost")), queue]
+        for _ in range(2):
+            if count == 0:
+                count = sum(map(self._count, names))
+        return count
+
+    def _count(self, queue: str) -> int:
+        return int(self._ask("depth", self._vhost, queue) or 0)
 
     def damage(self) -> str | None:
         """See ``Profile``."""

@@ -12,6 +12,9 @@ from chaos.settings import Handler
 from matador.model.topology import dead_letter_name
 
 LEASE = 2.0
+REDRIVEN_TOGETHER = 100
+"""How many a redrive moves at once."""
+
 DEAD = dead_letter_name(f"{NAMESPACE}.events", "undeliverable")
 
 
@@ -51,10 +54,12 @@ def redrive_killed(arena: Arena) -> str:
     arena.wait_exit(arena.command(app, "dead-letters", "redrive", APPLICATION, "--all", "--yes"))
     arena.wait_empty()
     expect(dead() == 0, f"{dead()} are still dead")
-    runs = len(arena.starts())
-    expect(runs == 2 * count, f"{runs} runs: each of {count} fails once, and runs once more")
-    arena.judge()
-    return f"{count} dead letters, {kills} redrives killed with {left} left, each run once more"
+    repeats = len(arena.starts()) - 2 * count
+    # Where a move takes two steps, a kill between them leaves the message in both places.
+    most = 0 if arena.profile.atomic else kills * REDRIVEN_TOGETHER
+    expect(0 <= repeats <= most, f"{repeats} repeats: each fails once, and runs once more")
+    arena.judge(duplicated=most)
+    return f"{count} dead letters, {kills} redrives killed with {left} left, {repeats} run twice"
 
 
 def dead_letters_refused(arena: Arena) -> str:
@@ -75,8 +80,8 @@ def dead_letters_refused(arena: Arena) -> str:
     arena.wait(lambda: now() - since > 1.5e9 * LEASE, "more than a lease to pass")
     expect("could not settle" in worker.output, "nobody said that they could not be settled")
     expect(not arena.dead_letters(), "there are dead letters")
-    left = sorted(one.target for one in arena.waiting() if one.target is not None)
-    expect(left == [(seq, "handle") for seq in range(5)], f"left are {left}")
+    left = arena.profile.depth(f"{NAMESPACE}.events")
+    expect(left == 5, f"left are {left}, not 5")
     runs = len(arena.starts())
     expect(runs == 10, f"{runs} runs of 10 messages while their outcome could not be stored")
     profile.accept_dead_letters()

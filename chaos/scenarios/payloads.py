@@ -106,11 +106,30 @@ def _envelope(
     return json.dumps({"id": id_, "data": data, "docket": docket}).encode()
 
 
+def _headers(body: bytes) -> dict[str, str | int]:
+    """The docket of an envelope as headers: some brokers have it there. None: it has no docket."""
+    try:
+        docket = json.loads(body)["docket"]
+        return {
+            "x-matador-event-key": docket["eventKey"],
+            "x-matador-subscriber": docket["targetSubscriber"],
+            "x-matador-created-at": docket["createdAt"],
+            "x-matador-importance": docket["importance"],
+            "x-matador-attempts": docket["attempts"],
+        }
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
 async def _store(url: str, bodies: Mapping[str, bytes]) -> None:
     transport = transport_from_url(url)
     await transport.connect()
     try:
-        messages = [Message(id_, QUEUE, body) for id_, body in bodies.items()]
+        in_headers = transport.capabilities.docket_in_headers
+        messages = [
+            Message(id_, QUEUE, body, _headers(body) if in_headers else {})
+            for id_, body in bodies.items()
+        ]
         expect(not any(await transport.send(messages)), "the bad ones could not be stored")
     finally:
         await transport.disconnect()
