@@ -29,7 +29,8 @@ class Brokers:
             real = broker_url("rabbitmq").rstrip("/")
             return f"{real}/{self._host(parts.path.strip('/'))}{query}"
         assert parts.scheme == "redis", f"nothing stands behind {shown}"
-        return f"{self._server().url}{query}"
+        who, at, _ = parts.netloc.rpartition("@")
+        return self._server().url.replace("://", f"://{who}{at}") + query
 
     def command(self, words: list[str]) -> list[str]:
         """A broker's own tool, for the broker that is really there."""
