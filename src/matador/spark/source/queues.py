@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,9 +17,21 @@ from matador.transports.base import Browsing, Replaying, Splitting
 
 T = TypeVar("T")
 
+_NUMBERS = re.compile(r"\d+|t")
+_LAST = 1 << 62
 _PAGE = 1000
 _BATCH_ROWS = 4000
 _BATCH_BYTES = 8 << 20
+
+
+def place(position: str) -> tuple[int, ...]:
+    """What positions are compared by: their numbers. Those of all transports are made of such.
+
+    Example:
+        >>> place("9") < place("10"), place("1794769357436-2") < place("1794769357436-2:t")
+        (True, True)
+    """
+    return tuple(_LAST if part == "t" else int(part) for part in _NUMBERS.findall(position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +139,10 @@ class QueueReader:
     def _batches(
         self, messages: AsyncIterator[StoredMessage], span: Span
     ) -> Iterator[list[StoredMessage]]:
-        last = None if span.until is None else int(span.until)
+        last = None if span.until is None else place(span.until)
         for page in self._pages(messages):
-            if last is not None and int(page[-1].position) >= last:
-                yield [message for message in page if int(message.position) <= last]
+            if last is not None and place(page[-1].position) >= last:
+                yield [message for message in page if place(message.position) <= last]
                 return
             yield page
 

@@ -34,7 +34,7 @@ from matador.spark.source.batch import (
 from matador.spark.source.columns import default_parts
 from matador.spark.source.offsets import Seen
 from matador.spark.source.options import ReadOptions
-from matador.spark.source.queues import QueueReader, Span, open_queue
+from matador.spark.source.queues import QueueReader, Span, open_queue, place
 
 _START = "0"  # in front of every position
 
@@ -108,7 +108,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
         self._options = options
         self._chosen = chosen
-        self._target: int | None = None
+        self._target: str | None = None
         self._open: tuple[ExitStack, QueueReader] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,19 +142,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the last message that there is now."""
-        self._target = int(self._queue().end(None, None) or _START)
+        self._target = self._queue().end(None, None) or _START
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Behind the next messages, as many as the limit allows."""
         position: str = start["position"]
-        if self._target is not None and int(position) >= self._target:
+        if self._target is not None and place(position) >= place(self._target):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._queue().end(position, most)
+        end = self._queue().end(_behind(position), most)
         if end is None:
             return start
         if self._target is not None:
-            end = str(min(int(end), self._target))
+            end = min(end, self._target, key=place)
         return {"position": end}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -163,7 +163,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The positions between two offsets, in parts."""
-        whole = Span(start["position"], end["position"])
+        whole = Span(_behind(start["position"]), end["position"])
         spans = self._queue().spans(self._options.partitions or default_parts(), whole)
         return [QueuePart(span) for span in spans or [whole]]
 
@@ -171,3 +171,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See ``DataSourceStreamReader``."""
         assert isinstance(partition, QueuePart)
         yield from read_queue(self._options, self._chosen, partition.span, again=True)
+
+
+def _behind(position: str) -> str | None:
+    """The position as transports know it: None is in front of all."""
+    return None if position == _START else position
