@@ -3,9 +3,8 @@
     python -m chaos.lake [--envelopes 200000] [--kills 10] [--seed 1]
 
 A journal is generated, some of its segments a second time under another name. Processes ingest it
-and are killed with SIGKILL at random moments, the driver alone or with all its children; the last
-one is left to finish. Then the tables are read by Spark and by pyarrow, and counted against the
-journal.
+and are killed with SIGKILL at random moments, the driver alone or with all its children; this one
+finishes it. Then the tables are read by Spark and by pyarrow, and counted against the journal.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 
         # About one batch between two kills, however slow the machine is.
         patience *= 2 if visible == before else 0.7 if visible > before + 2 else 1
         print(f"  killed {after:.2f} s after it began; {visible} batches are visible", flush=True)
-    _ingest(journal, lake, size, None, False)
+    Lake(lake, spark=spark_session("local[2]")).ingest(journal, batch_size=size)
     with_pyarrow, ids = _by_pyarrow(lake)
     return Played(
         sent, deliveries, _by_spark(lake), with_pyarrow, ids == _sent_ids(journal), tuple(killed)
@@ -91,7 +90,7 @@ def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 
 
 
 def _ingest(
-    journal: Path, lake: Path, size: int, patience: float | None, with_children: bool
+    journal: Path, lake: Path, size: int, patience: float, with_children: bool
 ) -> float | None:
     """Ingest in a process of its own; when it was killed after it began, None if it ended."""
     command = [sys.executable, "-m", "chaos.lake", "--ingest", journal, lake, str(size)]

@@ -113,7 +113,10 @@ def test_the_log_is_folded_and_forgets_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_at_random_moments_every_row_is_there_once(tmp_path: Path) -> None:
-    played = play(tmp_path, envelopes=3000, kills=2, batches=12)
+def test_killed_at_random_moments_every_row_is_there_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = play(tmp_path, envelopes=1000, kills=2, batches=6)
 
     assert played.exact, played
+    assert played.killed_after, "it was quicker than the first kill"
