@@ -318,15 +318,15 @@ def rabbitmq(palette: Palette) -> Drawing:
     )
     d.text(435, 190, "delays: a queue for each power of two", size=13.5, bold=True)
     for x, width, name in (
-        (236, 64, "…"),
-        (318, 64, "4096 ms"),
-        (400, 64, "1024 ms"),
-        (482, 64, "… 4 ms"),
-        (564, 72, "due"),
+        (236, 44, "…"),
+        (298, 84, "4096 ms"),
+        (400, 84, "1024 ms"),
+        (502, 68, "… 4 ms"),
+        (588, 50, "due"),
     ):
         kind = c.core if name == "due" else c.plain
         d.box(x, 204, width, 36, kind, name, radius=7)
-    for x in (300, 382, 464, 546):
+    for x in (280, 382, 484, 570):
         d.arrow(f"M{x} 222 H{x + 15}")
     d.text(435, 264, "matador.delay.*: what expires goes on to the next", size=11.5, quiet=True)
     # dead letters
@@ -352,8 +352,8 @@ def rabbitmq(palette: Palette) -> Drawing:
     d.text(713, 62, "deliver", size=11.5, quiet=True)
     d.arrow("M95 102 C95 190 150 222 216 222", colour=c.warn[1])
     d.text(96, 206, "with a delay", size=11.5, colour=c.warn[1])
-    d.arrow("M600 204 C600 150 560 140 550 106", colour=c.warn[1])
-    d.text(604, 144, "in time", size=11.5, colour=c.warn[1], anchor="start")
+    d.arrow("M612 204 C612 150 564 140 550 106", colour=c.warn[1])
+    d.text(612, 144, "in time", size=11.5, colour=c.warn[1], anchor="start")
     d.arrow("M830 102 C830 190 740 222 654 222", colour=c.warn[1])
     d.text(748, 234, "retry later", size=11.5, colour=c.warn[1], anchor="start")
     d.arrow("M890 102 V316", colour=c.bad[1])

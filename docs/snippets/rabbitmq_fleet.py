@@ -34,7 +34,7 @@ async def email_receipt(envelope: Envelope[OrderPlaced]) -> None: ...
 
 
 # --8<-- [start:fleet]
-invoice = SubscriberStub("write-invoice", queue="invoices", description="Lives in another service.")
+invoice = SubscriberStub("write-invoice", queue="invoices", description="Another service.")
 app = Matador(
     URL,
     schema=Schema({OrderPlaced: [email_receipt, invoice]}),
