@@ -59,3 +59,15 @@ def test_a_difference_is_told_once(start: Start, namespace: str) -> None:
     worker = start("worker", "shop.py")
     worker.says(f"consuming {namespace}.events")
     assert (worker.out + worker.err).count("x-max-length is 1000") == 1
+
+
+def test_what_the_broker_does_not_tell_is_not_called_zero(cli: Cli, namespace: str) -> None:
+    assert cli("topology", "apply", "shop.py").code == 0
+    assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}').code == 0
+    row = next(line for line in cli("queues", "shop.py").out.splitlines() if ".events" in line)
+    assert row.split() == [f"{namespace}.events", "1", "–", "–", "0", "0"]
+    listed = cli("queues", "shop.py", "--json").json["queues"]
+    assert [(one["ready"], one["delayed"], one["in_flight"]) for one in listed] == [
+        (1, None, None),
+        (1, None, None),
+    ]

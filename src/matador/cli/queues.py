@@ -121,8 +121,8 @@ def _as_json(counts: list[QueueCounts]) -> list[dict[str, object]]:
             "queue": one.queue,
             "exists": one.depth is not None,
             "ready": one.depth and one.depth.ready,
-            "delayed": one.depth and one.depth.delayed,
-            "in_flight": one.depth and one.depth.in_flight,
+            "delayed": _others(one.depth)[0],
+            "in_flight": _others(one.depth)[1],
             "dead_letters": one.dead_letters,
         }
         for one in counts
@@ -137,11 +137,20 @@ def _as_table(counts: list[QueueCounts]) -> Table:
             made.add_row(one.queue, Text("not there", "red"))
             continue
         depth = one.depth
-        numbers = [_number(n) for n in (depth.ready, depth.delayed, depth.in_flight)]
+        numbers = [_number(n) for n in (depth.ready, *_others(depth))]
         letters = [_number(one.dead_letters.get(kind) or 0, "bold red") for kind in kinds]
         made.add_row(Text(one.queue, "bold"), *numbers, *letters)
     return made
 
 
-def _number(number: int, style: str = "") -> Text:
+def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:
+    """What is delayed and in flight, as far as the broker tells."""
+    if depth is None or depth.only_ready:
+        return None, None
+    return depth.delayed, depth.in_flight
+
+
+def _number(number: int | None, style: str = "") -> Text:
+    if number is None:
+        return Text("–", "dim")
     return Text(f"{number:,}", style if number else "dim")

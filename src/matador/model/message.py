@@ -7,7 +7,7 @@ never looks into a body; the pipeline never looks into a handle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -156,11 +156,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How many messages of a queue are in which state."""
+    """How many messages of a queue are in which state.
+
+    ``only_ready``: the broker tells no more than that; the other numbers are 0 for want of knowing.
+    """
 
     ready: int = 0
     delayed: int = 0
     in_flight: int = 0
+    only_ready: bool = field(default=False, compare=False)
 
     @property
     def total(self) -> int:

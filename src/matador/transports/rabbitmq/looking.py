@@ -50,7 +50,7 @@ async def depth(session: Session, queue: str) -> QueueDepth:
         ready, _ = await channel.declare_queue(Queue(queue), passive=True)
     finally:
         await channel.close()
-    return QueueDepth(ready=ready)
+    return QueueDepth(ready=ready, only_ready=True)
 
 
 async def purge(session: Session, queue: str) -> int:
