@@ -67,7 +67,7 @@ class Lane:
         publishing = Publishing(
             first=first,
             count=count,
-            keys=KEYS,
+            keys=KEYS if self._arena.profile.ordered else 0,
             lane=self._name,
             together=20,
             size=200,

@@ -64,18 +64,22 @@ def redrive_killed(arena: Arena) -> str:
 
 def dead_letters_refused(arena: Arena) -> str:
     """Messages fail for good while no dead letter can be stored."""
-    profile, broken = arena.profile, arena.gate("broken")
+    profile, broken, gate = arena.profile, arena.gate("broken"), arena.gate()
     assert isinstance(profile, RefusesDeadLetters)
     broken.touch()
     app = arena.app(
         lease=LEASE,
         max_attempts=1,
-        handlers=(Handler(broken=str(broken)), Handler(name="other", queue="other")),
+        handlers=(
+            Handler(broken=str(broken), gate=str(gate)),
+            Handler(name="other", queue="other"),
+        ),
     )
     arena.publish(app, 5, together=5)
-    profile.refuse_dead_letters()
     worker = arena.worker(app)
     arena.wait_started(10)
+    profile.refuse_dead_letters()
+    gate.touch()
     since = now()
     arena.wait(lambda: now() - since > 1.5e9 * LEASE, "more than a lease to pass")
     expect("could not settle" in worker.output, "nobody said that they could not be settled")

@@ -75,7 +75,7 @@ def queue_missing(arena: Arena) -> str:
     assert isinstance(profile, LosesQueues)
     app = arena.app(handlers=_three())
     publisher = arena.publisher(app, Publishing(count=count, gate=str(gate)))
-    arena.wait(lambda: arena.history.others, "the publisher to be connected")
+    arena.wait_ready(publisher)
     profile.drop_queue("chaos.second")
     gate.touch()
     arena.wait_exit(publisher)
