@@ -8,7 +8,7 @@ use quorum queues, also those whose default is another; one row shows ours on a 
 
 - **send, concurrent**: 64 callers that each await their own confirmation. Raw pika keeps 256
   unconfirmed messages on their way; libraries without asyncio send by 8 threads.
-- **send, one by one**: the next one is sent when the one before is confirmed.
+- **send, one by one**: the next one is sent when the one before is confirmed; the median send.
 - **consume**: a full queue, 64 at once (libraries with threads: 8, with the prefetch that they
   choose for it). Raw pika acknowledges 64 at a time.
 - **latency**: from before the send in one process to the handler in another, 200 messages a second.

@@ -10,7 +10,7 @@ FastStream and Taskiq use streams; the others what they have.
 - **send, concurrent**: 64 callers that each await their own confirmation. The raw client sends
   pipelines of 64, bullmq and BullMQ add 500 jobs at a time, libraries without asyncio send by 8
   threads.
-- **send, one by one**: the next one is sent when the one before is confirmed.
+- **send, one by one**: the next one is sent when the one before is confirmed; the median send.
 - **consume**: a full queue, 64 at once (libraries with threads: 8). The raw client reads,
   acknowledges and deletes 64 at a time.
 - **latency**: from before the send in one process to the handler in another, 200 messages a second.
