@@ -132,6 +132,19 @@ class LosesQueues(Protocol):
 
 
 @runtime_checkable
+class SpoilsQueues(Protocol):
+    """Storing in one queue can be made to fail while others take messages."""
+
+    def spoil_queue(self, queue: str) -> None:
+        """From now on nothing can be stored in a queue, by its full name."""
+        ...
+
+    def mend_queue(self, queue: str) -> None:
+        """It takes messages again, once a topology was applied."""
+        ...
+
+
+@runtime_checkable
 class RefusesDeadLetters(Protocol):
     """Storing a dead letter can be made to fail."""
 

@@ -99,8 +99,8 @@ def _server() -> tuple[Server, Probe]:
 
 
 class RabbitMQProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues`` and
-    ``RefusesDeadLetters``."""
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues``,
+    ``SpoilsQueues`` and ``RefusesDeadLetters``."""
 
     durable = True
     leases = False
@@ -202,6 +202,13 @@ class RabbitMQProfile:
         """See ``LosesQueues``."""
         with self._channel() as channel:
             channel.queue_delete(queue)
+
+    def spoil_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``: it is not there."""
+        self.drop_queue(queue)
+
+    def mend_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``: whoever applies a topology makes it again."""
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``: their queues are full, by policy."""

@@ -30,8 +30,8 @@ _PLACE = 16  # characters in front of a delayed message
 
 
 class RedisProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues`` and
-    ``RefusesDeadLetters``."""
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues``,
+    ``SpoilsQueues`` and ``RefusesDeadLetters``."""
 
     durable = True
     leases = True
@@ -44,7 +44,7 @@ class RedisProfile:
         self._server = own_server("redis", (("MATADOR_REDIS_FSYNC", "always"),))
         self._proxy: Proxy | None = None
         self._up = True
-        self._aside: list[bytes] = []
+        self._spoiled: list[str] = []
         # Untyped: an answer of redis-py may be anything.
         self._client: Any = redis.Redis(port=self._server.port, protocol=2)
         self._client.flushall()
@@ -139,19 +139,33 @@ class RedisProfile:
         names = ["", ":delayed", ":uncounted", ":bell", *(f":{lane}" for lane in _LANES)]
         self._client.delete(*(f"{base}{name}" for name in names))
 
+    def spoil_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``: something else is where its messages should go."""
+        self._spoil(f"{_base(queue)}:0")
+
+    def mend_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``."""
+        self._mend(f"{_base(queue)}:0")
+
     def refuse_dead_letters(self) -> None:
-        """See ``RefusesDeadLetters``: something else is where they should go."""
+        """See ``RefusesDeadLetters``: the same, for all of them."""
         for kind in DEAD_LETTER_KINDS:
-            self._aside += self._client.keys(f"matador:{{*}}.{kind}:0")
-        for key in self._aside:
-            self._client.rename(key, key + _ASIDE.encode())
-            self._client.set(key, "not a stream")
+            self._spoiled += [key.decode() for key in self._client.keys(f"matador:*.{kind}:0")]
+        for key in self._spoiled:
+            self._spoil(key)
 
     def accept_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``."""
-        for key in self._aside:
-            self._client.rename(key + _ASIDE.encode(), key)
-        self._aside.clear()
+        for key in self._spoiled:
+            self._mend(key)
+        self._spoiled.clear()
+
+    def _spoil(self, key: str) -> None:
+        self._client.rename(key, key + _ASIDE)
+        self._client.set(key, "not a stream")
+
+    def _mend(self, key: str) -> None:
+        self._client.rename(key + _ASIDE, key)
 
 
 def _base(queue: str) -> str:

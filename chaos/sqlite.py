@@ -18,7 +18,7 @@ _FINISHED = 3  # the state of a message that is kept for its retention only
 
 
 class SqliteProfile:
-    """See ``Profile``, ``FillsUp``, ``LosesQueues`` and ``RefusesDeadLetters``."""
+    """See ``Profile``, ``FillsUp``, ``LosesQueues``, ``SpoilsQueues``, ``RefusesDeadLetters``."""
 
     durable = True
     leases = True
@@ -91,6 +91,13 @@ class SqliteProfile:
         """See ``LosesQueues``."""
         with self._connected() as connection:
             connection.execute("DELETE FROM queues WHERE name = ?", (queue,))
+
+    def spoil_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``: it is not there."""
+        self.drop_queue(queue)
+
+    def mend_queue(self, queue: str) -> None:
+        """See ``SpoilsQueues``: whoever applies a topology makes it again."""
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``. A trigger: the storage engine itself refuses."""

@@ -14,7 +14,7 @@ from tests.support.chaos import assert_holds
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]
 
 
-@pytest.mark.parametrize("name", ["F7-kill", "F10", "F12", "F17"])
+@pytest.mark.parametrize("name", ["F7-kill", "F10", "F12"])
 def test_holds(name: str, tmp_path: Path) -> None:
     (scenario,) = (one for one in CATALOGUE.all() if one.name == name)
     assert_holds(scenario, "rabbitmq", tmp_path)
