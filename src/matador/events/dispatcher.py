@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from matador.errors import MatadorError, SendFailedError
+from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError
 from matador.events.fanout import Order, Outgoing
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
@@ -135,8 +135,10 @@ class Dispatcher:
     async def _failed(self, order: Order, one: Outgoing, queue: str) -> SendFailedError:
         cause = one.error
         subscriber = one.target.subscriber.name
+        unknown = isinstance(cause, SendUnconfirmedError)
+        was = "may or may not have been" if unknown else "was not"
         error = SendFailedError(
-            f"{order.event.key} was not sent to {subscriber} ({queue}): {cause}",
+            f"{order.event.key} {was} sent to {subscriber} ({queue}): {cause}",
             queue=queue,
             subscriber=subscriber,
             cause=cause,

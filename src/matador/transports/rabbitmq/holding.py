@@ -16,18 +16,29 @@ from matador.transports.rabbitmq.wire import Incoming
 
 
 class Hold:
-    """One delivery that is not settled: the handle of its receipt."""
+    """One delivery that is not settled: the handle of its receipt.
 
-    __slots__ = ("body", "deliveries", "holder", "properties", "settled", "tag")
+    ``uncounted``: it was delivered before by a queue that does not count, so whoever kills its
+    receivers would be delivered for the second time for ever.
+    """
+
+    __slots__ = ("body", "deliveries", "holder", "properties", "settled", "tag", "uncounted")
 
     def __init__(
-        self, holder: Holder, tag: int, properties: bytes, body: bytes, deliveries: int
+        self,
+        holder: Holder,
+        tag: int,
+        properties: bytes,
+        body: bytes,
+        deliveries: int,
+        uncounted: bool = False,
     ) -> None:
         self.holder = holder
         self.tag = tag
         self.properties = properties
         self.body = body
         self.deliveries = deliveries
+        self.uncounted = uncounted
         self.settled = False
 
     @property
@@ -107,7 +118,7 @@ class Holder:
         self._body = []
         incoming = Incoming(properties, redelivered)
         before = incoming.deliveries
-        hold = Hold(self, tag, properties, body, before)
+        hold = Hold(self, tag, properties, body, before, incoming.uncounted)
         self._held[tag] = hold
         receipt = Receipt(
             self.queue,

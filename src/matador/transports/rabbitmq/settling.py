@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from matador.errors import LeaseLostError, MatadorError
-from matador.model.message import Complete, Receipt, Release, Settlement
+from matador.model.message import Complete, Delivery, Receipt, Release, Settlement
 from matador.transports.rabbitmq.holding import Hold, Holder
 from matador.transports.rabbitmq.publishing import Parcel, Publisher
 
@@ -56,6 +56,32 @@ async def settle(
         assert isinstance(hold, Hold)
         hold.holder.flush()
     return outcomes
+
+
+async def count(
+    deliveries: Sequence[Delivery], publisher: Publisher, copy: Callable[[Hold, str], Parcel]
+) -> list[Delivery]:
+    """Store copies that say how often they were delivered; those of which none could be stored."""
+    if publisher.blocked is not None:
+        return list(deliveries)
+    holds: list[Hold] = []
+    for delivery in deliveries:
+        hold = delivery.receipt.handle
+        assert isinstance(hold, Hold)
+        hold.settled = True  # nobody else may settle it meanwhile
+        holds.append(hold)
+    pairs = list(zip(deliveries, holds, strict=True))
+    errors = await publisher.publish([copy(hold, one.receipt.queue) for one, hold in pairs])
+    left: list[Delivery] = []
+    for (delivery, hold), error in zip(pairs, errors, strict=True):
+        if error is None:
+            hold.holder.ack(hold)
+        else:
+            hold.settled = False
+            left.append(delivery)
+    for hold in holds:
+        hold.holder.flush()
+    return left
 
 
 def _finish(settlement: Settlement, error: MatadorError | None) -> MatadorError | None:

@@ -10,7 +10,7 @@ from matador.errors import ConfigurationError, MatadorError, NotConnectedError, 
 from matador.model.message import Delivery, Release
 from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.errors import reason_of, translate
-from matador.transports.rabbitmq.holding import Holder
+from matador.transports.rabbitmq.holding import Hold, Holder
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -32,6 +32,7 @@ class RabbitMQSubscription:
         connection: Callable[[], Connection],
         redeclare: Callable[[str], Awaitable[bool]],
         give_back: Callable[[Sequence[Release]], Awaitable[object]],
+        count: Callable[[Sequence[Delivery]], Awaitable[Sequence[Delivery]]],
         closed: Callable[[RabbitMQSubscription], object],
     ) -> None:
         self._queue = queue
@@ -39,6 +40,8 @@ class RabbitMQSubscription:
         self._connection = connection
         self._redeclare = redeclare
         self._give_back = give_back
+        self._count = count
+        self._counting: set[asyncio.Task[None]] = set()
         self._on_closed = closed
         self._active = True
         self._holder: Holder | None = None
@@ -65,12 +68,10 @@ class RabbitMQSubscription:
         while self._active:
             holder = self._holder
             if holder is not None and holder.arrived:
-                arrived = holder.arrived
-                if len(arrived) <= limit:
-                    deliveries = list(arrived)
-                    arrived.clear()
+                deliveries = self._next(holder, limit)
+                if deliveries:
                     return deliveries
-                return [arrived.popleft() for _ in range(limit)]
+                continue
             if self._given_up is not None:
                 raise self._given_up
             if self._broken is not None:
@@ -82,6 +83,31 @@ class RabbitMQSubscription:
             finally:
                 self._waiting = None
         return ()
+
+    def _next(self, holder: Holder, limit: int) -> list[Delivery]:
+        arrived = holder.arrived
+        if len(arrived) <= limit:
+            deliveries = list(arrived)
+            arrived.clear()
+        else:
+            deliveries = [arrived.popleft() for _ in range(limit)]
+        uncounted = [one for one in deliveries if _is_uncounted(one)]
+        if not uncounted:
+            return deliveries
+        task = asyncio.create_task(self._have_counted(holder, uncounted))
+        self._counting.add(task)
+        task.add_done_callback(self._counting.discard)
+        return [one for one in deliveries if not _is_uncounted(one)]
+
+    async def _have_counted(self, holder: Holder, deliveries: Sequence[Delivery]) -> None:
+        """Classic queues count to two: a copy that says how often comes instead."""
+        for delivery in await self._count(deliveries):  # as they are, rather than never
+            hold = delivery.receipt.handle
+            assert isinstance(hold, Hold)
+            hold.uncounted = False
+            if hold.alive:
+                holder.arrived.append(delivery)
+        self._wake()
 
     async def close(self) -> None:
         """See ``Subscription``. What was not returned is given back as copies, uncounted."""
@@ -98,6 +124,8 @@ class RabbitMQSubscription:
                 await holder.channel.cancel(self._consumer)
         except MatadorError as error:
             log.debug("%s: the consumer was gone already: %s", self._queue, error)
+        if self._counting:
+            await asyncio.wait(self._counting)
         unreturned = [Release(delivery.receipt) for delivery in holder.arrived]
         holder.arrived.clear()
         if unreturned:
@@ -193,6 +221,11 @@ class RabbitMQSubscription:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+def _is_uncounted(delivery: Delivery) -> bool:
+    hold = delivery.receipt.handle
+    return isinstance(hold, Hold) and hold.uncounted
 
 
 def retire(holder: Holder) -> None:

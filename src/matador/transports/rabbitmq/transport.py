@@ -40,7 +40,7 @@ from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
 from matador.transports.rabbitmq.publishing import Parcel
 from matador.transports.rabbitmq.routing import Routing
 from matador.transports.rabbitmq.session import Session
-from matador.transports.rabbitmq.settling import settle
+from matador.transports.rabbitmq.settling import count, settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.url import Address, checked, parse_url
 from matador.transports.supervisor import ConnectionSupervisor
@@ -308,6 +308,7 @@ class RabbitMQTransport:
             connection=self._consuming,
             redeclare=self._redeclare,
             give_back=self._give_back,
+            count=self._have_counted,
             closed=self._subscriptions.discard,
         )
         await subscription.start()
@@ -318,6 +319,12 @@ class RabbitMQTransport:
         """See ``Transport``. A successor is confirmed before its original is acknowledged."""
         publisher = self._supervisor.connection.publisher
         return await settle(settlements, publisher, self._routing.settlement_parcel)
+
+    async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        session = self._session_if_any()
+        if session is None:
+            return deliveries
+        return await count(deliveries, session.publisher, self._routing.copy)
 
     async def _give_back(self, releases: Sequence[Release]) -> None:
         await self.settle(releases)

@@ -97,7 +97,15 @@ def id_of(properties: bytes) -> str:
 class Incoming:
     """What the headers of a message say."""
 
-    __slots__ = ("deliveries", "headers", "id", "ordering_key", "priority", "timestamp")
+    __slots__ = (
+        "deliveries",
+        "headers",
+        "id",
+        "ordering_key",
+        "priority",
+        "timestamp",
+        "uncounted",
+    )
 
     def __init__(self, properties: bytes, redelivered: bool) -> None:
         table, priority, message_id, timestamp = frames.read_properties(properties, 0)
@@ -119,7 +127,9 @@ class Incoming:
             elif name == ORDERING_KEY:
                 self.ordering_key = str(value)
             odd = odd or is_internal(name) or not isinstance(value, str | int)
-        if redelivered and not counted:
+        self.uncounted = redelivered and not counted
+        """It was delivered before, by a queue that does not count."""
+        if self.uncounted:
             before += 1
         self.deliveries = before
         """How often it was delivered before, as far as the broker tells."""
