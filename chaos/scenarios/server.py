@@ -129,7 +129,7 @@ def down_while_publishing(arena: Arena) -> str:
     expect((until - back) / 1e9 < SOON, f"it went on {(until - back) / 1e9:.1f} s later only")
     end.touch()
     arena.wait_exit(publisher)
-    longest = _longest_wait(arena)
+    longest = longest_wait(arena)
     errors = Counter(one.error for one in history.refused.values())
     arena.worker(app)
     arena.wait_empty()
@@ -189,7 +189,7 @@ def publishers_blocked(arena: Arena) -> str:
     arena.wait(lambda: len(history.sent) >= sent + 20, "publishing to go on")
     end.touch()
     arena.wait_exit(publisher)
-    longest = _longest_wait(arena)
+    longest = longest_wait(arena)
     errors = Counter(one.error for one in history.refused.values())
     expect("StorageFullError" in errors, f"refused with {_words(errors)}")
     arena.wait_empty()
@@ -198,7 +198,7 @@ def publishers_blocked(arena: Arena) -> str:
     return f"refused {_words(errors)}, the slowest after {longest:.1f} s; then it went on"
 
 
-def _longest_wait(arena: Arena) -> float:
+def longest_wait(arena: Arena) -> float:
     """The longest time a publish took, in seconds; each has an outcome, and in time."""
     history = arena.look()
     outcomes = {seq: one.at for (seq, _), one in (*history.sent.items(), *history.refused.items())}
