@@ -63,7 +63,7 @@ class Ours:
 
         kinds = ("", ".retry", ".unhandled", ".undeliverable")
         names = [f"{self._queue}{kind}" for kind in kinds]
-        rabbit.remove(url, *names)
+        rabbit.remove(url, *names, exchanges=(f"{NAMESPACE}.exchange", f"{NAMESPACE}.dlx"))
         if self._classic:
             rabbit.declare(url, CLASSIC, quorum=False)
 

@@ -1,6 +1,6 @@
 """RabbitMQ: Matador against raw clients and the libraries that teams use instead.
 
-    script/benchmark rabbitmq [--rounds 3] [--messages 10000] [--only CONTEST] [--without PEER]
+    script/benchmark rabbitmq [--rounds 3] [--messages 8000] [--only CONTEST] [--without PEER]
 
 One producer process, one worker process, JSON payloads of about 200 bytes, durable queues,
 persistent messages, each send confirmed, each message acknowledged after a handler that counts. All
@@ -56,7 +56,7 @@ def server() -> str:
 
 
 def main() -> int:
-    chosen = parse(__doc__, [one.name for one in CONTESTANTS if one.role != "ours"], 10_000)
+    chosen = parse(__doc__, [one.name for one in CONTESTANTS if one.role != "ours"], 8_000)
     return compete(CONTESTANTS, chosen.url or server(), chosen)
 
 

@@ -1,6 +1,6 @@
 """Redis: Matador against the raw client and the libraries that teams use instead.
 
-    script/benchmark redis [--rounds 3] [--messages 20000] [--only CONTEST] [--without PEER]
+    script/benchmark redis [--rounds 3] [--messages 15000] [--only CONTEST] [--without PEER]
 
 On a server that this starts, on a port of its own, **without persistence**: what is measured is the
 libraries, not the disk. One producer process, one worker process, JSON payloads of about 200 bytes,
@@ -89,7 +89,7 @@ def _wait_until_it_answers(port: int) -> None:
 
 
 def main() -> int:
-    chosen = parse(__doc__, [one.name for one in CONTESTANTS if one.role != "ours"], 20_000)
+    chosen = parse(__doc__, [one.name for one in CONTESTANTS if one.role != "ours"], 15_000)
     if chosen.url:
         return compete(CONTESTANTS, chosen.url, chosen)
     with server() as url:

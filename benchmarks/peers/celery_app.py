@@ -7,9 +7,11 @@ On RabbitMQ with confirms and a quorum queue.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 import harness
@@ -91,7 +93,11 @@ class OnCelery:
     def close(self) -> None:
         if self.worker is not None:
             time.sleep(0.3)
-            self.worker.stop()
+            stopping = threading.Thread(target=self.worker.stop, daemon=True)
+            stopping.start()
+            stopping.join(10)
+            if stopping.is_alive():
+                raise SystemExit("the worker did not stop")
         self.app.close()
 
     def left(self) -> int:
@@ -106,8 +112,13 @@ class OnCelery:
 
 
 if __name__ == "__main__":
-    harness.run_sync(OnCelery())
-    sys.stdout.flush()
-    import os
-
-    os._exit(0)  # threads of the worker may still wait for something
+    code = 1
+    try:
+        harness.run_sync(OnCelery())
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, it is printed and the process ends
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # threads of the worker may still wait for something

@@ -209,6 +209,7 @@ async def _perform(
         await peer.close()
         check("messages left", 0, await _settled(peer, 0))
         report(*watch.percentiles)
+        await peer.fresh(url)
         return
     all_ = payloads(number)
     await peer.connect()
@@ -281,6 +282,7 @@ def run_sync(peer: SyncPeer) -> None:
         peer.close()
         check("messages left", 0, _settled_sync(peer, 0))
         report(*watch.percentiles)
+        peer.fresh(url)
         return
     all_ = payloads(number)
     peer.connect()
