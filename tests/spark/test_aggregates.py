@@ -47,7 +47,7 @@ def rank_of(value: float, values: list[float]) -> float:
 
 
 def test_numbers_are_those_of_plain_python(lake: Lake) -> None:
-    records = random_day(3000)
+    records = random_day(1000)
     third = len(records) // 3
     ingest(lake, records[:third])
     lake.refresh()
@@ -108,7 +108,7 @@ def micros_of(moment: datetime) -> int:
 
 
 def test_triage_groups_what_is_one_bug(lake: Lake) -> None:
-    records = random_day(2000)
+    records = random_day(1000)
     dead = [one for one in records if isinstance(one, DeliveryRecord) and one.dead_letter_kind]
     expected: dict[str, list[DeliveryRecord]] = defaultdict(list)
     for one in dead:
@@ -237,7 +237,7 @@ def test_sketches_keep_within_two_percent_of_rank_over_many_merges(lake: Lake) -
             delivered(f"{b}-{n}", after=n % 7200, wait=float((n * 7919 + b) % 10_000))
             for n in range(500)
         ]
-        for b in range(6)
+        for b in range(4)
     ]
     for batch in batches:
         ingest(lake, batch)
