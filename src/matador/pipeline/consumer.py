@@ -15,7 +15,7 @@ from matador.pipeline.processor import Processor
 from matador.pipeline.settler import Outcome, Settler
 from matador.pipeline.state import Activity
 from matador.pipeline.suspects import Suspects
-from matador.transports.base import Subscription
+from matador.transports.base import Pausing, Subscription
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
@@ -158,6 +158,8 @@ class Consumer:
     async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
         """Take up the suspect, and nothing else until it is done."""
         alone = self._suspects.alone
+        if isinstance(self._subscription, Pausing):
+            await self._subscription.pause()  # or a crash would count for what it holds unseen
         if alone.locked():  # by another queue's suspect, whose crash must not count for ours
             await self._give_back(deliveries)
             async with alone:

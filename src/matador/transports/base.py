@@ -277,6 +277,21 @@ class Splitting(Protocol):
 
 
 @runtime_checkable
+class Pausing(Protocol):
+    """For subscriptions to brokers that push: they can be told to hold nothing. No capability.
+
+    What a process holds is counted as delivered when it dies, whether it was returned or not.
+    """
+
+    async def pause(self) -> None:
+        """Have nothing pushed until the next ``receive``.
+
+        What was taken but not yet returned goes back to the queue, uncounted.
+        """
+        ...
+
+
+@runtime_checkable
 class Examining(Protocol):
     """For transports whose broker has settings that can lose messages. Not a capability."""
 

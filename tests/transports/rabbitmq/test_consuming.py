@@ -236,6 +236,36 @@ async def test_a_consumer_holds_no_more_than_its_prefetch(
     assert raw.count(queue) == 6
 
 
+async def test_a_paused_consumer_holds_nothing_and_counts_nothing(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(5)])
+    subscription = await transport.subscribe(queue, prefetch=5)
+    (first,) = await subscription.receive(1)
+    await subscription.pause()
+    assert raw.count(queue) == 4
+    await transport.settle([Complete(first.receipt)])
+    deliveries = await receive(subscription, 4)
+    assert sorted(one.body for one in deliveries) == [b"1", b"2", b"3", b"4"]
+    assert not any(one.receipt.redelivered for one in deliveries)
+    await transport.settle([Complete(one.receipt) for one in deliveries])
+    assert raw.count(queue) == 0
+
+
+async def test_a_paused_consumer_comes_back_after_a_cut(
+    transport: RabbitMQTransport, queue: str
+) -> None:
+    subscription = await transport.subscribe(queue, prefetch=5)
+    await subscription.pause()
+    for connection in connections(transport):
+        cut(connection)
+    await wait_for(lambda: transport.state.status != "connected")
+    await wait_for(lambda: transport.state.status == "connected")
+    await send(transport, queue, b"after")
+    (delivery,) = await receive(subscription, 1)
+    assert delivery.body == b"after"
+
+
 async def test_a_closed_subscription_keeps_its_channel_until_all_is_settled(
     transport: RabbitMQTransport, queue: str, raw: Raw
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import ConfigurationError, MatadorError, NotConnectedError, QueueNotFoundError
 from matador.model.message import Delivery, Release
-from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.client import Channel, Connection
 from matador.transports.rabbitmq.errors import reason_of, translate
 from matador.transports.rabbitmq.holding import Hold, Holder
 
@@ -47,6 +47,7 @@ class RabbitMQSubscription:
         self._holder: Holder | None = None
         self._consumer = ""
         self._broken: BaseException | None = None
+        self._paused = False
         self._given_up: MatadorError | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._mending = asyncio.Lock()
@@ -74,6 +75,9 @@ class RabbitMQSubscription:
                 continue
             if self._given_up is not None:
                 raise self._given_up
+            if self._paused:
+                await self._resume()
+                continue
             if self._broken is not None:
                 await self._mend()
                 continue
@@ -119,9 +123,23 @@ class RabbitMQSubscription:
         holder = self._holder
         if holder is None or holder.channel is None or not holder.alive:
             return
+        # The channel lives until the last delivery that came through it is settled.
+        if await self._leave(holder, holder.channel, self._consumer):
+            retire(holder)
+
+    async def pause(self) -> None:
+        """See ``Pausing``. The channel stays, for what is to be settled."""
+        holder, consumer = self._holder, self._consumer
+        if not self._active or holder is None or holder.channel is None or not consumer:
+            return
+        self._paused, self._consumer = True, ""
+        await self._leave(holder, holder.channel, consumer)
+
+    async def _leave(self, holder: Holder, channel: Channel, consumer: str) -> bool:
+        """Have nothing more pushed, and give back what was returned to nobody; False: lost."""
         try:
-            if self._consumer:
-                await holder.channel.cancel(self._consumer)
+            if consumer:
+                await channel.cancel(consumer)
         except MatadorError as error:
             log.debug("%s: the consumer was gone already: %s", self._queue, error)
         if self._counting:
@@ -132,9 +150,23 @@ class RabbitMQSubscription:
             try:
                 await self._give_back(unreturned)
             except NotConnectedError:
-                return  # the broker gives them back itself, counted
-        # The channel lives until the last delivery that came through it is settled.
-        retire(holder)
+                return False  # the broker gives them back itself, counted
+        return True
+
+    async def _resume(self) -> None:
+        """Have messages pushed again after a pause."""
+        self._paused = False
+        holder = self._holder
+        try:
+            if holder is not None and holder.channel is not None and holder.alive:
+                self._consumer = await holder.channel.consume(self._queue)
+            elif self._connection().is_open:
+                self._broken = RuntimeError("its channel was closed during a pause")
+        except NotConnectedError as error:
+            # The whole connection is gone: the transport restores us with it.
+            log.debug("%s: waiting for the connection: %s", self._queue, error)
+        except QueueNotFoundError as error:
+            self._broken = error
 
     # -- coming and going -------------------------------------------------------------------------
 
@@ -161,7 +193,7 @@ class RabbitMQSubscription:
         if not self._active:
             await channel.close()
             return
-        self._holder, self._broken = holder, None
+        self._holder, self._broken, self._paused = holder, None, False
 
     async def restore(self) -> None:
         """Consume again on a new connection; a failure is for the receiver to see."""
