@@ -30,6 +30,7 @@ from matador.errors import (
 from matador.model.message import Complete, Delivery, Release, TopologyNote
 from matador.model.topology import Topology, WorkQueue
 from matador.testing import ManualClock, make_message, make_receipt, wait_for
+from matador.transports.base import Pausing
 from matador.transports.memory import MemoryTransport
 from matador.transports.multi import Choose, MultiTransport
 
@@ -354,6 +355,25 @@ async def test_what_was_taken_but_not_returned_goes_back_uncounted() -> None:
     ]
     assert sorted(states) == [("in-flight", 1), ("ready", 0)]
     assert list(await multi.settle([Complete(delivery.receipt)])) == [None]
+
+
+async def test_a_pause_leaves_nothing_in_hand_that_was_not_returned() -> None:
+    group = Group()
+    multi = await group.open()
+    await group.first.send([message("a")])
+    await group.second.send([message("b")])
+    subscription = await multi.subscribe(QUEUE, prefetch=1)
+    (delivery,) = await subscription.receive(1)
+    assert isinstance(subscription, Pausing)
+    await subscription.pause()
+    states = [
+        (one.state, one.delivery_count)
+        for transport in (group.first, group.second)
+        for one in transport.messages(QUEUE)
+    ]
+    assert sorted(states) == [("in-flight", 1), ("ready", 0)]
+    assert list(await multi.settle([Complete(delivery.receipt)])) == [None]
+    assert len(await subscription.receive(1)) == 1, "it goes on with the next receive"
 
 
 async def test_a_receipt_of_somebody_else_is_refused() -> None:

@@ -31,7 +31,13 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import Leasing, Subscription, Transport, TransportObserver
+from matador.transports.base import (
+    Leasing,
+    Pausing,
+    Subscription,
+    Transport,
+    TransportObserver,
+)
 
 log = logging.getLogger("matador.transport")
 
@@ -448,6 +454,13 @@ class _MultiSubscription:
                 await source.transport.settle([Release(source.receipt)])
             except MatadorError as error:
                 log.warning("%s could not take a message back: %s", source.transport.name, error)
+
+    async def pause(self) -> None:
+        """See ``Pausing``."""
+        for _, inner in self._inner:
+            if isinstance(inner, Pausing):
+                await inner.pause()
+        await self._give_back()
 
     async def close(self) -> None:
         """See ``Subscription``. Idempotent."""

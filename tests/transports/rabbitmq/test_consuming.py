@@ -252,6 +252,21 @@ async def test_a_paused_consumer_holds_nothing_and_counts_nothing(
     assert raw.count(queue) == 0
 
 
+async def test_a_receive_that_is_cancelled_after_a_pause_leaves_one_consumer(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    subscription = await transport.subscribe(queue, prefetch=2)
+    await subscription.pause()
+    for _ in range(3):
+        waiting = asyncio.create_task(subscription.receive(1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await send(transport, queue, *[b"%d" % number for number in range(5)])
+    await receive(subscription, 2)
+    assert raw.count(queue) == 3, "two consumers would hold four"
+
+
 async def test_a_paused_consumer_comes_back_after_a_cut(
     transport: RabbitMQTransport, queue: str
 ) -> None:

@@ -48,6 +48,7 @@ class RabbitMQSubscription:
         self._consumer = ""
         self._broken: BaseException | None = None
         self._paused = False
+        self._resuming: asyncio.Task[None] | None = None
         self._given_up: MatadorError | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._mending = asyncio.Lock()
@@ -76,7 +77,9 @@ class RabbitMQSubscription:
             if self._given_up is not None:
                 raise self._given_up
             if self._paused:
-                await self._resume()
+                if self._resuming is None:
+                    self._resuming = asyncio.create_task(self._resume())
+                await asyncio.shield(self._resuming)  # who stops waiting leaves no half a consumer
                 continue
             if self._broken is not None:
                 await self._mend()
@@ -120,6 +123,7 @@ class RabbitMQSubscription:
         self._active = False
         self._on_closed(self)
         self._wake()
+        await self._wait_resumed()
         holder = self._holder
         if holder is None or holder.channel is None or not holder.alive:
             return
@@ -129,6 +133,7 @@ class RabbitMQSubscription:
 
     async def pause(self) -> None:
         """See ``Pausing``. The channel stays, for what is to be settled."""
+        await self._wait_resumed()
         holder, consumer = self._holder, self._consumer
         if not self._active or holder is None or holder.channel is None or not consumer:
             return
@@ -154,8 +159,7 @@ class RabbitMQSubscription:
         return True
 
     async def _resume(self) -> None:
-        """Have messages pushed again after a pause."""
-        self._paused = False
+        """Have messages pushed again after a pause. Raises nothing: the receiver mends it."""
         holder = self._holder
         try:
             if holder is not None and holder.channel is not None and holder.alive:
@@ -165,8 +169,14 @@ class RabbitMQSubscription:
         except NotConnectedError as error:
             # The whole connection is gone: the transport restores us with it.
             log.debug("%s: waiting for the connection: %s", self._queue, error)
-        except QueueNotFoundError as error:
+        except MatadorError as error:
             self._broken = error
+        finally:
+            self._paused, self._resuming = False, None
+
+    async def _wait_resumed(self) -> None:
+        if self._resuming is not None:
+            await asyncio.wait([self._resuming])
 
     # -- coming and going -------------------------------------------------------------------------
 
