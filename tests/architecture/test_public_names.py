@@ -75,6 +75,7 @@ NAMES = {
         "subscriber",
     ],
     "matador.transports": [
+        "BullMQTransport",
         "MemoryTransport",
         "MultiTransport",
         "RabbitMQTransport",

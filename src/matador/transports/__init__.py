@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matador.transports.base import Subscription as Subscription
     from matador.transports.base import Transport as Transport
+    from matador.transports.bullmq import BullMQTransport as BullMQTransport
     from matador.transports.memory import MemoryTransport as MemoryTransport
     from matador.transports.multi import MultiTransport as MultiTransport
     from matador.transports.rabbitmq import RabbitMQTransport as RabbitMQTransport
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matador.transports.urls import transport_from_url as transport_from_url
 
 _HOMES = {
+    "BullMQTransport": "matador.transports.bullmq",
     "MemoryTransport": "matador.transports.memory",
     "MultiTransport": "matador.transports.multi",
     "RabbitMQTransport": "matador.transports.rabbitmq",
@@ -29,6 +31,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BullMQTransport",
     "MemoryTransport",
     "MultiTransport",
     "RabbitMQTransport",

@@ -33,6 +33,12 @@ def _redis(url: str) -> Transport:
     return RedisTransport.from_url(url)
 
 
+def _bullmq(url: str) -> Transport:
+    from matador.transports.bullmq import BullMQTransport
+
+    return BullMQTransport(url)
+
+
 def _rabbitmq(url: str) -> Transport:
     from matador.transports.rabbitmq import RabbitMQTransport
 
@@ -49,6 +55,7 @@ _MAKERS: dict[str, Maker] = {
     "redis+sentinel": _redis,
     "rediss+sentinel": _redis,
     "redis+unix": _redis,
+    "bullmq": _bullmq,
 }
 
 

@@ -1,0 +1,63 @@
+"""How names, ids and priorities of this package look in BullMQ, and back."""
+
+from __future__ import annotations
+
+from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
+
+LOWEST = 2_097_152
+"""BullMQ's last priority; its first is 1. Without one (0) a job comes before all that have one."""
+
+
+def bull_name(queue: str) -> str:
+    """The name of a BullMQ queue. BullMQ allows no colon, and ours no percent sign.
+
+    Example:
+        >>> bull_name("Owner:orders")
+        'Owner%3Aorders'
+    """
+    return queue.replace(":", "%3A")
+
+
+def job_id(message_id: str) -> str:
+    """The id of the job for a message: the message's own where BullMQ allows it, else made there.
+
+    Whole numbers are BullMQ's own ids, and a colon would make part of a key.
+
+    Example:
+        >>> job_id("m-1"), job_id("42"), job_id("a:b")
+        ('m-1', '', '')
+    """
+    if ":" in message_id or message_id.lstrip("-").isdecimal():
+        return ""
+    return message_id
+
+
+def bull_priority(priority: int | None) -> int:
+    """BullMQ's number for a priority of ours, where a higher one comes first.
+
+    Example:
+        >>> bull_priority(9) < bull_priority(1) < bull_priority(None)
+        True
+    """
+    if priority is None:
+        return LOWEST
+    return min(max(LOWEST - 1 - priority, 1), LOWEST - 1)
+
+
+def our_priority(number: int) -> int | None:
+    """The priority of a job that somebody else has added."""
+    return None if number in (0, LOWEST) else LOWEST - 1 - number
+
+
+def letters_of(queue: str) -> tuple[str, DeadLetterKind] | None:
+    """The queue and the kind, if this is the name of dead letters.
+
+    Example:
+        >>> letters_of("shop.events.unhandled")
+        ('shop.events', 'unhandled')
+    """
+    for kind in DEAD_LETTER_KINDS:
+        base = queue.removesuffix(f".{kind}")
+        if base and base != queue:
+            return base, kind
+    return None

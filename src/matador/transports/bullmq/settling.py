@@ -1,0 +1,236 @@
+"""Carries out settlements.
+
+For a job that was taken from its queue each settlement is one of BullMQ's own scripts, which
+checks the lock and does everything at once: a retry is the same job with new data, a dead letter
+the same job among the failed ones. Only a successor in another queue, and whatever concerns a job
+that failed already, takes several scripts: these run in one transaction, under the condition that
+the lock is still ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import WatchError
+
+from matador.errors import MatadorError, TransportError
+from matador.model.message import (
+    Complete,
+    DeadLetter,
+    Message,
+    Receipt,
+    Release,
+    Retry,
+    Settlement,
+)
+from matador.model.topology import dead_letter_name
+from matador.transports.bullmq import wire
+from matador.transports.bullmq.errors import lost, no_such_queue
+from matador.transports.bullmq.jobs import Hold, hold_of
+from matador.transports.bullmq.link import Link, Session
+from matador.transports.bullmq.names import bull_priority, job_id
+from matador.transports.bullmq.queues import Place, Queues
+from matador.transports.bullmq.scripts import Call
+from matador.transports.bullmq.sending import add, milliseconds, other_id, unwritable
+
+_MOST_EACH = 200
+_TRIES = 20
+
+
+class Settling:
+    """Settles a batch on one session."""
+
+    def __init__(self, link: Link, session: Session, queues: Queues) -> None:
+        self._link = link
+        self._session = session
+        self._queues = queues
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+        """For each, in order: None, or why it was not done."""
+        outcomes: list[MatadorError | None] = [None] * len(settlements)
+        calls: list[tuple[int, Call]] = []
+        for index, settlement in enumerate(settlements):
+            hold = hold_of(settlement.receipt)
+            if hold is None:
+                outcomes[index] = lost(settlement.receipt)
+                continue
+            try:
+                target = await self._target(settlement)
+                if hold.failed or (target is not None and target.queue != hold.queue):
+                    outcomes[index] = await self._move(hold, settlement, target)
+                else:
+                    calls.append((index, self._call(hold, settlement, target)))
+            except MatadorError as error:
+                outcomes[index] = error
+            except (TypeError, ValueError, OverflowError) as error:
+                message = getattr(settlement, "message", None)
+                assert isinstance(message, Message)
+                outcomes[index] = unwritable(message, error)
+        for start in range(0, len(calls), _MOST_EACH):
+            await self._run(calls[start : start + _MOST_EACH], settlements, outcomes)
+        return outcomes
+
+    async def _run(
+        self,
+        calls: Sequence[tuple[int, Call]],
+        settlements: Sequence[Settlement],
+        outcomes: list[MatadorError | None],
+    ) -> None:
+        try:
+            answers = await self._link.run(self._session, [call for _, call in calls])
+        except MatadorError as error:
+            for index, _ in calls:
+                outcomes[index] = error
+            return
+        woken: set[str] = set()
+        for (index, _), answer in zip(calls, answers, strict=True):
+            receipt = settlements[index].receipt
+            if isinstance(answer, MatadorError):
+                outcomes[index] = answer
+            elif isinstance(answer, int) and answer < 0:
+                outcomes[index] = lost(receipt)
+            elif isinstance(settlements[index], Release):
+                woken.add(receipt.queue)
+        # BullMQ wakes nobody for a job with a priority that goes back.
+        markers = [self._session.scripts(queue).key("marker") for queue in woken]
+        if markers:
+            await self._link.run(self._session, [("ZADD", key, 0, "0") for key in markers])
+
+    async def _target(self, settlement: Settlement) -> Place | None:
+        """Where the successor goes, if there is one."""
+        match settlement:
+            case Retry(message=message):
+                place = await self._queues.find(self._session, message.queue)
+                if place.kind is None:
+                    return place
+                raise no_such_queue(message.queue, self._link.where)
+            case DeadLetter(receipt=receipt, kind=kind):
+                name = dead_letter_name(receipt.queue, kind)
+                return await self._queues.find(self._session, name)
+            case _:
+                return None
+
+    # -- a job that was taken from its queue -------------------------------------------------------
+
+    def _call(self, hold: Hold, settlement: Settlement, target: Place | None) -> Call:
+        scripts, now = self._session.scripts(hold.queue), self._session.now()
+        match settlement:
+            case Complete():
+                return scripts.complete(hold.id, hold.token)
+            case Release():
+                if hold.due > now:
+                    return scripts.later(hold.id, hold.token, now, hold.due - now, None)
+                return scripts.release(hold.id, hold.token)
+            case DeadLetter(kind=kind, reason=reason, message=message):
+                fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0"}
+                if message is not None:
+                    fields["data"] = wire.written(message)
+                at = self._session.next_now()  # failed jobs are in order of this time
+                return scripts.fail(hold.id, hold.token, reason, at, fields)
+            case Retry(receipt=receipt, message=message):
+                assert target is not None
+                fields = {"stc": "0", "data": wire.written(message)}
+                if message.priority != receipt.priority:
+                    number = bull_priority(message.priority) if target.priorities else 0
+                    fields["priority"] = str(number)
+                delay = milliseconds(message.delay)
+                if delay:
+                    return scripts.later(hold.id, hold.token, now, delay, fields)
+                return scripts.again(hold.id, hold.token, now, fields)
+
+    # -- several scripts, while the lock is ours ---------------------------------------------------
+
+    async def _move(
+        self, hold: Hold, settlement: Settlement, target: Place | None
+    ) -> MatadorError | None:
+        scripts = self._session.scripts(hold.queue)
+        watched = [scripts.lock_key(hold.id)]
+        message = getattr(settlement, "message", None)
+        successor = ""
+        if isinstance(settlement, Retry) and target is not None:
+            successor = job_id(settlement.message.id)
+            if successor:
+                watched.append(self._session.scripts(target.queue).job_key(successor))
+        for _ in range(_TRIES):
+            async with self._session.client.pipeline(transaction=True) as pipe:
+                try:
+                    await pipe.watch(*watched)
+                    if await pipe.get(watched[0]) != hold.token.encode():
+                        return lost(settlement.receipt)
+                    if (
+                        successor
+                        and watched[1] != scripts.job_key(hold.id)
+                        and await pipe.exists(watched[1])
+                    ):
+                        assert isinstance(message, Message)
+                        successor = other_id(message)
+                    pipe.multi()
+                    for step in self._steps(hold, settlement, target, successor):
+                        await self._queue(pipe, step)
+                    answers = await pipe.execute()
+                except WatchError:  # renewed meanwhile, or lost: look again
+                    continue
+                except MatadorError:
+                    raise
+                except (TypeError, ValueError, OverflowError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - translated
+                    return self._link.translated(self._session, error)
+            return _first_error(answers, settlement.receipt)
+        return TransportError(f"a delivery from {settlement.receipt.queue!r} changes all the time")
+
+    def _steps(
+        self, hold: Hold, settlement: Settlement, target: Place | None, successor: str
+    ) -> list[Call | tuple[Any, ...]]:
+        scripts = self._session.scripts(hold.queue)
+        away: list[Call | tuple[Any, ...]]
+        if hold.failed:
+            away = [("DEL", scripts.lock_key(hold.id)), scripts.forget(hold.id)]
+        else:
+            away = [scripts.complete(hold.id, hold.token)]
+        match settlement:
+            case Complete():
+                return away
+            case Retry(message=message):
+                assert target is not None
+                return [*away, add(self._session, target, message, successor)]
+            case _:  # what failed stays where it is; dead letters have no dead letters
+                key = scripts.job_key(hold.id)
+                return [away[0], ("HINCRBY", key, "matador-taken", -1)]
+
+    async def _queue(self, pipe: Any, step: Call | tuple[Any, ...]) -> None:
+        if isinstance(step, Call):
+            command = self._session.command(step.script)
+            # The client loads the script first if the server does not know it.
+            await command(keys=step.keys, args=step.arguments, client=pipe)
+        else:
+            pipe.execute_command(*step)
+
+
+def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:
+    """BullMQ's scripts answer with a negative number when they refuse; a count may be one too."""
+    if any(isinstance(answer, int) and answer < 0 for answer in answers):
+        return lost(receipt)
+    return None
+
+
+async def renew(
+    link: Link, session: Session, receipts: Sequence[Receipt], lease: float
+) -> list[bool]:
+    """Hold deliveries for another lease from now; for each: was it still held?"""
+    kept = [False] * len(receipts)
+    holds = [
+        (index, hold)
+        for index, receipt in enumerate(receipts)
+        if (hold := hold_of(receipt)) is not None
+    ]
+    lock = round(lease * 1000)
+    calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
+    for start in range(0, len(calls), _MOST_EACH):
+        answers = await link.run(session, calls[start : start + _MOST_EACH])
+        for (index, _), answer in zip(holds[start:], answers, strict=False):
+            if isinstance(answer, MatadorError):
+                raise answer
+            kept[index] = answer == 1
+    return kept

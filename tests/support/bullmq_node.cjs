@@ -1,0 +1,59 @@
+// BullMQ on Node, for tests: one JSON line in is a command, one JSON line out its answer or a job
+// that a worker processed. Ends when its input ends.
+const { Queue, Worker } = require("bullmq");
+const readline = require("node:readline");
+
+const [port, prefix] = process.argv.slice(2);
+const connection = { host: "127.0.0.1", port: Number(port), maxRetriesPerRequest: null };
+const queues = new Map();
+const workers = [];
+
+const say = (kind, value) => process.stdout.write(JSON.stringify({ kind, value }) + "\n");
+const queueOf = (name) => {
+  if (!queues.has(name)) queues.set(name, new Queue(name, { connection, prefix }));
+  return queues.get(name);
+};
+
+const commands = {
+  // Jobs that somebody on Node adds.
+  add: async ({ queue, name, data, options }) => (await queueOf(queue).add(name, data, options)).id,
+  counts: ({ queue }) => queueOf(queue).getJobCounts(),
+  job: async ({ queue, id }) => {
+    const job = await queueOf(queue).getJob(id);
+    const { data, delay, failedReason } = job;
+    return { data, delay, failedReason, state: await job.getState() };
+  },
+  retry: async ({ queue, id }) => {
+    const job = await queueOf(queue).getJob(id);
+    await job.retry();
+    return true;
+  },
+  // A worker that fails the first `failures` times.
+  work: async ({ queue, failures = 0 }) => {
+    let left = failures;
+    const worker = new Worker(
+      queue,
+      async (job) => {
+        say("job", { id: job.id, name: job.name, data: job.data, attempts: job.attemptsMade });
+        if (left-- > 0) throw new Error("Node says no");
+      },
+      { connection, prefix },
+    );
+    workers.push(worker);
+    await worker.waitUntilReady();
+    return true;
+  },
+};
+
+readline.createInterface({ input: process.stdin }).on("line", async (line) => {
+  const command = JSON.parse(line);
+  try {
+    say("answer", await commands[command.do](command));
+  } catch (error) {
+    say("error", String(error));
+  }
+}).on("close", async () => {
+  await Promise.all(workers.map((worker) => worker.close()));
+  await Promise.all([...queues.values()].map((queue) => queue.close()));
+  process.exit(0);
+});

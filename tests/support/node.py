@@ -1,0 +1,95 @@
+"""BullMQ on Node: the package, installed once into a git-ignored folder, and a process to talk to.
+
+Without Node its tests skip and say so; in CI (``CI=true``) they fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BULLMQ = "6.7.0"
+FOLDER = Path(__file__).parents[2] / ".brokers" / "node"
+PROGRAM = Path(__file__).with_name("bullmq_node.cjs")
+
+
+def bullmq_modules() -> Path:
+    """The folder with Node's ``bullmq``; installs it if it is not there."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        _absent("there is no node and npm: install Debian's packages nodejs and npm")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may start at once
+        package = FOLDER / "node_modules" / "bullmq" / "package.json"
+        if not package.exists() or json.loads(package.read_text())["version"] != BULLMQ:
+            _install()
+    return FOLDER / "node_modules"
+
+
+def _install() -> None:
+    options = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts"]
+    command = ["npm", "install", "--prefix", str(FOLDER), *options, f"bullmq@{BULLMQ}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    if run.returncode != 0:
+        _absent(f"npm could not install bullmq {BULLMQ}: {run.stderr[-500:]}")
+
+
+def _absent(reason: str) -> None:
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class Node:
+    """A Node process with BullMQ's ``Queue`` and ``Worker``, told what to do line by line."""
+
+    def __init__(self, port: int, prefix: str) -> None:
+        self._arguments = [str(PROGRAM), str(port), prefix]
+        self._process: asyncio.subprocess.Process | None = None
+        self._said: defaultdict[str, deque[Any]] = defaultdict(deque)
+
+    async def __aenter__(self) -> Node:
+        modules = await asyncio.to_thread(bullmq_modules)
+        self._process = await asyncio.create_subprocess_exec(
+            "node",
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "NODE_PATH": str(modules)},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        async with asyncio.timeout(10):
+            await self._process.communicate()
+
+    async def ask(self, do: str, queue: str, **more: Any) -> Any:
+        """The answer to one command."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        line = json.dumps({"do": do, "queue": queue, **more})
+        self._process.stdin.write(line.encode() + b"\n")
+        return await self.next("answer")
+
+    async def next(self, kind: str) -> Any:
+        """The next of this kind: ``answer``, or ``job`` for one that was processed."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(20):
+            while not self._said[kind]:
+                found = json.loads(await self._process.stdout.readline())
+                assert found["kind"] != "error", found
+                self._said[found["kind"]].append(found["value"])
+        return self._said[kind].popleft()

@@ -1,0 +1,139 @@
+"""What becomes of jobs where BullMQ has ways of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.redis import OwnServer
+
+from matador.errors import NotConnectedError, UnsupportedError
+from matador.model.message import DeadLetter, Message, Release, Retry
+from matador.model.topology import DeadLetterQueue, DeadLetters, WorkQueue
+from matador.testing.compliance.bench import bodies, collect
+from matador.testing.wait import wait_for
+from matador.transports.base import Browsing, Examining
+
+if TYPE_CHECKING:
+    from tests.transports.bullmq.conftest import Open
+
+pytestmark = pytest.mark.broker
+
+
+async def test_the_job_has_the_id_of_the_message(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench()
+    await bench.send(bench.message("{}", id="m-1"), bench.message("{}", id="42"))
+    ids = [id_.decode() for id_ in await client.lrange(f"{prefix}:shop.events:wait", 0, -1)]
+    assert sorted(ids) == ["2", "m-1"], "a whole number would be an id of BullMQ's own"
+    assert isinstance(bench.transport, Browsing)
+    seen = await collect(bench.transport.browse(bench.name()))
+    assert [stored.id for stored in seen] == ["m-1", "42"]
+
+
+async def test_a_retry_and_a_dead_letter_keep_the_job(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench()
+    await bench.send(bench.message("{}", id="m-1"))
+    subscription = await bench.subscribe()
+    delivery = await bench.receive_one(subscription)
+    await bench.settle(Retry(delivery.receipt, bench.message('{"n": 2}', id="m-1")))
+    delivery = await bench.receive_one(subscription)
+    await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "why"))
+    job = f"{prefix}:shop.events:m-1"
+    assert await client.zrange(f"{prefix}:shop.events:failed", 0, -1) == [b"m-1"]
+    assert await client.hget(job, "failedReason") == b"why"
+    assert b'{"n": 2}' in await client.hget(job, "data")
+
+
+async def test_a_successor_elsewhere_overwrites_nothing(open_bench: Open) -> None:
+    bench = await open_bench("events", "slow")
+    await bench.send(bench.message("1", id="m-1"), bench.message("2", id="m-1", queue="slow"))
+    delivery = await bench.receive_one(await bench.subscribe())
+    await bench.settle(Retry(delivery.receipt, bench.message("1", id="m-1", queue="slow")))
+    assert sorted(bodies(await bench.drain(bench.name("slow"), 2))) == ["1", "2"]
+    assert await bench.count(bench.name()) == 0
+
+
+async def test_a_dead_letter_that_nobody_settles_is_handed_out_again(open_bench: Open) -> None:
+    bench = await open_bench(lease=0.3)
+    await bench.send("a")
+    delivery = await bench.receive_one(await bench.subscribe())
+    await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
+    letters = await bench.transport.subscribe(bench.dead_letters(), prefetch=1)
+    first = await bench.receive_one(letters)
+    second = await bench.receive_one(letters)
+    assert (first.receipt.delivery_count, second.receipt.delivery_count) == (1, 2)
+    await bench.settle(Release(second.receipt))
+    assert (await bench.receive_one(letters)).receipt.delivery_count == 2
+
+
+async def test_a_delayed_job_that_is_taken_and_given_back_waits_on(open_bench: Open) -> None:
+    bench = await open_bench()
+    transport = bench.transport
+    assert isinstance(transport, Browsing)
+    await bench.send(bench.message("later", delay=60))
+    (seen,) = await collect(transport.browse(bench.name()))
+    (taken,) = await transport.take(bench.name(), [seen.position])
+    await bench.settle(Release(taken.receipt))
+    (again,) = await collect(transport.browse(bench.name()))
+    assert (again.state, again.delivery_count) == ("delayed", 0)
+
+
+async def test_scripts_that_were_flushed_are_loaded_again(open_bench: Open, client: Any) -> None:
+    bench = await open_bench("events", "slow")
+    await client.script_flush()
+    await bench.send("a")
+    await client.script_flush()
+    delivery = await bench.receive_one(await bench.subscribe())
+    await client.script_flush()
+    await bench.settle(Retry(delivery.receipt, bench.message("b", queue="slow")))
+    assert bodies(await bench.drain(bench.name("slow"), 1)) == ["b"]
+
+
+async def test_nothing_can_be_sent_to_dead_letters(open_bench: Open) -> None:
+    bench = await open_bench()
+    (outcome,) = await bench.transport.send([Message("x", bench.dead_letters(), b"{}")])
+    assert isinstance(outcome, UnsupportedError)
+
+
+async def test_what_cannot_be_honoured_is_noted(open_bench: Open) -> None:
+    letters = DeadLetters(unhandled=DeadLetterQueue(ttl=60))
+    own = WorkQueue("their:orders", exact=True)
+    bench = await open_bench(WorkQueue("events", retention=60), own, dead_letters=letters)
+    assert bench.noted(bench.name())
+    assert bench.noted(bench.dead_letters("unhandled"))
+    assert not bench.noted(bench.dead_letters("undeliverable"))
+    (note,) = [note for note in bench.notes if note.queue == "their:orders"]
+    assert "'their%3Aorders'" in note.text
+
+
+async def test_the_doctor_looks_at_the_server(open_bench: Open) -> None:
+    transport = (await open_bench()).transport
+    assert isinstance(transport, Examining)
+    findings = {finding.subject: finding for finding in await transport.examine()}
+    assert set(findings) == {"server", "memory", "persistence"}
+    assert not any(finding.fix for finding in findings.values())
+
+
+async def test_a_waiting_receiver_goes_on_when_the_server_was_killed(
+    open_bench: Open, server: OwnServer
+) -> None:
+    bench = await open_bench()
+    subscription = await bench.subscribe()
+    waiting = asyncio.create_task(bench.receive_one(subscription))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(server.restart, signal.SIGKILL)
+
+    async def sent() -> bool:
+        try:
+            return list(await bench.transport.send([bench.message("after")])) == [None]
+        except NotConnectedError:
+            return False
+
+    await wait_for(sent, timeout=10, message="a send after the restart")
+    assert bodies([await waiting]) == ["after"]
