@@ -173,6 +173,7 @@ class Arena:
                 raise ExpectationFailed(f"waited {patience:g} s in vain for {what}")
             time.sleep(_LOOK)
             self.look()
+        self.look()  # what was logged while the condition was looked at
 
     def wait_exit(self, process: Process, *, code: int = 0, patience: float = PATIENCE) -> None:
         """Wait until a process has ended, as it should."""
