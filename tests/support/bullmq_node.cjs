@@ -43,6 +43,10 @@ const commands = {
     await worker.waitUntilReady();
     return true;
   },
+  stop: async () => {
+    await Promise.all(workers.splice(0).map((worker) => worker.close()));
+    return true;
+  },
 };
 
 readline.createInterface({ input: process.stdin }).on("line", async (line) => {

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 BULLMQ = "6.7.0"
+IOREDIS = "5.11.1"  # its client, which it does not bring along
 FOLDER = Path(__file__).parents[2] / ".brokers" / "node"
 PROGRAM = Path(__file__).with_name("bullmq_node.cjs")
 
@@ -29,15 +30,20 @@ def bullmq_modules() -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may start at once
-        package = FOLDER / "node_modules" / "bullmq" / "package.json"
-        if not package.exists() or json.loads(package.read_text())["version"] != BULLMQ:
+        if not (_is_there("bullmq", BULLMQ) and _is_there("ioredis", IOREDIS)):
             _install()
     return FOLDER / "node_modules"
 
 
+def _is_there(name: str, version: str) -> bool:
+    package = FOLDER / "node_modules" / name / "package.json"
+    return package.exists() and json.loads(package.read_text())["version"] == version
+
+
 def _install() -> None:
+    packages = [f"bullmq@{BULLMQ}", f"ioredis@{IOREDIS}"]
     options = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts"]
-    command = ["npm", "install", "--prefix", str(FOLDER), *options, f"bullmq@{BULLMQ}"]
+    command = ["npm", "install", "--prefix", str(FOLDER), *options, *packages]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     if run.returncode != 0:
         _absent(f"npm could not install bullmq {BULLMQ}: {run.stderr[-500:]}")

@@ -18,7 +18,7 @@ from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.bullmq.errors import is_gone, translate
 from matador.transports.bullmq.names import bull_name
-from matador.transports.bullmq.scripts import Call, JobScripts, connection_of
+from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
 from matador.transports.bullmq.url import BullMQUrl
 from matador.transports.supervisor import ConnectionSupervisor
 
@@ -46,10 +46,10 @@ class Session:
         self._ahead = seconds + micros / 1e6 - time.monotonic()
 
     async def load(self) -> None:
-        """Make the server know all scripts."""
+        """Make the server know the scripts."""
         pipe = self.client.pipeline(transaction=False)
-        for command in self._connection.commands.values():
-            pipe.script_load(command.script)
+        for name in USED:
+            pipe.script_load(self.command(name).script)
         await pipe.execute()
 
     def now(self) -> int:

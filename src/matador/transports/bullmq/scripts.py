@@ -26,6 +26,25 @@ OURS = ("take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships and does not load."""
 
+USED = (
+    *OURS,
+    *SHIPPED,
+    "addDelayedJob",
+    "addPrioritizedJob",
+    "addStandardJob",
+    "drain",
+    "extendLock",
+    "getCounts",
+    "getRanges",
+    "moveStalledJobsToWait",
+    "moveToActive",
+    "moveToDelayed",
+    "moveToFinished",
+    "removeJob",
+    "retryJob",
+)
+"""All scripts that are called here: the server is told them at every connection."""
+
 # A job that a Node worker fails is tried three times, as documented for jobs on Redis.
 _OPTIONS = {
     "attempts": 3,

@@ -12,7 +12,7 @@ log = logging.getLogger("matador.transports.bullmq")
 
 
 class StalledCheck:
-    """Looks twice in every lease, while somebody of this process receives from the queue.
+    """Looks twice in every lease, from the first subscription until the transport disconnects.
 
     All workers of a queue share the work: who looks first is the only one until the next time.
     """

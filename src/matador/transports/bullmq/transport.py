@@ -94,7 +94,7 @@ class BullMQTransport:
             on_state=self._tell,
         )
         self._queues = Queues(self._link)
-        self._subscriptions: dict[BullMQSubscription, str | None] = {}
+        self._subscriptions: set[BullMQSubscription] = set()
         self._checks: dict[str, StalledCheck] = {}
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
@@ -181,7 +181,7 @@ class BullMQTransport:
         subscription = BullMQSubscription(
             self._link, queue, source, give_back=self._give_back, closed=self._closed
         )
-        self._subscriptions[subscription] = queue if place.kind is None else None
+        self._subscriptions.add(subscription)
         return subscription
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -189,7 +189,7 @@ class BullMQTransport:
             await self.settle([Release(delivery.receipt) for delivery in deliveries])
 
     def _closed(self, subscription: BullMQSubscription) -> None:
-        del self._subscriptions[subscription]
+        self._subscriptions.discard(subscription)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic."""
