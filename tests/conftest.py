@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # A machine that is busy with other tests is slow now and then: that is no failure.
@@ -14,3 +17,11 @@ settings.load_profile("default")
 # times only, that is a third of the work. Processes that tests start inherit it.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(autouse=True)
+def _levels() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    """Commands that run in this process set levels of loggers: not for the tests that follow."""
+    yield
+    for name in ("matador.lake", "asyncio", "pika", "py4j"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
