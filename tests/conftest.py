@@ -20,7 +20,7 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSe
 
 
 @pytest.fixture(autouse=True)
-def _levels() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+def _levels() -> Iterator[None]:
     """Commands that run in this process set levels of loggers: not for the tests that follow."""
     yield
     for name in ("matador.lake", "asyncio", "pika", "py4j"):
