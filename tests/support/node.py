@@ -78,8 +78,13 @@ class Node:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
-        async with asyncio.timeout(10):
-            await self._process.communicate()
+        try:
+            async with asyncio.timeout(10):
+                await self._process.communicate()
+        except TimeoutError:  # or it would go on, looking for its server, for ever
+            self._process.kill()
+            await self._process.wait()
+            raise
 
     async def ask(self, do: str, queue: str, **more: Any) -> Any:
         """The answer to one command."""
