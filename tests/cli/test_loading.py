@@ -88,7 +88,7 @@ def test_what_cannot_be_meant_is_wrong_usage(
             "bad.py:3: ConfigurationError: no transport for sqlit://",
         ),
         (
-            "import matador\n\nmatador.Matador('amqp://me:secret@host:port/', schema=matador.Schema())",
+            "import matador\n\nmatador.Matador('amqp://me:secret@h:no/', schema=matador.Schema())",
             "bad.py:3: ConfigurationError",
         ),
     ],
