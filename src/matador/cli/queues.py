@@ -145,9 +145,12 @@ def _as_table(counts: list[QueueCounts]) -> Table:
 
 def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:
     """What is delayed and in flight, as far as the broker tells."""
-    if depth is None or depth.only_ready:
+    if depth is None:
         return None, None
-    return depth.delayed, depth.in_flight
+    return (
+        None if "delayed" in depth.unknown else depth.delayed,
+        None if "in_flight" in depth.unknown else depth.in_flight,
+    )
 
 
 def _number(number: int | None, style: str = "") -> Text:

@@ -154,17 +154,20 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         return None if reason is None else str(reason)
 
 
+UnknownDepth: TypeAlias = Literal["delayed", "in_flight"]
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
     """How many messages of a queue are in which state.
 
-    ``only_ready``: the broker tells no more than that; the other numbers are 0 for want of knowing.
+    ``unknown`` names the numbers that the broker does not tell: they are 0 for want of knowing.
     """
 
     ready: int = 0
     delayed: int = 0
     in_flight: int = 0
-    only_ready: bool = field(default=False, compare=False)
+    unknown: frozenset[UnknownDepth] = field(default=frozenset(), compare=False)
 
     @property
     def total(self) -> int:

@@ -175,7 +175,7 @@ async def _told(stop: StopAddress | None) -> None:
 
 
 async def _is_empty(app: Application) -> bool:
-    """Is nothing left, now or later, here or with other workers?"""
+    """Is nothing left, now or later, here or with other workers? As far as the broker tells."""
     if not isinstance(app.transport, Measuring):
         return False
     for queue in app.consume_from:

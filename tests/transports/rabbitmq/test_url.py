@@ -26,6 +26,7 @@ def test_everything_can_be_said() -> None:
         "amqps://me:p%40ss@one,two:5673,[::1]:5674/my%2Fhost"
         "?heartbeat=5&send_timeout=2.5&window=10&cafile=ca.pem&verify=no&server_name=rabbit"
         "&delays=levels&delay_prefix=shop.delay&max_message_size=1000&connect_timeout=1"
+        "&management=http://one:15672"
     )
     assert address.hosts == (("one", 5671), ("two", 5673), ("::1", 5674))
     assert (address.user, address.password, address.vhost) == ("me", "p@ss", "my/host")
@@ -33,6 +34,7 @@ def test_everything_can_be_said() -> None:
     assert (address.heartbeat, address.send_timeout, address.window) == (5, 2.5, 10)
     assert (address.delays, address.delay_prefix) == ("levels", "shop.delay")
     assert (address.max_message_size, address.connect_timeout) == (1000, 1)
+    assert address.management == "http://one:15672"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,8 @@ def test_everything_can_be_said() -> None:
         ("amqp://host:port", "not a host and a port"),
         ("amqp://host:70000", "not a host and a port"),
         ("amqp://a,,b", "not a host and a port"),
+        ("amqp://host?management=rabbit-1:15672", "management must be auto, off, or an address"),
+        ("amqp://host?management=http://me:pw@rabbit-1:15672", "takes no user or password"),
     ],
 )
 def test_mistakes_are_named(url: str, said: str) -> None:

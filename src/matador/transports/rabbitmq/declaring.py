@@ -11,7 +11,8 @@ from pika import exceptions as pika_errors
 
 from matador.errors import ConnectionFailedError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
-from matador.transports.rabbitmq.client import Channel, Connection
+from matador.transports.rabbitmq.channel import Channel
+from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
 from matador.transports.rabbitmq.plan import Arguments, Binding, Exchange, Plan, Queue
 from matador.transports.rabbitmq.session import Session

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from matador.errors import QueueNotFoundError
 from matador.model.message import Finding
 from matador.transports.rabbitmq import looking
 from matador.transports.rabbitmq.delays import lost_queue
+from matador.transports.rabbitmq.management import Node
 from matador.transports.rabbitmq.session import Session
 
 _OLDEST = (3, 10)
@@ -17,6 +18,7 @@ async def examine(session: Session) -> Sequence[Finding]:
     """Look at the server; changes nothing."""
     version = session.consuming.server_version
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
+    findings += _cluster(await session.management.nodes())
     if session.publisher.blocked is not None:
         text = f"blocks publishers: {session.publisher.blocked}"
         fix = "free memory or disk on the server, or raise its limits"
@@ -30,6 +32,27 @@ async def examine(session: Session) -> Sequence[Finding]:
         text = f"{waiting:,} delayed messages came too late: their queue was deleted meanwhile"
         findings.append(Finding("delays", text, f"look into the queue {lost}"))
     return findings
+
+
+def _cluster(nodes: Sequence[Node] | None) -> Iterator[Finding]:
+    """What only the management plugin knows."""
+    if nodes is None:
+        return
+    down = [node.name for node in nodes if not node.running]
+    if down:
+        text = f"not running: {', '.join(down)}"
+        yield Finding("cluster", text, "start them: quorum queues need a majority", serious=True)
+    split = [node.name for node in nodes if node.partitions]
+    if split:
+        text = f"lost sight of each other: {', '.join(split)}"
+        yield Finding("cluster", text, "restart the side that is to give up its data", serious=True)
+    for kind, word in (("mem_alarm", "memory"), ("disk_free_alarm", "disk")):
+        short = [node.name for node in nodes if getattr(node, kind)]
+        if short:
+            text = f"short of {word}, publishers are blocked: {', '.join(short)}"
+            yield Finding("alarms", text, f"free {word} there, or raise its limit", serious=True)
+    if not down and not split:
+        yield Finding("cluster", f"{len(nodes)} of {len(nodes)} servers running")
 
 
 def _upgrade(version: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from matador.model.message import Delivery, Receipt
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.client import Channel
+from matador.transports.rabbitmq.channel import Channel
 from matador.transports.rabbitmq.wire import Incoming
 
 

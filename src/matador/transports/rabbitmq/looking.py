@@ -1,4 +1,4 @@
-"""Looks at queues from outside, with nothing but AMQP.
+"""Looks at queues from outside.
 
 AMQP cannot look at a message without taking it. So messages are taken, looked at, and given back:
 
@@ -44,13 +44,17 @@ def keeps_dead_letters(queue: str) -> bool:
 
 
 async def depth(session: Session, queue: str) -> QueueDepth:
-    """How many messages are ready. How many are held or delayed AMQP does not tell."""
+    """How many messages are ready, and held if the management plugin is there to tell."""
     channel = await session.channel()
     try:
         ready, _ = await channel.declare_queue(Queue(queue), passive=True)
     finally:
         await channel.close()
-    return QueueDepth(ready=ready, only_ready=True)
+    numbers = await session.management.queue(queue)
+    held = None if numbers is None else numbers.messages_unacknowledged
+    if held is None:
+        return QueueDepth(ready=ready, unknown=frozenset({"delayed", "in_flight"}))
+    return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))
 
 
 async def purge(session: Session, queue: str) -> int:

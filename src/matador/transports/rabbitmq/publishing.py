@@ -17,7 +17,8 @@ from matador.errors import (
     StorageFullError,
 )
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.client import Channel, Connection
+from matador.transports.rabbitmq.channel import Channel
+from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.errors import reason_of, translate
 
 log = logging.getLogger("matador.rabbitmq")

@@ -10,8 +10,10 @@ import asyncio
 import logging
 
 from matador.errors import ConnectionFailedError
-from matador.transports.rabbitmq.client import Channel, Connection
+from matador.transports.rabbitmq.channel import Channel
+from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.errors import translate
+from matador.transports.rabbitmq.management import Management
 from matador.transports.rabbitmq.publishing import Publisher
 from matador.transports.rabbitmq.url import Address
 
@@ -25,6 +27,7 @@ class Session:
         self.address = address
         self.publishing = publishing
         self.consuming = consuming
+        self.management = Management(address, consuming.host, consuming.port)
         self._closing: asyncio.Task[None] | None = None
         self.publisher = Publisher(publishing, window=address.window, timeout=address.send_timeout)
 

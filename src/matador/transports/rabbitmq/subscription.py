@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import ConfigurationError, MatadorError, NotConnectedError, QueueNotFoundError
 from matador.model.message import Delivery, Release
-from matador.transports.rabbitmq.client import Channel, Connection
+from matador.transports.rabbitmq.channel import Channel
+from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.errors import reason_of, translate
 from matador.transports.rabbitmq.holding import Hold, Holder
 

@@ -60,8 +60,8 @@ class RabbitMQTransport:
     Args:
         url: ``amqp://user:password@host:5672/vhost``, ``amqps://`` with TLS, several hosts with
             commas between them, or an ``Address``. Options: ``heartbeat``, ``connect_timeout``,
-            ``send_timeout``, ``window``, ``max_message_size``, ``delays``, ``delay_prefix`` and,
-            for TLS, ``cafile``, ``certfile``, ``keyfile``, ``verify``, ``server_name``.
+            ``send_timeout``, ``window``, ``max_message_size``, ``delays``, ``delay_prefix``,
+            ``management`` and, for TLS, ``cafile``, ``certfile``, ``keyfile``, ``verify``, ``server_name``.
         backoff: the waits between attempts to connect again.
         clock: where the time stamped on messages comes from.
         name: for logs and metrics.
@@ -349,5 +349,6 @@ class RabbitMQTransport:
         return await looking.purge(self._supervisor.connection, queue)
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Only what is ready is known."""
+        """See ``Measuring``. What is delayed is not known, nor, without the management plugin,
+        what is held."""
         return await looking.depth(self._supervisor.connection, queue)

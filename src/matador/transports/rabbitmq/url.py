@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds, suggestion, whole_number
@@ -55,6 +55,8 @@ class Address:
         delays: ``levels``: by queues of our own; ``plugin``: by the delayed-message plugin;
             ``auto``: by the plugin if it is there.
         delay_prefix: what the names of the queues for delays start with.
+        management: where the management plugin is, for what AMQP does not tell; ``auto``: on the
+            server's own host, 10,000 ports above AMQP's; ``off``: it is not asked.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -69,6 +71,7 @@ class Address:
     max_message_size: int = 16 * 1024 * 1024
     delays: DelayMechanism = "auto"
     delay_prefix: str = "matador.delay"
+    management: str = "auto"
 
     def __str__(self) -> str:
         """The address without its password."""
@@ -112,7 +115,7 @@ def _hosts(text: str, default_port: int) -> Iterator[tuple[str, int]]:
 
 
 def _with_options(address: Address, query: str) -> Address:
-    known = (*_NUMBERS, *_WHOLE, "delays", "delay_prefix", *_TLS_OPTIONS)
+    known = (*_NUMBERS, *_WHOLE, "delays", "delay_prefix", "management", *_TLS_OPTIONS)
     changes: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -152,6 +155,16 @@ def checked(address: Address) -> Address:
         )
     if not address.delay_prefix:
         raise ConfigurationError("delay_prefix must not be empty")
+    if address.management not in ("auto", "off"):
+        parts = urlsplit(address.management)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(
+                "management must be auto, off, or an address like http://rabbit-1:15672"
+            )
+        if parts.username is not None or parts.password is not None:
+            raise ConfigurationError(
+                "management takes no user or password: those of the address are used"
+            )
     return address
 
 

@@ -1,0 +1,115 @@
+"""Asks the management plugin, where there is one, for what AMQP does not tell.
+
+Everything works without it. Its numbers are up to five seconds old, as the server gathers them at
+that interval: what AMQP knows is taken from AMQP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import urllib.error
+import urllib.request
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from matador.transports.rabbitmq.tls import tls_context
+from matador.transports.rabbitmq.url import Address
+
+log = logging.getLogger("matador.rabbitmq")
+
+Answer = TypeVar("Answer")
+
+_REALM = "RabbitMQ Management"
+_PORTS_APART = 10_000  # 15672 belongs to 5672, 15671 to 5671
+_HIGHEST_PORT = 65_535
+_PATIENCE = 2.0
+_LARGEST = 1024 * 1024  # bytes of an answer
+
+
+class QueueNumbers(msgspec.Struct, frozen=True):
+    """A queue as the plugin has it; None: the server has not gathered that yet."""
+
+    messages_unacknowledged: int | None = None
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A server of the cluster."""
+
+    name: str
+    running: bool = True
+    mem_alarm: bool = False
+    disk_free_alarm: bool = False
+    partitions: tuple[str, ...] = ()
+
+
+class Management:
+    """The HTTP side of a server. One that does not answer is not asked again.
+
+    The password goes only to who asks for it in the name of RabbitMQ's management: in ``auto`` the
+    port is a guess, and somebody else may listen there.
+    """
+
+    def __init__(self, address: Address, host: str, port: int) -> None:
+        self._base = _base(address, host, port)
+        self._address = address
+        self._vhost = quote(address.vhost, safe="")
+        self._opener: urllib.request.OpenerDirector | None = None
+
+    def __repr__(self) -> str:
+        return f"Management({self._base!r})"
+
+    async def queue(self, name: str) -> QueueNumbers | None:
+        """A queue's numbers; None: nobody answers, or not to us."""
+        path = f"queues/{self._vhost}/{quote(name, safe='')}"
+        return await self._ask(f"{path}?columns=messages_unacknowledged", QueueNumbers)
+
+    async def nodes(self) -> list[Node] | None:
+        """The servers of the cluster; None: nobody answers, or not to us."""
+        columns = ",".join(Node.__struct_fields__)
+        return await self._ask(f"nodes?columns={columns}", list[Node])
+
+    async def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
+        base = self._base
+        if base is None:
+            return None
+        try:
+            answer = await asyncio.to_thread(self._get, base, f"{base}/api/{path}")
+            return msgspec.json.decode(answer, type=kind)
+        except urllib.error.HTTPError as error:
+            log.debug("management: %s for %s", error, path)  # this question; others may be answered
+            error.close()
+        except (OSError, ValueError) as error:
+            log.debug("%s: no management plugin answers: %s", base, error)
+            self._base = None
+        return None
+
+    def _get(self, base: str, url: str) -> bytes:
+        if self._opener is None:
+            self._opener = self._make_opener(base)
+        with self._opener.open(url, timeout=_PATIENCE) as response:
+            return response.read(_LARGEST)
+
+    def _make_opener(self, base: str) -> urllib.request.OpenerDirector:
+        passwords = urllib.request.HTTPPasswordMgr()
+        passwords.add_password(_REALM, base, self._address.user, self._address.password)
+        tls = self._address.tls
+        return urllib.request.build_opener(
+            urllib.request.ProxyHandler({}),  # the server itself, and nobody between
+            urllib.request.HTTPSHandler(context=None if tls is None else tls_context(tls)),
+            urllib.request.HTTPBasicAuthHandler(passwords),
+        )
+
+
+def _base(address: Address, host: str, port: int) -> str | None:
+    if address.management == "off":
+        return None
+    if address.management != "auto":
+        return address.management.rstrip("/")
+    if port + _PORTS_APART > _HIGHEST_PORT:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "http" if address.tls is None else "https"
+    return f"{scheme}://{shown}:{port + _PORTS_APART}"

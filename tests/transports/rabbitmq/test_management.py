@@ -1,0 +1,120 @@
+"""The management plugin: what it adds where it is, and what it must not be given where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from chaos.servers import Server
+from tests.support.brokers import broker_url
+from matador.testing import wait_for
+
+from matador import Topology, WorkQueue
+from matador.model.message import Message
+from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.management import Management
+from matador.transports.rabbitmq.url import parse_url
+
+TOPOLOGY = Topology("managed", queues=[WorkQueue("orders")])
+QUEUE = "managed.orders"
+
+
+@pytest.fixture(scope="module")
+def managed() -> Iterator[Server]:
+    """A server of these tests' own, with the plugin."""
+    broker_url("rabbitmq")  # skips where there is none
+    server = Server("rabbitmq", {"MATADOR_RABBITMQ_PLUGINS": "rabbitmq_management"})
+    server.start()
+    yield server
+    server.discard()
+
+
+async def test_what_workers_hold_is_counted(managed: Server) -> None:
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/")
+    await transport.connect()
+    try:
+        await transport.apply_topology(TOPOLOGY)
+        await transport.send([Message(str(number), QUEUE, b"{}") for number in range(5)])
+        subscription = await transport.subscribe(QUEUE, prefetch=2)
+        await subscription.receive(2)
+
+        async def known() -> bool:
+            return (await transport.depth(QUEUE)).in_flight == 2
+
+        await wait_for(known, timeout=30, message="the plugin to have counted")
+        depth = await transport.depth(QUEUE)
+        assert (depth.ready, depth.in_flight, depth.unknown) == (3, 2, {"delayed"})
+    finally:
+        await transport.disconnect()
+
+
+async def test_doctor_sees_the_cluster(managed: Server) -> None:
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/")
+    await transport.connect()
+    try:
+        findings = {one.subject: one for one in await transport.examine()}
+    finally:
+        await transport.disconnect()
+    assert findings["cluster"].text == "1 of 1 servers running"
+    assert not any(one.fix for one in findings.values())
+
+
+@pytest.mark.parametrize("options", ["", "management=off"])
+async def test_without_it_the_rest_works(
+    make: Callable[..., RabbitMQTransport], namespace: str, options: str
+) -> None:
+    transport = make(options)
+    await transport.connect()
+    topology = Topology(namespace, queues=[WorkQueue("orders")])
+    await transport.apply_topology(topology)
+    await transport.send([Message("1", topology.full_name("orders"), b"{}")])
+    depth = await transport.depth(topology.full_name("orders"))
+    assert (depth.ready, depth.unknown) == (1, {"delayed", "in_flight"})
+
+
+async def test_a_wrong_password_is_no_more_than_not_knowing(managed: Server) -> None:
+    address = parse_url("amqp://guest:wrong@127.0.0.1/")
+    assert await Management(address, "127.0.0.1", managed.port).nodes() is None
+
+
+async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
+    heard: list[bytes] = []
+    async with _stranger(heard) as port:
+        address = parse_url(f"amqp://me:hunter2@h?management=http://127.0.0.1:{port}")
+        management = Management(address, "h", 5672)
+        assert await management.queue("orders") is None
+        assert await management.nodes() is None
+    assert len(heard) == 2
+    assert not any(b"Authorization" in request for request in heard)
+    assert "hunter2" not in repr(management)
+
+
+async def test_who_does_not_answer_is_not_asked_again() -> None:
+    heard: list[bytes] = []
+    async with _stranger(heard, answer=b"what?\r\n\r\n") as port:
+        address = parse_url(f"amqp://h?management=http://127.0.0.1:{port}")
+        management = Management(address, "h", 5672)
+        assert await management.nodes() is None
+        assert await management.nodes() is None
+    assert len(heard) == 1
+
+
+@asynccontextmanager
+async def _stranger(
+    heard: list[bytes],
+    answer: bytes = (
+        b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=somewhere else\r\n"
+        b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+    ),
+) -> AsyncIterator[int]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
