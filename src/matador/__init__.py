@@ -43,6 +43,12 @@ from matador.pipeline.checkpoints import (
     NoCheckpointStore,
 )
 from matador.pipeline.context import Context, SyncContext
+from matador.pipeline.duplicates import (
+    Deduplicator,
+    DuplicateStore,
+    Handled,
+    MemoryDuplicateStore,
+)
 from matador.pipeline.hooks import (
     CheckpointEvent,
     ConnectionChange,
@@ -57,6 +63,7 @@ from matador.pipeline.hooks import (
     WorkerSuccess,
 )
 from matador.pipeline.redis_checkpoints import RedisCheckpointStore
+from matador.pipeline.redis_duplicates import RedisDuplicateStore
 from matador.pipeline.sqlite_checkpoints import SqliteCheckpointStore
 from matador.policy.retry import (
     Discard,
@@ -77,26 +84,31 @@ __all__ = [
     "DeadLetterQueue",
     "DeadLetters",
     "DecodeFailure",
+    "Deduplicator",
     "Discard",
     "DoRetry",
     "Docket",
     "DontRetry",
+    "DuplicateStore",
     "EnqueueError",
     "EnqueueSuccess",
     "EnqueueWarning",
     "Envelope",
     "EventAssertionError",
     "EventType",
+    "Handled",
     "HeaderCodec",
     "Hooks",
     "JsonCodec",
     "Matador",
     "MatadorError",
     "MemoryCheckpointStore",
+    "MemoryDuplicateStore",
     "MessagePackCodec",
     "NoCheckpointStore",
     "Processing",
     "RedisCheckpointStore",
+    "RedisDuplicateStore",
     "RetryContext",
     "RetryLater",
     "RetryPolicy",

@@ -31,6 +31,7 @@ SAYS: dict[str, list[str]] = {
     "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
+    "duplicates.py": ["charging 7", "receipt of 7", "receipt of 7 (again)"],
     "redis_modes.py": [
         "RedisTransport at-least-once at-most-once durable delays priorities browse depth replay",
         "RedisListTransport at-least-once at-most-once durable delays depth",

@@ -1,4 +1,4 @@
-"""The management plugin: what it adds where it is, and what it must not be given where it is not."""
+"""The management plugin: what it adds where it is, what a stranger on its port must not get."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from chaos.servers import Server
 from tests.support.brokers import broker_url
-from matador.testing import wait_for
 
 from matador import Topology, WorkQueue
 from matador.model.message import Message
+from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 from matador.transports.rabbitmq.management import Management
 from matador.transports.rabbitmq.url import parse_url

@@ -61,7 +61,8 @@ class RabbitMQTransport:
         url: ``amqp://user:password@host:5672/vhost``, ``amqps://`` with TLS, several hosts with
             commas between them, or an ``Address``. Options: ``heartbeat``, ``connect_timeout``,
             ``send_timeout``, ``window``, ``max_message_size``, ``delays``, ``delay_prefix``,
-            ``management`` and, for TLS, ``cafile``, ``certfile``, ``keyfile``, ``verify``, ``server_name``.
+            ``management`` and, for TLS, ``cafile``, ``certfile``, ``keyfile``, ``verify``,
+            ``server_name``.
         backoff: the waits between attempts to connect again.
         clock: where the time stamped on messages comes from.
         name: for logs and metrics.

@@ -1,0 +1,217 @@
+"""Duplicates: the work runs once a key, here and in a fleet; results and errors are shared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+from tests.support.redis import OwnServer, plain_client
+
+from matador.errors import ConfigurationError, ConnectionFailedError, NotConnectedError
+from matador.pipeline.duplicates import (
+    Begun,
+    Deduplicator,
+    DuplicateStore,
+    MemoryDuplicateStore,
+)
+from matador.pipeline.redis_duplicates import RedisDuplicateStore
+from matador.testing import ManualClock, wait_for
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    own = OwnServer(tmp_path_factory.mktemp("redis"))
+    own.start()
+    yield own
+    own.stop()
+
+
+@pytest_asyncio.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.broker)])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[DuplicateStore]:
+    made: DuplicateStore
+    if request.param == "memory":
+        made = MemoryDuplicateStore()
+    else:
+        server: OwnServer = request.getfixturevalue("server")
+        async with plain_client(server.url) as client:
+            await client.flushall()
+        made = RedisDuplicateStore(server.url)
+    await made.open()
+    yield made
+    await made.close()
+
+
+class Work:
+    """Counts its runs; waits until it is let go."""
+
+    def __init__(self, result: bytes = b"receipt", error: Exception | None = None) -> None:
+        self.runs = 0
+        self.go_on = asyncio.Event()
+        self._result = result
+        self._error = error
+
+    async def __call__(self) -> bytes:
+        self.runs += 1
+        await self.go_on.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def done(result: bytes = b"receipt") -> Work:
+    work = Work(result)
+    work.go_on.set()
+    return work
+
+
+# -- stores ---------------------------------------------------------------------------------------
+
+
+async def test_the_first_holds_a_key_and_its_result_is_kept(store: DuplicateStore) -> None:
+    assert await store.begin("k", "one", 30) == Begun("new")
+    assert await store.begin("k", "two", 30) == Begun("running")
+    assert await store.begin("k", "one", 30) == Begun("new")  # asked again, over a lost answer
+    assert not await store.finish("k", "two", b"other", 30)
+    assert await store.finish("k", "one", b"\x00\xff", 30)
+    assert await store.begin("k", "two", 30) == Begun("done", b"\x00\xff")
+    assert not await store.hold("k", "one", 30)
+    assert await store.begin("other", "two", 30) == Begun("new")
+
+
+async def test_what_failed_is_new_again(store: DuplicateStore) -> None:
+    await store.begin("k", "one", 30)
+    await store.forget("k", "two")  # not his
+    assert await store.begin("k", "two", 30) == Begun("running")
+    await store.forget("k", "one")
+    assert await store.begin("k", "two", 30) == Begun("new")
+
+
+async def test_a_lease_passes_unless_it_is_renewed(store: DuplicateStore) -> None:
+    await store.begin("k", "one", 0.05)
+    assert await store.hold("k", "one", 30)
+    await store.begin("dead", "one", 0.05)
+
+    async def is_new() -> bool:
+        return (await store.begin("dead", "two", 30)).standing == "new"
+
+    await wait_for(is_new)
+    assert await store.begin("k", "two", 30) == Begun("running")
+    assert not await store.hold("dead", "one", 30)
+    assert not await store.finish("dead", "one", b"late", 30)
+    assert await store.finish("dead", "two", b"", 30)
+
+
+async def test_a_result_is_kept_for_its_time_only(store: DuplicateStore) -> None:
+    await store.begin("k", "one", 30)
+    await store.finish("k", "one", b"1", 0.05)
+
+    async def is_new() -> bool:
+        return (await store.begin("k", "two", 30)).standing == "new"
+
+    await wait_for(is_new)
+
+
+async def test_memory_is_bounded_and_keeps_what_is_used_or_held() -> None:
+    clock = ManualClock()
+    store = MemoryDuplicateStore(max_keys=3, clock=clock)
+    await store.begin("held", "one", 30)
+    for key in ("a", "b"):
+        await store.begin(key, "one", 30)
+        await store.finish(key, "one", b"", 60)
+    assert (await store.begin("a", "two", 30)).standing == "done"  # used: b is the oldest now
+    await store.begin("c", "one", 30)
+    await store.finish("c", "one", b"", 60)
+    assert len(store) == 3
+    assert (await store.begin("held", "two", 30)).standing == "running"
+    assert (await store.begin("a", "two", 30)).standing == "done"
+    assert (await store.begin("b", "two", 30)).standing == "new"
+
+
+async def test_redis_says_where_and_what_is_wrong() -> None:
+    store = RedisDuplicateStore("redis://me:hunter2@127.0.0.1:1")
+    with pytest.raises(NotConnectedError, match="open it first"):
+        await store.begin("k", "one", 30)
+    with pytest.raises(ConnectionFailedError) as caught:
+        await store.open()
+    assert "hunter2" not in f"{caught.value}{store!r}"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: MemoryDuplicateStore(max_keys=0), "max_keys"),
+        (lambda: Deduplicator(ttl=0), "ttl"),
+        (lambda: Deduplicator(lease=0), "lease"),
+    ],
+)
+def test_options_that_cannot_be_are_named(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+# -- running once ---------------------------------------------------------------------------------
+
+
+async def test_the_second_gets_the_result_of_the_first(store: DuplicateStore) -> None:
+    once = Deduplicator(store)
+    work = done()
+    first, second = await once.run("k", work), await once.run("k", work)
+    assert (first.result, first.duplicate) == (b"receipt", False)
+    assert (second.result, second.duplicate) == (b"receipt", True)
+    assert work.runs == 1
+
+
+async def test_concurrent_duplicates_run_once(store: DuplicateStore) -> None:
+    here, elsewhere = Deduplicator(store), Deduplicator(store)
+    work = Work()
+    tasks = [asyncio.create_task(here.run("k", work)) for _ in range(5)]
+    tasks += [asyncio.create_task(elsewhere.run("k", work)) for _ in range(5)]
+    await wait_for(lambda: work.runs)
+    work.go_on.set()
+    handled = await asyncio.gather(*tasks)
+    assert work.runs == 1
+    assert {one.result for one in handled} == {b"receipt"}
+    assert sum(not one.duplicate for one in handled) == 1
+
+
+async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: DuplicateStore) -> None:
+    here, elsewhere = Deduplicator(store), Deduplicator(store)
+    failing, working = Work(error=ValueError("no")), done()
+    tasks = [asyncio.create_task(here.run("k", failing)) for _ in range(3)]
+    await wait_for(lambda: failing.runs)
+    other = asyncio.create_task(elsewhere.run("k", working))
+    failing.go_on.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [ValueError] * 3
+    assert failing.runs == 1
+    assert not (await other).duplicate
+    assert working.runs == 1
+
+
+async def test_who_waits_takes_over_from_one_that_is_cancelled(store: DuplicateStore) -> None:
+    once = Deduplicator(store)
+    stuck, working = Work(), done()
+    first = asyncio.create_task(once.run("k", stuck))
+    await wait_for(lambda: stuck.runs)
+    second = asyncio.create_task(once.run("k", working))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert not (await second).duplicate
+    assert working.runs == 1
+
+
+async def test_long_work_is_held_for_as_long_as_it_takes(store: DuplicateStore) -> None:
+    here, elsewhere = Deduplicator(store, lease=0.1), Deduplicator(store, lease=0.1)
+    work = Work()
+    first = asyncio.create_task(here.run("k", work))
+    await wait_for(lambda: work.runs)
+    second = asyncio.create_task(elsewhere.run("k", work))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await wait_for(lambda: loop.time() - begun > 0.35)  # several leases
+    assert work.runs == 1
+    work.go_on.set()
+    assert not (await first).duplicate
+    assert (await second).duplicate
