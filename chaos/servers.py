@@ -37,7 +37,7 @@ class Server:
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.port = _free_ports()
-        own = _FOLDER / str(os.getpid())
+        own = _FOLDER / str(os.getpid()) / str(self.port)  # there may be two of a kind
         self.folder = own / name
         self._environment = {
             **os.environ,
@@ -60,6 +60,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # another server of the run is still there
             self.folder.parent.rmdir()
+            self.folder.parent.parent.rmdir()
 
     def _run(self, *arguments: str) -> None:
         done = subprocess.run(
@@ -103,7 +104,7 @@ def _tidy_up() -> None:
     """End the servers of runs that are no more."""
     for folder in _FOLDER.glob("*"):
         if folder.name.isdecimal() and not Path(f"/proc/{folder.name}").exists():
-            for noted in folder.glob("*/pid"):
+            for noted in folder.glob("*/*/pid"):
                 _end(int(noted.read_text("ascii")), folder)
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +16,9 @@ from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 from matador.transports.rabbitmq.management import Management
 from matador.transports.rabbitmq.url import parse_url
+
+# One server for all of them.
+pytestmark = pytest.mark.xdist_group("rabbitmq-management")
 
 TOPOLOGY = Topology("managed", queues=[WorkQueue("orders")])
 QUEUE = "managed.orders"
@@ -91,7 +94,7 @@ async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
     assert "hunter2" not in repr(management)
 
 
-async def test_who_does_not_answer_is_not_asked_again() -> None:
+async def test_who_does_not_answer_is_left_alone_for_a_while() -> None:
     heard: list[bytes] = []
     async with _stranger(heard, answer=b"what?\r\n\r\n") as port:
         address = parse_url(f"amqp://h?management=http://127.0.0.1:{port}")
@@ -105,10 +108,10 @@ async def test_who_does_not_answer_is_not_asked_again() -> None:
 async def _stranger(
     heard: list[bytes],
     answer: bytes = (
-        b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=somewhere else\r\n"
+        b'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm="somewhere else"\r\n'
         b"Content-Length: 0\r\nConnection: close\r\n\r\n"
     ),
-) -> AsyncIterator[int]:
+) -> AsyncGenerator[int]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(answer)

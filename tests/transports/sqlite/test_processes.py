@@ -9,8 +9,10 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from threading import Barrier
 
 import pytest
 import pytest_asyncio
@@ -19,6 +21,7 @@ from tests.transports.sqlite.conftest import Make, Open
 from matador.errors import LeaseLostError
 from matador.model.message import Complete
 from matador.testing import wait_for
+from matador.transports.sqlite.database import open_for_writing
 
 PRELUDE = """
 import asyncio, json, sys
@@ -193,3 +196,22 @@ async def test_another_process_is_heard_within_moments(
         assert await hear(consumer) == [int(message.id)]
         times.append(time.monotonic() - sent)
     assert sorted(times)[len(times) // 2] < 0.05
+
+
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    opened: list[int] = []
+
+    def open_all(barrier: Barrier) -> None:
+        for number in range(20):
+            barrier.wait(30)
+            connection = open_for_writing(
+                tmp_path / f"{number}.db", synchronous="NORMAL", busy_timeout=30
+            )
+            connection.close()
+            opened.append(number)
+
+    together = Barrier(6)
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(open_all, together) for _ in range(6)]:
+            done.result()
+    assert len(opened) == 120

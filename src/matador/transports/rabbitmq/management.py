@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -26,6 +28,7 @@ _REALM = "RabbitMQ Management"
 _PORTS_APART = 10_000  # 15672 belongs to 5672, 15671 to 5671
 _HIGHEST_PORT = 65_535
 _PATIENCE = 2.0
+_LEFT_ALONE = 10.0  # seconds
 _LARGEST = 1024 * 1024  # bytes of an answer
 
 
@@ -46,7 +49,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Management:
-    """The HTTP side of a server. One that does not answer is not asked again.
+    """The HTTP side of a server. One that does not answer is left alone for a while.
 
     The password goes only to who asks for it in the name of RabbitMQ's management: in ``auto`` the
     port is a guess, and somebody else may listen there.
@@ -54,6 +57,7 @@ class Management:
 
     def __init__(self, address: Address, host: str, port: int) -> None:
         self._base = _base(address, host, port)
+        self._silent_until = 0.0
         self._address = address
         self._vhost = quote(address.vhost, safe="")
         self._opener: urllib.request.OpenerDirector | None = None
@@ -73,7 +77,7 @@ class Management:
 
     async def _ask(self, path: str, kind: type[Answer]) -> Answer | None:
         base = self._base
-        if base is None:
+        if base is None or time.monotonic() < self._silent_until:
             return None
         try:
             answer = await asyncio.to_thread(self._get, base, f"{base}/api/{path}")
@@ -81,9 +85,9 @@ class Management:
         except urllib.error.HTTPError as error:
             log.debug("management: %s for %s", error, path)  # this question; others may be answered
             error.close()
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             log.debug("%s: no management plugin answers: %s", base, error)
-            self._base = None
+            self._silent_until = time.monotonic() + _LEFT_ALONE
         return None
 
     def _get(self, base: str, url: str) -> bytes:

@@ -168,9 +168,11 @@ def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the schema in the file, 0 if the file is empty."""
-    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    tables = int(connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+    # In one statement: another process may be making the tables just now.
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if tables == 0 and application == 0:
         return 0
     if application != APPLICATION_ID:
