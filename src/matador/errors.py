@@ -38,6 +38,7 @@ The whole tree::
     ├── ConfigurationError                  an option that cannot be (also a ValueError)
     ├── ApplicationImportError              the module of an application raised an error
     ├── ClusterError                        a Spark cluster could not do its work
+    ├── SparkPreparationError               what lets Spark start sooner could not be made
     ├── MaybePoisonedError                  delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, and not safe to run again
     ├── CheckpointError
@@ -420,6 +421,15 @@ class ClusterError(MatadorError):
     description = (
         "What was given to the Spark cluster failed again and again. The message has the last "
         "reason; the logs of the executors have more."
+    )
+
+
+class SparkPreparationError(MatadorError):
+    """What lets Spark start sooner could not be made."""
+
+    description = (
+        "Spark could not be prepared on this machine; it starts all the same, only slower. The "
+        "message says why: often the folder for caches cannot be written (see MATADOR_CACHE)."
     )
 
 

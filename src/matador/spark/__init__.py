@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from matador.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from matador.spark.class_archive import prepare
     from matador.spark.dataframe_runner import (
         dead_batches,
         redrive_dead_batches,
@@ -28,6 +29,7 @@ __all__ = [
     "Lake",
     "dataframe_subscriber",
     "dead_batches",
+    "prepare",
     "redrive_dead_batches",
     "register",
     "run_dataframe_subscribers",
@@ -40,6 +42,7 @@ _HOMES = {
     "Lake": "matador.spark.lake",
     "dataframe_subscriber": "matador.spark.dataframe_subscribers",
     "dead_batches": "matador.spark.dataframe_runner",
+    "prepare": "matador.spark.class_archive",
     "redrive_dead_batches": "matador.spark.dataframe_runner",
     "register": "matador.spark.source",
     "run_dataframe_subscribers": "matador.spark.dataframe_runner",

