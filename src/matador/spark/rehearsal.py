@@ -65,7 +65,8 @@ def main() -> None:
     spark.readStream.format("text").load(str(Path("journal").absolute())).writeStream.format(
         "noop"
     ).trigger(availableNow=True).start().awaitTermination()
-    gateway: Any = SparkContext._gateway
+    context: Any = SparkContext
+    gateway = context._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
