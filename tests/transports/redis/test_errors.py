@@ -19,7 +19,7 @@ from matador.errors import (
     UnsupportedError,
 )
 from matador.transports.redis.answers import error_of
-from matador.transports.redis.errors import is_gone, translate
+from matador.transports.redis_client.errors import is_gone, translate
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "AskError": ("1 host:1",),
@@ -55,6 +55,7 @@ def test_every_error_of_the_client_is_translated(kind: type[Exception], opening:
     ("text", "expected"),
     [
         ("OOM command not allowed when used memory > 'maxmemory'", StorageFullError),
+        ("ERR script: -OOM command not allowed, on @user_script:1.", StorageFullError),
         ("MISCONF Errors writing to the AOF file: No space left on device", StorageFullError),
         ("READONLY You can't write against a read only replica", NotConnectedError),
         ("LOADING Redis is loading the dataset in memory", NotConnectedError),

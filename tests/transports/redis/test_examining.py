@@ -14,7 +14,7 @@ from matador.errors import NotConnectedError
 from matador.model.message import Finding
 from matador.transports.base import Examining
 from matador.transports.redis import RedisPubSubTransport, RedisTransport
-from matador.transports.redis.examining import _about_server
+from matador.transports.redis_client.examining import about_server
 
 pytestmark = pytest.mark.broker
 
@@ -80,11 +80,15 @@ async def test_it_needs_a_connection(server: OwnServer) -> None:
     ],
 )
 def test_a_server_that_will_not_do_is_a_problem(facts: dict[str, str], said: str) -> None:
-    assert [one for one in _about_server(facts) if one.serious and said in one.text]
+    assert [
+        one for one in about_server(facts, "name the primary") if one.serious and said in one.text
+    ]
 
 
 def test_valkey_is_known_by_its_name() -> None:
-    (finding,) = _about_server({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
+    (finding,) = about_server(
+        {"redis_version": "7.2.4", "valkey_version": "8.0.1"}, "name the primary"
+    )
     assert finding.text == "Valkey 8.0.1"
 
 

@@ -16,10 +16,11 @@ from redis.exceptions import NoScriptError
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
 from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
-from matador.transports.bullmq.errors import is_gone, translate
 from matador.transports.bullmq.names import bull_name
 from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
 from matador.transports.bullmq.url import BullMQUrl
+from matador.transports.redis_client.address import tls_options
+from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Quick at first: a server that restarts is back within a second or two.
@@ -193,7 +194,7 @@ class Link:
 
     def translated(self, session: Session, error: BaseException) -> MatadorError:
         """What an error stands for; a session that is of no use is given up."""
-        if is_gone(error):
+        if is_gone(error) or is_moved_on(error):
             session.fail(error)
         return translate(error, self.where)
 
@@ -226,16 +227,7 @@ class Link:
     async def _connect(self) -> Session:
         await self._drop()
         url = self._url
-        options: dict[str, Any] = {}
-        if url.tls:
-            options = {
-                "ssl": True,
-                "ssl_ca_certs": url.tls_ca,
-                "ssl_certfile": url.tls_cert,
-                "ssl_keyfile": url.tls_key,
-                "ssl_cert_reqs": "required" if url.tls_verify else "none",
-                "ssl_check_hostname": url.tls_verify,
-            }
+        options: dict[str, Any] = {"ssl": True, **tls_options(url)} if url.tls else {}
         client: Any = redis.asyncio.Redis(
             host=url.host,
             port=url.port,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
-from matador.model.options import suggestion
+from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
 
 _FORM = "bullmq://user:password@host:6379/0?prefix=bull"
-_SECONDS = ("lease", "timeout", "heartbeat")
-_OPTIONS = (*_SECONDS, "prefix", "tls", "tls_ca", "tls_cert", "tls_key", "tls_verify")
-_PORT = 6379
+_OPTIONS = (*SECONDS, "prefix", "tls", *TLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class BullMQUrl:
     """
 
     host: str
-    port: int = _PORT
+    port: int = PORT
     db: int = 0
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
@@ -58,73 +55,29 @@ def parse_url(url: str) -> BullMQUrl:
     parts = urlsplit(url)
     if parts.scheme != "bullmq":
         raise ConfigurationError(f"not a BullMQ address ({parts.scheme}://); write {_FORM}")
-    options = _options(parts)
+    read = Reader.of("BullMQ address", parts, _OPTIONS)
+    tls = read.boolean("tls", default=False)
+    read.check_tls(tls, "add tls=true")
     try:
-        host, port = parts.hostname, parts.port or _PORT
+        host, port = parts.hostname, parts.port or PORT
     except ValueError:
         raise ConfigurationError("BullMQ address: the port is not one") from None
     if not host:
         raise ConfigurationError(f"BullMQ address: the host is missing; write {_FORM}")
-    prefix = options.get("prefix", "bull")
+    prefix = read.options.get("prefix", "bull")
     if not prefix:
         raise ConfigurationError("BullMQ address: the prefix is empty")
     return BullMQUrl(
         host=host,
         port=port,
-        db=_db(parts.path.strip("/")),
+        db=read.db(parts.path.strip("/")),
         username=unquote(parts.username or "") or None,
         password=unquote(parts.password or "") or None,
-        tls=_boolean(options, "tls", "false"),
-        tls_ca=_file(options, "tls_ca"),
-        tls_cert=_file(options, "tls_cert"),
-        tls_key=_file(options, "tls_key"),
-        tls_verify=_boolean(options, "tls_verify", "true"),
+        tls=tls,
+        tls_ca=read.file("tls_ca"),
+        tls_cert=read.file("tls_cert"),
+        tls_key=read.file("tls_key"),
+        tls_verify=read.boolean("tls_verify", default=True),
         prefix=prefix,
-        seconds={name: _seconds(name, options[name]) for name in _SECONDS if name in options},
+        seconds=read.seconds(),
     )
-
-
-def _options(parts: SplitResult) -> dict[str, str]:
-    if parts.fragment:
-        raise ConfigurationError("the address has a '#'; write %23 if it belongs to the password")
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            raise ConfigurationError(
-                f"BullMQ address: unknown option {name!r}{suggestion(name, _OPTIONS)} "
-                f"(known: {', '.join(_OPTIONS)})"
-            )
-        if name in options:
-            raise ConfigurationError(f"BullMQ address: option {name!r} is there twice")
-        options[name] = value
-    more = [name for name in options if name.startswith("tls_")]
-    if more and not _boolean(options, "tls", "false"):
-        raise ConfigurationError(f"BullMQ address: {more[0]} needs TLS; add tls=true")
-    return options
-
-
-def _db(text: str) -> int:
-    if text and not text.isdecimal():
-        raise ConfigurationError(f"BullMQ address: the database must be a number, got {text!r}")
-    return int(text or "0")
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigurationError(f"BullMQ address: {name} must be seconds, got {text!r}") from None
-
-
-def _boolean(options: Mapping[str, str], name: str, default: str) -> bool:
-    text = options.get(name, default).lower()
-    if text not in ("true", "false", "1", "0"):
-        raise ConfigurationError(f"BullMQ address: {name} must be true or false, got {text!r}")
-    return text in ("true", "1")
-
-
-def _file(options: Mapping[str, str], name: str) -> str | None:
-    path = options.get(name)
-    if path is not None and not Path(path).is_file():
-        raise ConfigurationError(f"BullMQ address: {name}: there is no file {path!r}")
-    return path

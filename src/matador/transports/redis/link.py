@@ -12,9 +12,9 @@ from matador.errors import MatadorError, NotConnectedError, TimeoutError
 from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.redis.channel import Argument, Channel
-from matador.transports.redis.errors import is_gone, is_moved_on, translate
 from matador.transports.redis.opening import Opener
 from matador.transports.redis.scripts import Script
+from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Quick at first: a server that restarts is back within a second or two.

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from matador.errors import TransportError
 from matador.model.message import Delivery, Receipt
 from matador.transports.redis.contents import message_of
-from matador.transports.redis.errors import translate
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import Script, script
 from matador.transports.redis.waiting import WaitingSubscription
+from matador.transports.redis_client.errors import translate
 
 log = logging.getLogger("matador.transports.redis")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
@@ -14,10 +14,12 @@ from matador.model.message import (
     QueueDepth,
     Release,
     Settlement,
+    StoredMessage,
     TopologyNote,
 )
 from matador.model.options import Seconds
 from matador.model.topology import Topology
+from matador.transports.redis import list_looking
 from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.contents import content_of
 from matador.transports.redis.entries import milliseconds
@@ -38,7 +40,7 @@ class RedisListTransport(ServerTransport):
 
     A message is moved to a list of the worker that handles it and removed from there when it is
     done; what a worker held that died is put back when it has not been heard of for ``lease``
-    seconds. Simpler to look at than streams; no browsing, no replay, no priorities.
+    seconds. Simpler to look at than streams; no replay, no priorities.
 
     Args: those of ``RedisTransport``.
     """
@@ -64,6 +66,7 @@ class RedisListTransport(ServerTransport):
             concurrency="worker",
             ordering="queue",
             priorities=False,
+            browse=True,
             purge=True,
             depth=True,
             durable=True,
@@ -179,9 +182,23 @@ class RedisListTransport(ServerTransport):
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
-        base = self._key(queue)
-        if await self._link.run(list_script("depth"), [base]) is None:
+        if await self._link.run(list_script("depth"), [self._key(queue)]) is None:
             await self._declare_again(queue)
+        subscription = RedisListSubscription(
+            self._link,
+            await self._attend(queue),
+            lease=self._lease,
+            block=self._block,
+            give_back=self._give_back,
+            declare=self._declare_again,
+            closed=self._subscriptions.discard,
+        )
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def _attend(self, queue: str) -> Held:
+        """Be known as one who holds messages of a queue, and stay so."""
+        base = self._key(queue)
         held = self._held.setdefault(queue, Held(queue, base, self._consumer))
         if queue not in self._watchers:
             await self._tend(base)  # known to others before it holds anything
@@ -191,17 +208,7 @@ class RedisListTransport(ServerTransport):
                 tend=lambda: self._tend(base),
                 longest=min(self._block, self._lease / 4),
             )
-        subscription = RedisListSubscription(
-            self._link,
-            held,
-            lease=self._lease,
-            block=self._block,
-            give_back=self._give_back,
-            declare=self._declare_again,
-            closed=self._subscriptions.discard,
-        )
-        self._subscriptions.add(subscription)
-        return subscription
+        return held
 
     async def _tend(self, base: str) -> int:
         lease = round(self._lease * 1000)
@@ -221,6 +228,26 @@ class RedisListTransport(ServerTransport):
         ).settle()
 
     # -- optional abilities ------------------------------------------------------------------------
+
+    async def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing``. The list is read whole, so only up to 100,000 messages."""
+        found = await list_looking.browse(self._link, queue, self._key(queue), after)
+        for stored in found if limit is None else found[: max(0, limit)]:
+            yield stored
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+        """See ``Browsing``."""
+        held = await self._attend(queue)
+        lease = round(self._lease * 1000)
+        wanted = list_looking.places(positions)
+        found = await self._link.run(
+            list_script("take"), [held.base], [held.consumer, lease, *wanted]
+        )
+        if found is None:
+            raise no_such_queue(queue, self._link.where)
+        return [held.delivery(message) for message in found]
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""

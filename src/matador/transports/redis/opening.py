@@ -15,8 +15,9 @@ from redis.asyncio.connection import (
 from redis.asyncio.sentinel import Sentinel
 
 from matador.transports.redis.channel import Channel
-from matador.transports.redis.errors import translate
 from matador.transports.redis.url import RedisUrl
+from matador.transports.redis_client.address import tls_options
+from matador.transports.redis_client.errors import translate
 
 
 class Opener:
@@ -115,16 +116,7 @@ class Opener:
         return options
 
     def _tls_options(self) -> dict[str, Any]:
-        url = self._url
-        if not url.tls:
-            return {}
-        return {
-            "ssl_ca_certs": url.tls_ca,
-            "ssl_certfile": url.tls_cert,
-            "ssl_keyfile": url.tls_key,
-            "ssl_cert_reqs": "required" if url.tls_verify else "none",
-            "ssl_check_hostname": url.tls_verify,
-        }
+        return tls_options(self._url) if self._url.tls else {}
 
 
 def transport_of(connection: AbstractConnection) -> asyncio.Transport:

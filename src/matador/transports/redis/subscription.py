@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from matador.errors import TransportError
 from matador.model.message import Delivery
 from matador.transports.redis.entries import Lane, claimed_of, deliveries_of
-from matador.transports.redis.errors import has_lost_group, translate
+from matador.transports.redis.errors import has_lost_group
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import script
 from matador.transports.redis.waiting import WaitingSubscription
+from matador.transports.redis_client.errors import translate
 
 log = logging.getLogger("matador.transports.redis")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, TypeAlias, get_args
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
+from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
 
 Mode: TypeAlias = Literal["streams", "list", "pubsub"]
 """``streams``: everything. ``list``: plain lists. ``pubsub``: to all who listen, kept nowhere."""
@@ -21,19 +21,13 @@ _FORMS = (
 )
 _OPTIONS = (
     "mode",
-    "lease",
-    "timeout",
-    "heartbeat",
+    *SECONDS,
     "prefix",
     "db",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "tls_verify",
+    *TLS,
     "sentinel_username",
     "sentinel_password",
 )
-_PORT = 6379
 _SENTINEL_PORT = 26379
 
 
@@ -90,7 +84,10 @@ def parse_url(url: str) -> RedisUrl:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise ConfigurationError(f"not a Redis address ({parts.scheme}://); write {_FORMS}")
-    options = _options(parts)
+    read = Reader.of("Redis address", parts, _OPTIONS)
+    tls = parts.scheme.startswith("rediss")
+    read.check_tls(tls, "write rediss://")
+    options = read.options
     sentinel = parts.scheme.endswith("+sentinel")
     credentials, _, listed = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
@@ -115,48 +112,24 @@ def parse_url(url: str) -> RedisUrl:
         hosts=hosts,
         primary=primary,
         socket=socket,
-        db=_db(names[0] if names else options.get("db", "0")),
+        db=read.db(names[0] if names else options.get("db", "")),
         username=unquote(username) or None,
         password=unquote(password) or None,
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
-        tls=parts.scheme.startswith("rediss"),
-        tls_ca=_file(options, "tls_ca"),
-        tls_cert=_file(options, "tls_cert"),
-        tls_key=_file(options, "tls_key"),
-        tls_verify=_boolean(options, "tls_verify"),
+        tls=tls,
+        tls_ca=read.file("tls_ca"),
+        tls_cert=read.file("tls_cert"),
+        tls_key=read.file("tls_key"),
+        tls_verify=read.boolean("tls_verify", default=True),
         mode=_mode(options.get("mode", "streams")),
         prefix=options.get("prefix"),
-        options={
-            name: _seconds(name, options[name])
-            for name in ("lease", "timeout", "heartbeat")
-            if name in options
-        },
+        options=read.seconds(),
     )
 
 
-def _options(parts: SplitResult) -> dict[str, str]:
-    if parts.fragment:
-        raise ConfigurationError("the address has a '#'; write %23 if it belongs to the password")
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            known = ", ".join(_OPTIONS)
-            raise ConfigurationError(
-                f"Redis address: unknown option {name!r}{suggestion(name, _OPTIONS)} "
-                f"(known: {known})"
-            )
-        if name in options:
-            raise ConfigurationError(f"Redis address: option {name!r} is there twice")
-        options[name] = value
-    tls = [name for name in options if name.startswith("tls_")]
-    if tls and not parts.scheme.startswith("rediss"):
-        raise ConfigurationError(f"Redis address: {tls[0]} needs TLS; write rediss://")
-    return options
-
-
 def _host(text: str, sentinel: bool) -> tuple[str, int]:
-    default = _SENTINEL_PORT if sentinel else _PORT
+    default = _SENTINEL_PORT if sentinel else PORT
     if text.startswith("["):  # an IPv6 address
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -171,12 +144,6 @@ def _host(text: str, sentinel: bool) -> tuple[str, int]:
     return host, int(port)
 
 
-def _db(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigurationError(f"Redis address: the database must be a number, got {text!r}")
-    return int(text)
-
-
 def _mode(text: str) -> Mode:
     for known in get_args(Mode):
         if text == known:
@@ -186,24 +153,3 @@ def _mode(text: str) -> Mode:
         f"Redis address: mode must be one of {', '.join(known)}, got {text!r}"
         f"{suggestion(text, known)}"
     )
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigurationError(f"Redis address: {name} must be seconds, got {text!r}") from None
-
-
-def _boolean(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "true").lower()
-    if text not in ("true", "false", "1", "0"):
-        raise ConfigurationError(f"Redis address: {name} must be true or false, got {text!r}")
-    return text in ("true", "1")
-
-
-def _file(options: Mapping[str, str], name: str) -> str | None:
-    path = options.get(name)
-    if path is not None and not Path(path).is_file():
-        raise ConfigurationError(f"Redis address: {name}: there is no file {path!r}")
-    return path

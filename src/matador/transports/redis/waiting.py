@@ -16,8 +16,8 @@ from matador.errors import (
 )
 from matador.model.message import Delivery
 from matador.transports.redis.channel import Argument, Channel
-from matador.transports.redis.errors import is_gone
 from matador.transports.redis.link import Link
+from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
 
