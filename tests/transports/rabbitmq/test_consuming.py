@@ -264,7 +264,43 @@ async def test_a_receive_that_is_cancelled_after_a_pause_leaves_one_consumer(
         await asyncio.gather(waiting, return_exceptions=True)
     await send(transport, queue, *[b"%d" % number for number in range(5)])
     await receive(subscription, 2)
-    assert raw.count(queue) == 3, "two consumers would hold four"
+    # One from before there was room for two more; a second consumer would hold the other two.
+    assert raw.count(queue) == 2
+
+
+async def test_after_a_pause_one_at_a_time_is_pushed_until_all_is_well(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(9)])
+    subscription = await transport.subscribe(queue, prefetch=4)
+    (suspect,) = await subscription.receive(1)
+    for left in (8, 7, 6):
+        await subscription.pause()
+        assert raw.count(queue) == left
+        await transport.settle([Complete(suspect.receipt)])
+        (suspect,) = await subscription.receive(4)
+        assert raw.count(queue) == left - 1
+    deliveries = [suspect, *await receive(subscription, 4)]
+    assert raw.count(queue) == 1
+    assert not any(one.receipt.redelivered for one in deliveries)
+
+
+async def test_what_is_on_its_way_when_a_consumer_leaves_is_not_counted(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(600)])
+    for turn in range(10):
+        subscription = await transport.subscribe(queue, prefetch=20)
+        for _ in range(5):
+            deliveries = await subscription.receive(10)
+            assert not any(one.receipt.redelivered for one in deliveries)
+            await transport.settle([Complete(one.receipt) for one in deliveries])
+        await (subscription.pause() if turn % 2 else subscription.close())
+        await subscription.close()
+    left = raw.count(queue)
+    subscription = await transport.subscribe(queue, prefetch=left)
+    deliveries = await receive(subscription, left)
+    assert not any(one.receipt.redelivered for one in deliveries)
 
 
 async def test_a_paused_consumer_comes_back_after_a_cut(

@@ -59,6 +59,10 @@ class Holder:
         self.on_delivery: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
         self.channel: Channel | None = None
+        self.seen = 0
+        """How many deliveries have arrived."""
+        self.restrained = False
+        """Acknowledgements wait: for each of them the broker would push something new."""
         self._held: dict[int, Hold] = {}
         self._done: set[int] = set()
         self._tag = 0
@@ -76,6 +80,11 @@ class Holder:
     def held(self) -> int:
         """How many deliveries are not settled."""
         return len(self._held) - len(self._done)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many deliveries the broker waits for."""
+        return len(self._held)
 
     # -- what arrives -----------------------------------------------------------------------------
 
@@ -116,6 +125,7 @@ class Holder:
         self._tag = 0
         self._properties = None
         self._body = []
+        self.seen += 1
         incoming = Incoming(properties, redelivered)
         before = incoming.deliveries
         hold = Hold(self, tag, properties, body, before, incoming.uncounted)
@@ -170,7 +180,7 @@ class Holder:
     def flush(self) -> None:
         """Write the acknowledgements that wait."""
         done, held, channel = self._done, self._held, self.channel
-        if not done:
+        if not done or self.restrained:
             return
         self._done = set()
         if channel is None or channel.error is not None or not channel.connection.is_open:

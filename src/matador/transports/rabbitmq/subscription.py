@@ -15,6 +15,8 @@ from matador.transports.rabbitmq.holding import Hold, Holder
 
 log = logging.getLogger("matador.rabbitmq")
 
+_REST, _LONGEST_REST = 0.03, 0.3  # seconds
+
 
 class RabbitMQSubscription:
     """Deliveries of one queue, pushed by the broker, at most ``prefetch`` of them unsettled.
@@ -49,6 +51,8 @@ class RabbitMQSubscription:
         self._consumer = ""
         self._broken: BaseException | None = None
         self._paused = False
+        self._careful = False
+        self._all_was_well = False
         self._resuming: asyncio.Task[None] | None = None
         self._given_up: MatadorError | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -73,13 +77,15 @@ class RabbitMQSubscription:
             if holder is not None and holder.arrived:
                 deliveries = self._next(holder, limit)
                 if deliveries:
+                    self._all_was_well = True  # unless a pause follows
                     return deliveries
                 continue
             if self._given_up is not None:
                 raise self._given_up
-            if self._paused:
+            if self._paused or self._may_widen:
                 if self._resuming is None:
-                    self._resuming = asyncio.create_task(self._resume())
+                    change = self._resume() if self._paused else self._widen()
+                    self._resuming = asyncio.create_task(change)
                 await asyncio.shield(self._resuming)  # who stops waiting leaves no half a consumer
                 continue
             if self._broken is not None:
@@ -133,21 +139,34 @@ class RabbitMQSubscription:
             retire(holder)
 
     async def pause(self) -> None:
-        """See ``Pausing``. The channel stays, for what is to be settled."""
+        """See ``Pausing``. The channel stays, for what is to be settled.
+
+        Afterwards one message at a time is pushed, until a ``receive`` shows that one was taken up
+        without a pause: a pause for each of many suspects would have the broker count those it was
+        just pushing.
+        """
         await self._wait_resumed()
+        self._all_was_well = False
         holder, consumer = self._holder, self._consumer
         if not self._active or holder is None or holder.channel is None or not consumer:
             return
+        if self._careful and holder.unacknowledged == 1 and not holder.arrived:
+            return  # nothing is pushed beside it
         self._paused, self._consumer = True, ""
         await self._leave(holder, holder.channel, consumer)
 
     async def _leave(self, holder: Holder, channel: Channel, consumer: str) -> bool:
         """Have nothing more pushed, and give back what was returned to nobody; False: lost."""
+        holder.restrained = True
         try:
             if consumer:
+                await self._come_to_rest(holder)
                 await channel.cancel(consumer)
         except MatadorError as error:
             log.debug("%s: the consumer was gone already: %s", self._queue, error)
+        finally:
+            holder.restrained = False
+            holder.flush()
         if self._counting:
             await asyncio.wait(self._counting)
         unreturned = [Release(delivery.receipt) for delivery in holder.arrived]
@@ -159,13 +178,55 @@ class RabbitMQSubscription:
                 return False  # the broker gives them back itself, counted
         return True
 
+    async def _come_to_rest(self, holder: Holder) -> None:
+        """Wait until nothing is on its way: the broker counts what meets no consumer."""
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + _LONGEST_REST
+        prefetch = 1 if self._careful else self._prefetch
+        while holder.alive and holder.unacknowledged < prefetch and loop.time() < latest:
+            seen = holder.seen
+            await asyncio.sleep(_REST)
+            if holder.seen == seen:
+                return
+
+    @property
+    def _may_widen(self) -> bool:
+        """Can more be pushed again? Only while one is held, so that nothing is on its way."""
+        holder = self._holder
+        return (
+            self._careful
+            and self._all_was_well
+            and bool(self._consumer)
+            and holder is not None
+            and holder.alive
+            and holder.unacknowledged == 1
+        )
+
+    async def _widen(self) -> None:
+        """Have as much pushed as before a pause. Raises nothing: the receiver mends it."""
+        holder, consumer = self._holder, self._consumer
+        assert holder is not None
+        assert holder.channel is not None
+        self._careful, self._consumer = False, ""
+        try:
+            await holder.channel.cancel(consumer)
+            await holder.channel.limit(self._prefetch)
+            self._consumer = await holder.channel.consume(self._queue)
+        except MatadorError as error:
+            if self._connection_is_open:
+                self._broken = error
+        finally:
+            self._resuming = None
+
     async def _resume(self) -> None:
         """Have messages pushed again after a pause. Raises nothing: the receiver mends it."""
         holder = self._holder
         try:
             if holder is not None and holder.channel is not None and holder.alive:
+                self._careful, self._all_was_well = self._prefetch > 1, False
+                await holder.channel.limit(1)
                 self._consumer = await holder.channel.consume(self._queue)
-            elif self._connection().is_open:
+            elif self._connection_is_open:
                 self._broken = RuntimeError("its channel was closed during a pause")
         except NotConnectedError as error:
             # The whole connection is gone: the transport restores us with it.
@@ -174,6 +235,13 @@ class RabbitMQSubscription:
             self._broken = error
         finally:
             self._paused, self._resuming = False, None
+
+    @property
+    def _connection_is_open(self) -> bool:
+        try:
+            return self._connection().is_open
+        except NotConnectedError:
+            return False  # the transport restores us with it
 
     async def _wait_resumed(self) -> None:
         if self._resuming is not None:
@@ -204,7 +272,7 @@ class RabbitMQSubscription:
         if not self._active:
             await channel.close()
             return
-        self._holder, self._broken, self._paused = holder, None, False
+        self._holder, self._broken, self._paused, self._careful = holder, None, False, False
 
     async def restore(self) -> None:
         """Consume again on a new connection; a failure is for the receiver to see."""
