@@ -1,7 +1,8 @@
 """Runs contestants in turn, round after round, and prints their rates as ratios.
 
 The machine is noisy: a figure alone says little. Contestants take turns within a round, so that
-noise hits all of them, and the median of the rounds' ratios is what counts.
+noise hits all of them, and the median of the rounds' ratios is what counts (of latencies the ratio
+of their medians).
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ class Outcome:
         return statistics.median(self.rates[contestant])
 
     def ratio(self, against: str) -> float:
-        """The median of the rounds' ratios: how many times as good as the other ours is."""
-        pairs = zip(self.rates[self.contest.ours], self.rates[against], strict=True)
+        """How many times as good as the other ours is: the median of the rounds' ratios.
+
+        Of latencies it is the ratio of the medians: a single hiccup of the machine decides the p99
+        of a round, and hits one contestant only.
+        """
         if self.contest.lower_is_better:
-            return statistics.median(other / ours for ours, other in pairs)
+            return self.rate(against) / self.rate(self.contest.ours)
+        pairs = zip(self.rates[self.contest.ours], self.rates[against], strict=True)
         return statistics.median(ours / other for ours, other in pairs)
 
     @property

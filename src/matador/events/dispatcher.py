@@ -12,7 +12,7 @@ from matador.events.fanout import Order, Outgoing
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
 from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
-from matador.transports.base import Deduplicating, Transport
+from matador.transports.base import Deduplicating, Pipelining, Transport
 from matador.transports.coalescer import Coalescer
 
 log = logging.getLogger("matador.send")
@@ -26,7 +26,15 @@ class Dispatcher:
     def __init__(self, transport: Transport, hooks: HookSet) -> None:
         self._transport = transport
         self._hooks = hooks
-        self._coalescer: Coalescer[Message, MatadorError | None] = Coalescer(transport.send)
+        self._coalescer: Coalescer[Message, MatadorError | None] = (
+            Coalescer(
+                transport.send,
+                max_batch=transport.send_size,
+                at_once=transport.sends_at_once,
+            )
+            if isinstance(transport, Pipelining)
+            else Coalescer(transport.send)
+        )
 
     async def send(self, order: Order) -> SendResult:
         """Send the messages of one event; each awaits its own confirmation."""

@@ -277,6 +277,25 @@ class Splitting(Protocol):
 
 
 @runtime_checkable
+class Pipelining(Protocol):
+    """For transports whose broker confirms one message after the other. No capability.
+
+    Several small sends on their way at once are quicker there than one for all, whose callers
+    would wait for the last of them. ``send`` must keep the order in which it is called.
+    """
+
+    @property
+    def sends_at_once(self) -> int:
+        """How many calls of ``send`` there may be at a time."""
+        ...
+
+    @property
+    def send_size(self) -> int:
+        """How many messages one of them has at most."""
+        ...
+
+
+@runtime_checkable
 class Pausing(Protocol):
     """For subscriptions to brokers that push: they can be told to hold nothing. No capability.
 

@@ -17,23 +17,32 @@ class Coalescer(Generic[Item, Outcome]):
     broker is slow. The order of items is kept. Nothing is dropped: a caller that is cancelled
     leaves its items in the batch.
 
+    Args:
+        flush: stores a batch; what it returns are the outcomes, in order.
+        max_batch: items of one call at most.
+        at_once: calls that may be under way at a time; each has an outcome of its own, so that the
+            callers of one need not wait for those of another. Started in order.
+
     Example:
         >>> sends = Coalescer(transport.send, max_batch=1000)
         >>> error = await sends.submit(message)
     """
 
-    __slots__ = ("_flush", "_flushing", "_idle", "_max_batch", "_pending")
+    __slots__ = ("_at_once", "_flush", "_idle", "_max_batch", "_pending", "_running", "_starting")
 
     def __init__(
         self,
         flush: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]],
         *,
         max_batch: int = 1000,
+        at_once: int = 1,
     ) -> None:
         self._flush = flush
         self._max_batch = max_batch
+        self._at_once = at_once
         self._pending: list[tuple[Item, asyncio.Future[Outcome]]] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._starting = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -49,9 +58,8 @@ class Coalescer(Generic[Item, Outcome]):
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._pending.append((item, future))
-        if self._flushing is None:
-            self._idle.clear()
-            self._flushing = asyncio.create_task(self._run())
+        if not self._starting and len(self._running) < self._at_once:
+            self._start()
         return future
 
     def submit_many(self, items: Sequence[Item]) -> list[asyncio.Future[Outcome]]:
@@ -62,15 +70,27 @@ class Coalescer(Generic[Item, Outcome]):
         """Wait until everything submitted so far has its outcome."""
         await self._idle.wait()
 
+    def _start(self) -> None:
+        """Begin a flush at the loop's next turn, with what has come until then."""
+        self._starting = True
+        self._idle.clear()
+        self._running.add(asyncio.create_task(self._run()))
+
     async def _run(self) -> None:
+        self._starting = False
+        task = asyncio.current_task()
+        assert task is not None
         try:
             while self._pending:
                 batch = self._pending[: self._max_batch]
                 del self._pending[: self._max_batch]
+                if self._pending and not self._starting and len(self._running) < self._at_once:
+                    self._start()
                 await self._flush_batch(batch)
         finally:
-            self._flushing = None
-            self._idle.set()
+            self._running.discard(task)
+            if not self._running:
+                self._idle.set()
 
     async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
         try:

@@ -48,6 +48,8 @@ from matador.transports.supervisor import ConnectionSupervisor
 # Back within seconds of the broker, however long it was away, and not all at once.
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
 
+_SENDS, _SEND_SIZE = 64, 8
+
 
 class RabbitMQTransport:
     """RabbitMQ over AMQP 0-9-1: quorum queues, confirms, delays without a plugin.
@@ -329,6 +331,16 @@ class RabbitMQTransport:
 
     async def _give_back(self, releases: Sequence[Release]) -> None:
         await self.settle(releases)
+
+    @property
+    def sends_at_once(self) -> int:
+        """See ``Pipelining``."""
+        return _SENDS
+
+    @property
+    def send_size(self) -> int:
+        """See ``Pipelining``."""
+        return _SEND_SIZE
 
     # -- optional abilities -----------------------------------------------------------------------
 
