@@ -46,8 +46,8 @@ app = Matador(
 class Post:
     """An application on a broker, in a file that executors load."""
 
-    def __init__(self, folder: Path, broker: str) -> None:
-        self.url = broker_url(broker)
+    def __init__(self, folder: Path, broker: str, url: str | None = None) -> None:
+        self.url = broker_url(broker) if url is None else url
         self.namespace = f"spark-{uuid.uuid4().hex[:8]}"
         file = folder / f"{broker}_{self.namespace.replace('-', '_')}.py"
         file.write_text(_SOURCE.format(url=self.url, namespace=self.namespace))
@@ -82,9 +82,16 @@ class Post:
         asyncio.run(purge())
 
 
-@pytest.fixture(params=["rabbitmq", "redis"])
+@pytest.fixture(params=["rabbitmq", "redis", "redis-list", "bullmq"])
 def post(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Post]:
-    made = Post(tmp_path, request.param)
+    match request.param:
+        case "redis-list":
+            made = Post(tmp_path, "redis", f"{broker_url('redis')}?mode=list")
+        case "bullmq":
+            url = broker_url("redis").replace("redis://", "bullmq://")
+            made = Post(tmp_path, "redis", url)
+        case broker:
+            made = Post(tmp_path, broker)
     yield made
     made.purge()
 
