@@ -1,4 +1,4 @@
-"""The embedded transports: SQLite against huey and a bare loop, in-process, codec, import.
+"""The embedded transports: SQLite against huey and a bare loop, journal, in-process, codec, import.
 
     script/benchmark embedded [--rounds 5] [--messages 20000]
 
@@ -23,8 +23,9 @@ import msgspec
 from benchmarks import bare_sqlite, shop
 from benchmarks.peers import environment
 from benchmarks.rounds import Bar, Contest, hold, table
-from matador import Docket, Envelope, JsonCodec
+from matador import Docket, Envelope, Hooks, JsonCodec
 from matador.model.event import event_type_of
+from matador.observe import Journal
 from matador.transports.clock import SystemClock
 
 CALLERS = 64
@@ -106,6 +107,33 @@ def sqlite_consume(messages: int) -> Contest:
             "huey, not durable, 1 worker": huey("no", 1),
         },
         (Bar("bare sqlite3, groups of 64", 0.5), Bar("huey, durable, 1 worker", 5)),
+    )
+
+
+def journal(messages: int) -> Contest:
+    """What recording everything costs: sent by 64 callers, then handled, with and without."""
+
+    async def both(folder: Path, *, recorded: bool) -> float:
+        def hooks() -> list[Hooks]:
+            return [Journal(folder / "journal")] if recorded else []
+
+        url = f"sqlite:///{folder}/ours.db"
+        number = messages // CALLERS * CALLERS
+        async with shop.make_app(url, consume=False, hooks=hooks()) as app:
+            sending = await shop.send_concurrently(app, number, CALLERS)
+        handling = await shop.consume(url, number, hooks=hooks())
+        return 1 / (1 / sending + 1 / handling)
+
+    return Contest(
+        "SQLite with a journal, send and consume",
+        "recorded",
+        {
+            "recorded": in_a_fresh_folder(lambda folder: asyncio.run(both(folder, recorded=True))),
+            "not recorded": in_a_fresh_folder(
+                lambda folder: asyncio.run(both(folder, recorded=False))
+            ),
+        },
+        (Bar("not recorded", 0.95),),
     )
 
 
@@ -240,6 +268,7 @@ def main() -> int:
     contests = [
         sqlite_send(chosen.messages),
         sqlite_consume(chosen.messages),
+        journal(chosen.messages),
         in_process(chosen.messages * 2),
         codec(),
         importing(),

@@ -38,7 +38,8 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.segments import Segment, finished, recover, writer_name
 from matador.observe.journal.writer import JournalWriter
-from matador.testing import wait_for
+from matador.pipeline.hooks import EnqueueSuccess
+from matador.testing import make_envelope, wait_for
 from matador.transports import MemoryTransport
 
 
@@ -316,3 +317,42 @@ async def test_the_journal_goes_with_other_hooks(tmp_path: Path) -> None:
     async with app:
         await asyncio.gather(*(app.send(UserSeen(name=str(n))) for n in range(10)))
     assert other.seen == len(of_kind(SentRecord, tmp_path)) == 10
+
+
+async def test_a_record_is_of_what_was_sent_though_its_owner_changes_it_at_once(
+    tmp_path: Path,
+) -> None:
+    @event("basket.filled", description="A basket was filled.")
+    @dataclass
+    class BasketFilled:
+        goods: list[str]
+
+    @subscriber(description="Succeeds.", idempotent="yes")
+    async def look(envelope: Envelope[BasketFilled]) -> None: ...
+
+    app = Matador(
+        MemoryTransport(),
+        schema=Schema({BasketFilled: [look]}),
+        consume_from=[],
+        hooks=[Journal(tmp_path)],
+    )
+    async with app:
+        basket = BasketFilled(["tea"])
+        await app.send(basket)
+        basket.goods.append("milk")
+    (sent,) = of_kind(SentRecord, tmp_path)
+    assert msgspec.json.decode(sent.data) == {"goods": ["tea"]}
+
+
+async def test_a_record_that_cannot_be_written_takes_no_other_along(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path)
+    journal.on_start()
+    good = EnqueueSuccess(make_envelope({"n": 1}, metadata={"by": "me"}), "q", "memory")
+    bad = EnqueueSuccess(make_envelope({"n": 2}, metadata={"by": object()}), "q", "memory")
+    for one in (good, bad, good):
+        journal.on_enqueue_success(one)
+    await journal.on_stop()
+    assert len(of_kind(SentRecord, tmp_path)) == 2
+    assert "could not write a record" in caplog.text

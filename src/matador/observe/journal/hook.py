@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ from matador.pipeline.hooks import (
 )
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
 from matador.transports.clock import Clock, SystemClock
+
+log = logging.getLogger("matador.journal")
+
+_A_MOMENT = 0.001  # seconds: the broker's thread is at work by then, and does not need ours
 
 
 class Journal(Hooks):
@@ -62,7 +68,7 @@ class Journal(Hooks):
             max_pending=whole_number(max_pending, "Journal: max_pending", minimum=1),
         )
         self._clock: Clock = clock or SystemClock()
-        self._turn: list[bytes] = []
+        self._kept: list[tuple[Callable[..., Record], tuple[object, ...]]] = []
         self._last_payload: tuple[Any, msgspec.Raw] | None = None
         self._users = 0
 
@@ -102,27 +108,10 @@ class Journal(Hooks):
     def on_enqueue_success(self, event: EnqueueSuccess) -> None:
         """An envelope was stored."""
         envelope = event.envelope
-        docket = envelope.docket
-        scheduled = docket.scheduled_for
         before = envelope.before
-        self._record(
-            SentRecord(
-                envelope.id,
-                docket.event_key,
-                docket.target_subscriber,
-                event.queue,
-                event.transport,
-                micros(docket.created_at),
-                docket.importance,
-                self._payload(envelope.data),
-                self._now(),
-                msgspec.UNSET if before is None else msgspec.Raw(as_json(before)),
-                None if scheduled is None else micros(scheduled),
-                docket.correlation_id,
-                docket.metadata or None,
-                replay_id(docket.metadata),
-            )
-        )
+        raw = msgspec.UNSET if before is None else msgspec.Raw(as_json(before))
+        # The payload is written at once: its owner may change it as soon as the send is over.
+        self._keep(_sent, event, self._payload(envelope.data), raw, self._now())
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """A message was handled."""
@@ -145,16 +134,8 @@ class Journal(Hooks):
 
     def on_decode_error(self, event: DecodeFailure) -> None:
         """Bytes that are not an envelope arrived."""
-        self._record(
-            MalformedRecord(
-                event.queue,
-                event.transport,
-                str(event.error),
-                base64.b64encode(event.delivery.body).decode(),
-                self._now(),
-                self._writer.name,
-            )
-        )
+        body = event.delivery.body
+        self._keep(_malformed, event, body, self._now(), self._writer.name)
 
     # -- inside ----------------------------------------------------------------
 
@@ -167,38 +148,9 @@ class Journal(Hooks):
         kind: str | None = None,
         ran: bool = True,
     ) -> None:
-        envelope = event.envelope
-        docket = envelope.docket
-        created = micros(docket.created_at)
-        due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
-        started = round(event.started_at * 1_000_000)
-        self._record(
-            DeliveryRecord(
-                envelope.id,
-                docket.event_key,
-                docket.target_subscriber,
-                event.queue,
-                event.transport,
-                docket.attempts,
-                outcome,
-                started,
-                round(event.duration * 1000, 3),
-                max(0.0, (started - due) / 1000),
-                max(0.0, (started - created) / 1000),
-                created,
-                docket.importance,
-                self._now(),
-                self._writer.name,
-                event.receipt.delivery_count,
-                ran,
-                None if error is None else type(error).__name__,
-                None if error is None else _text(error),
-                reason,
-                kind,
-                docket.correlation_id,
-                replay_id(docket.metadata),
-            )
-        )
+        said = None if error is None else (type(error).__name__, _text(error))
+        worker = self._writer.name
+        self._keep(_handled, event, outcome, said, reason, kind, ran, self._now(), worker)
 
     def _payload(self, data: Any) -> msgspec.Raw:
         """The payload's JSON; that of a fan-out is made once."""
@@ -209,15 +161,20 @@ class Journal(Hooks):
         self._last_payload = (data, raw)
         return raw
 
-    def _record(self, record: Record) -> None:
-        """Keep a record for the end of this turn of the event loop: one hand-over for all of it."""
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-        self._turn.append(encode_record(record))
+    def _keep(self, make: Callable[..., Record], *facts: object) -> None:
+        """Keep facts that become a record a moment later, while the application waits for its
+        broker; one hand-over for all of them."""
+        if not self._kept:
+            asyncio.get_running_loop().call_later(_A_MOMENT, self._hand_over)
+        self._kept.append((make, facts))
 
     def _hand_over(self) -> None:
-        if self._turn:
-            lines, self._turn = self._turn, []
+        if self._kept:
+            kept, self._kept = self._kept, []
+            try:
+                lines = [encode_record(make(*facts)) for make, facts in kept]
+            except Exception:  # noqa: BLE001 - found, and told of, one by one
+                lines = [line for one in kept for line in _written(*one)]
             lines.append(b"")
             self._writer.put(b"\n".join(lines), len(lines) - 1)
 
@@ -225,6 +182,89 @@ class Journal(Hooks):
         return round(self._clock.time() * 1_000_000)
 
 
+def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator[bytes]:
+    """A record as a line; none if it cannot be written, which takes no other along."""
+    try:
+        yield encode_record(make(*facts))
+    except Exception:
+        log.exception("the journal could not write a record, and goes on without it")
+
+
 def _text(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     return text.encode("utf-8", "replace").decode("utf-8")[:4000]
+
+
+def _sent(
+    event: EnqueueSuccess,
+    data: msgspec.Raw,
+    before: msgspec.Raw | msgspec.UnsetType,
+    now: int,
+) -> SentRecord:
+    envelope = event.envelope
+    docket = envelope.docket
+    scheduled = docket.scheduled_for
+    return SentRecord(
+        envelope.id,
+        docket.event_key,
+        docket.target_subscriber,
+        event.queue,
+        event.transport,
+        micros(docket.created_at),
+        docket.importance,
+        data,
+        now,
+        before,
+        None if scheduled is None else micros(scheduled),
+        docket.correlation_id,
+        docket.metadata or None,
+        replay_id(docket.metadata),
+    )
+
+
+def _handled(
+    event: WorkerSuccess | WorkerError,
+    outcome: Outcome,
+    said: tuple[str, str] | None,
+    reason: str | None,
+    kind: str | None,
+    ran: bool,
+    now: int,
+    worker: str,
+) -> DeliveryRecord:
+    envelope = event.envelope
+    docket = envelope.docket
+    created = micros(docket.created_at)
+    due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
+    started = round(event.started_at * 1_000_000)
+    error_type, error = said or (None, None)
+    return DeliveryRecord(
+        envelope.id,
+        docket.event_key,
+        docket.target_subscriber,
+        event.queue,
+        event.transport,
+        docket.attempts,
+        outcome,
+        started,
+        round(event.duration * 1000, 3),
+        max(0.0, (started - due) / 1000),
+        max(0.0, (started - created) / 1000),
+        created,
+        docket.importance,
+        now,
+        worker,
+        event.receipt.delivery_count,
+        ran,
+        error_type,
+        error,
+        reason,
+        kind,
+        docket.correlation_id,
+        replay_id(docket.metadata),
+    )
+
+
+def _malformed(event: DecodeFailure, body: bytes, now: int, worker: str) -> MalformedRecord:
+    raw = base64.b64encode(body).decode()
+    return MalformedRecord(event.queue, event.transport, str(event.error), raw, now, worker)
