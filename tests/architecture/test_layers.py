@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "matador"
 PURE = ("model", "codec", "policy")
 
-# Each client library has one home. BullMQ's own stands on redis-py, so that has two.
+# Each client library has one home. BullMQ's own stands on redis-py, so that has two, and a third for
+# what they share.
 HOMES = {
     "aiobotocore": "matador.transports.sqs",
     "botocore": "matador.transports.sqs",
@@ -26,7 +27,11 @@ HOMES = {
     "pika": "matador.transports.rabbitmq",
     "pyspark": "matador.spark",
     "pytest": "matador.testing",
-    "redis": ("matador.transports.redis", "matador.transports.bullmq"),
+    "redis": (
+        "matador.transports.redis",
+        "matador.transports.bullmq",
+        "matador.transports.redis_client",
+    ),
     "starlette": "matador.dashboard",
     "typer": "matador.cli",
     "uvicorn": "matador.dashboard",
