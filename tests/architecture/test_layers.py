@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "matador"
 PURE = ("model", "codec", "policy")
 
-# Each client library has one home. BullMQ's own stands on redis-py, so that has two, and a third for
-# what they share.
+# Each client library has one home. BullMQ stands on redis-py as well, so that has two, and a third
+# for what they share.
 HOMES = {
     "aiobotocore": "matador.transports.sqs",
     "botocore": "matador.transports.sqs",

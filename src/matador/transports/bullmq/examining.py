@@ -35,7 +35,7 @@ async def examine(link: Link) -> list[Finding]:
 
 async def _fsync(link: Link, session: Session) -> str | None:
     try:
-        found: list[str] = await link.ask(session, "CONFIG", "GET", "appendfsync")
+        found: list[bytes] = await link.ask(session, "CONFIG", "GET", "appendfsync")
     except TransportError:  # not everybody may look, and not every service shows it
         return None
-    return found[1] if found else None
+    return found[1].decode() if found else None
