@@ -279,3 +279,39 @@ async def test_a_hook_that_waits_holds_up_a_batch_once_not_each_message() -> Non
         await settled(app)
         await wait_for(lambda: app.state.is_idle)
     assert most > 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "plain that returns an awaitable"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_is_told_of_a_stored_message_may_wait_or_not(
+    kind: str, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def tell(event: Any) -> None:
+        told.append(f"{event.queue} {event.envelope.data.order_id}")
+        if fails:
+            raise ValueError("not listening")
+
+    async def wait(event: Any) -> None:
+        await asyncio.sleep(0)
+        tell(event)
+
+    def wait_later(event: Any) -> Any:
+        return wait(event)
+
+    class Told(Hooks):
+        """Told of nothing else."""
+
+    hook = {"plain": tell, "async": wait}.get(kind, wait_later)
+    setattr(Told, "on_enqueue_success", staticmethod(hook))  # noqa: B010 - one of three
+    async with make_app(None, Handler(), hooks=Told()) as app:
+        for result in (
+            await app.send(OrderPlaced("o-1")),
+            *await app.send_many([OrderPlaced("o-2")]),
+        ):
+            assert (result.sent, result.errors) == (1, ())
+        await wait_for(lambda: len(told) == 2)
+        await settled(app)
+    assert [one.split()[1] for one in told] == ["o-1", "o-2"]
+    assert ("on_enqueue_success raised" in caplog.text) is fails

@@ -295,6 +295,11 @@ class HookSet:
             for function in _overrides(hooks, name)
         )
         """Are the hooks that follow a settlement plain functions, which never wait?"""
+        stored = _overrides(hooks, "on_enqueue_success")
+        self.tell_stored: Callable[[EnqueueSuccess], None] | None = (
+            None if any(map(inspect.iscoroutinefunction, stored)) else _teller(stored)
+        )
+        """``on_enqueue_success`` without waiting, if all its functions are plain ones."""
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
         """Run a message inside every ``on_worker_wrap``, exactly once, whatever the hooks do."""
@@ -340,7 +345,7 @@ def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
         for function in functions:
             try:
                 result = function(*arguments)
-                if inspect.isawaitable(result):
+                if result is not None and inspect.isawaitable(result):
                     await result
             except BaseException as error:
                 if not _is_its_own(error):
@@ -348,6 +353,32 @@ def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
                 log.exception("the hook %s raised; delivery goes on", name)
 
     return emit
+
+
+def _teller(functions: Sequence[Callable[..., Any]]) -> Callable[[EnqueueSuccess], None]:
+    waiting: set[asyncio.Future[Any]] = set()
+
+    def done(task: asyncio.Future[Any]) -> None:
+        waiting.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error(
+                "the hook on_enqueue_success raised; delivery goes on", exc_info=task.exception()
+            )
+
+    def tell(event: EnqueueSuccess) -> None:
+        for function in functions:
+            try:
+                result = function(event)
+            except Exception:
+                log.exception("the hook on_enqueue_success raised; delivery goes on")
+                continue
+            if result is not None and inspect.isawaitable(result):
+                # Not declared with ``async def``, so nobody could know: it ends beside the send.
+                task = asyncio.ensure_future(result)
+                waiting.add(task)
+                task.add_done_callback(done)
+
+    return tell
 
 
 def _asker(name: str, functions: Sequence[Callable[..., Any]]) -> Ask:
