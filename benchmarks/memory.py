@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -147,11 +145,8 @@ def main() -> int:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_work(given.url))
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(Path(__file__).parents[1])
-        context = _own_redis() if given.url is None else contextlib.nullcontext(given.url)
-        with context as url:
-            samples = run(url.replace("FOLDER", folder), given.messages)
+    with _own_redis() if given.url is None else contextlib.nullcontext(given.url) as url:
+        samples = run(url, given.messages)
     # The first tenth is the warm-up.
     held = {
         "worker": [one.worker for one in samples[1:]],

@@ -22,7 +22,9 @@ spark.stop()
 def test_an_archive_that_does_not_fit_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MATADOR_CACHE", str(tmp_path))
+    cache = tmp_path / "with a blank"
+    cache.mkdir()
+    monkeypatch.setenv("MATADOR_CACHE", str(cache))
     assert class_archive.java_options() == []
     class_archive.archive_path().write_bytes(b"not an archive")
     assert class_archive.java_options()[0] == (

@@ -79,8 +79,8 @@ class Dispatcher:
     def _plain_result(self, order: Order) -> SendResult | None:
         """The result, if all went well and nobody who is told of it has to be waited for."""
         hooks = self._hooks
-        told = hooks.on_enqueue_success is not None
-        if told and hooks.tell_stored is None:
+        tell = hooks.tell_stored
+        if tell is None and hooks.on_enqueue_success is not None:
             return None
         sent: list[Sent] = []
         for one in order.outgoing:
@@ -88,10 +88,10 @@ class Dispatcher:
             if message is None or one.error is not None or one.warnings:
                 return None
             sent.append(Sent(one.target.subscriber.name, message.queue, message.id))
-        if told and hooks.tell_stored is not None:
+        if tell is not None:
             name = self._transport.name
             for one, stored in zip(order.outgoing, sent, strict=True):
-                hooks.tell_stored(EnqueueSuccess(one.envelope, stored.queue, name))
+                tell(EnqueueSuccess(one.envelope, stored.queue, name))
         return SendResult(order.event.key, len(sent), order.skipped, (), tuple(sent))
 
     async def _report(self, order: Order, once: Once | None = None) -> SendResult:

@@ -296,10 +296,11 @@ class HookSet:
         )
         """Are the hooks that follow a settlement plain functions, which never wait?"""
         stored = _overrides(hooks, "on_enqueue_success")
+        plain = stored and not any(map(inspect.iscoroutinefunction, stored))
         self.tell_stored: Callable[[EnqueueSuccess], None] | None = (
-            None if any(map(inspect.iscoroutinefunction, stored)) else _teller(stored)
+            _teller(stored) if plain else None
         )
-        """``on_enqueue_success`` without waiting, if all its functions are plain ones."""
+        """``on_enqueue_success`` without waiting, if somebody overrides it by plain functions."""
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
         """Run a message inside every ``on_worker_wrap``, exactly once, whatever the hooks do."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -33,7 +32,6 @@ _COLUMNS = (
     "before_json",
 )
 _MOST = 1000  # rows published in one call
-_AT_ONCE = 2  # calls: the next is made ready while the broker stores the last
 _BURST = 0.1  # seconds' worth of a rate that may go at once
 
 
@@ -134,20 +132,15 @@ class _Sending:
         """Send all that is to be sent; ``report`` is told of every portion."""
         again = self._again
         rows = (one for one in self._items if not again or one[0] in again)
-        sending: deque[asyncio.Task[int]] = deque()
-        try:
-            while portion := list(islice(rows, self._pace.portion)):
-                if len(sending) >= _AT_ONCE:
-                    report(await sending.popleft())
-                await self._pace.wait(len(portion))
-                sending.append(asyncio.create_task(self._publish(portion)))
-                await asyncio.sleep(0)  # it goes on until it waits for the broker
-            while sending:
-                report(await sending.popleft())
-        finally:
-            for task in sending:
-                task.cancel()
-            await asyncio.gather(*sending, return_exceptions=True)
+        sending: asyncio.Task[int] | None = None
+        while portion := list(islice(rows, self._pace.portion)):
+            if sending is not None:
+                report(await sending)
+            await self._pace.wait(len(portion))
+            sending = asyncio.create_task(self._publish(portion))
+            await asyncio.sleep(0)  # it goes on until it waits for the broker
+        if sending is not None:
+            report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
 
     async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:

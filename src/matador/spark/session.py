@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -102,7 +103,7 @@ def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
             (
                 "-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC",
                 f"-Dlog4j2.configurationFile={log}",
-                *java_options,
+                *map(shlex.quote, java_options),
             )
         ),
         "spark.driver.memory": "1g",

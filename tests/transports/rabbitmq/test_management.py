@@ -14,7 +14,8 @@ from matador import Topology, WorkQueue
 from matador.model.message import Message
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.management import Management
+from matador.transports.rabbitmq.examining import about_cluster
+from matador.transports.rabbitmq.management import Management, Node
 from matador.transports.rabbitmq.url import parse_url
 
 # One server for all of them.
@@ -62,6 +63,20 @@ async def test_doctor_sees_the_cluster(managed: Server) -> None:
         await transport.disconnect()
     assert findings["cluster"].text == "1 of 1 servers running"
     assert not any(one.fix for one in findings.values())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([Node("a"), Node("b", running=False)], "not running: b"),
+        ([Node("a", partitions=("b",)), Node("b")], "lost sight of each other: a"),
+        ([Node("a", mem_alarm=True)], "short of memory, publishers are blocked: a"),
+        ([Node("a"), Node("b", disk_free_alarm=True)], "short of disk, publishers are blocked: b"),
+    ],
+)
+def test_trouble_in_the_cluster_is_serious(nodes: list[Node], said: str) -> None:
+    (finding,) = [one for one in about_cluster(nodes) if one.fix]
+    assert (finding.text, finding.serious) == (said, True)
 
 
 @pytest.mark.parametrize("options", ["", "management=off"])

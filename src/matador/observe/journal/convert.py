@@ -1,4 +1,4 @@
-"""Envelopes that were not sent by us, as records: decoded for the journal, whatever the codec."""
+"""Envelopes as records, those that were not sent by us too: decoded, whatever the codec."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from matador.codec.base import Codec, RawEnvelope, Stamp
+from matador.codec.base import Codec, Stamp
 from matador.errors import DecodeError
+from matador.model.envelope import Envelope
 from matador.model.message import Headers
 from matador.observe.journal.records import REPLAY_ID, MalformedRecord, SentRecord
 
@@ -48,18 +49,19 @@ def record_of(
     except DecodeError as error:
         raw = base64.b64encode(body).decode()
         return MalformedRecord(queue, transport, str(error), raw, now, writer)
-    return _sent(envelope, data, before, queue, transport, now, source)
+    return sent_record(envelope, data, before, queue, transport, now, source)
 
 
-def _sent(
-    envelope: RawEnvelope,
+def sent_record(
+    envelope: Envelope[Any],
     data: msgspec.Raw,
     before: msgspec.Raw | msgspec.UnsetType,
     queue: str,
     transport: str,
     now: int,
-    source: str,
+    source: str | None = None,
 ) -> SentRecord:
+    """An envelope in the journal; ``data`` and ``before`` are its payloads as JSON."""
     docket = envelope.docket
     scheduled = docket.scheduled_for
     return SentRecord(

@@ -13,13 +13,12 @@ import msgspec
 
 from matador.codec.as_json import as_json
 from matador.model.options import Seconds, seconds, whole_number
-from matador.observe.journal.convert import micros, replay_id
+from matador.observe.journal.convert import micros, replay_id, sent_record
 from matador.observe.journal.records import (
     DeliveryRecord,
     MalformedRecord,
     Outcome,
     Record,
-    SentRecord,
     encode_record,
 )
 from matador.observe.journal.writer import JournalWriter
@@ -111,7 +110,8 @@ class Journal(Hooks):
         before = envelope.before
         raw = msgspec.UNSET if before is None else msgspec.Raw(as_json(before))
         # The payload is written at once: its owner may change it as soon as the send is over.
-        self._keep(_sent, event, self._payload(envelope.data), raw, self._now())
+        data = self._payload(envelope.data)
+        self._keep(sent_record, envelope, data, raw, event.queue, event.transport, self._now())
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """A message was handled."""
@@ -193,33 +193,6 @@ def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator
 def _text(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     return text.encode("utf-8", "replace").decode("utf-8")[:4000]
-
-
-def _sent(
-    event: EnqueueSuccess,
-    data: msgspec.Raw,
-    before: msgspec.Raw | msgspec.UnsetType,
-    now: int,
-) -> SentRecord:
-    envelope = event.envelope
-    docket = envelope.docket
-    scheduled = docket.scheduled_for
-    return SentRecord(
-        envelope.id,
-        docket.event_key,
-        docket.target_subscriber,
-        event.queue,
-        event.transport,
-        micros(docket.created_at),
-        docket.importance,
-        data,
-        now,
-        before,
-        None if scheduled is None else micros(scheduled),
-        docket.correlation_id,
-        docket.metadata or None,
-        replay_id(docket.metadata),
-    )
 
 
 def _handled(

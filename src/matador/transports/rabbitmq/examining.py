@@ -18,7 +18,7 @@ async def examine(session: Session) -> Sequence[Finding]:
     """Look at the server; changes nothing."""
     version = session.consuming.server_version
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
-    findings += _cluster(await session.management.nodes())
+    findings += about_cluster(await session.management.nodes())
     if session.publisher.blocked is not None:
         text = f"blocks publishers: {session.publisher.blocked}"
         fix = "free memory or disk on the server, or raise its limits"
@@ -34,7 +34,7 @@ async def examine(session: Session) -> Sequence[Finding]:
     return findings
 
 
-def _cluster(nodes: Sequence[Node] | None) -> Iterator[Finding]:
+def about_cluster(nodes: Sequence[Node] | None) -> Iterator[Finding]:
     """What only the management plugin knows."""
     if nodes is None:
         return
