@@ -19,7 +19,8 @@ The whole tree::
     │   ├── DelaysNotSupportedError         the transport cannot keep a message for later
     │   ├── UnsupportedError                the transport lacks an ability that was asked for
     │   ├── QueueNotFoundError              no such queue
-    │   ├── MessageTooLargeError            over the size limit
+    │   ├── UnstorableError                 the broker can never store it: trying again is no use
+    │   │   └── MessageTooLargeError        over the size limit
     │   ├── StorageFullError                the disk, or the broker, is full
     │   ├── StorageCorruptError             the file is not what it should be
     │   ├── StorageLockedError              another process keeps the file locked
@@ -260,7 +261,16 @@ class QueueNotFoundError(TransportError):
     )
 
 
-class MessageTooLargeError(TransportError):
+class UnstorableError(TransportError):
+    """The broker can never store this message in this form, however often it is tried."""
+
+    description = (
+        "The message cannot be stored by this broker: a part of it is too long or cannot be "
+        "encoded. Sending it again does not help; the message says which part it is."
+    )
+
+
+class MessageTooLargeError(UnstorableError):
     """A message is over the size limit; nothing was sent."""
 
     description = (

@@ -81,11 +81,16 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A message as it arrived: raw."""
+    """A message as it arrived: raw.
+
+    ``problem`` says what the transport could not read of it (a header, a property, a field). Such
+    a delivery is malformed: it is not decoded, and its raw form is kept among the dead letters.
+    """
 
     body: bytes
     headers: Headers
     receipt: Receipt
+    problem: str | None = None
 
 
 # -- settlements: what becomes of a delivery ---------------------------------------------------
@@ -107,13 +112,16 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """Put it among the dead letters of its queue, then forget the original.
 
-    ``message`` is None for bytes that nobody could read: the raw ones are kept.
+    ``message`` is None for bytes that nobody could read: the raw ones are kept, with their headers
+    and properties. ``bare`` is the form that always fits, for what was refused in every other: the
+    raw body with the reason, and no header or property that the sender chose.
     """
 
     receipt: Receipt
     kind: DeadLetterKind
     reason: str
     message: Message | None = None
+    bare: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

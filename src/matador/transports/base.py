@@ -66,6 +66,9 @@ class Subscription(Protocol):
         loses nothing: what was taken meanwhile is returned by the next call or given back.
         Messages that are due are delivered in order of priority, then of sending.
 
+        Reading never raises because of what an entry contains: whatever arrives becomes a delivery.
+        What cannot be read of it is left out, and ``Delivery.problem`` says what it was.
+
         Raises:
             TransportError: this call failed; the next may succeed. The caller backs off.
         """
@@ -160,6 +163,13 @@ class Transport(Protocol):
         ``x-matador-dead-letter-reason``. A successor for a queue that does not exist (dead letters
         of a kind that is turned off, too) is refused with ``QueueNotFoundError``, and the delivery
         stays. Works for deliveries of a closed subscription.
+
+        A settlement that this broker can never carry out (a header that is too long, a text that
+        cannot be encoded) is refused with ``UnstorableError``: the caller then asks for a simpler
+        form. A dead letter without a message and with ``bare`` must always fit. Every other error
+        means that the same settlement may succeed later.
+
+        Dead-letter queues of the applied topology that were deleted meanwhile are made again.
 
         Raises:
             NotConnectedError: not connected; nothing was settled.
