@@ -6,7 +6,6 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -14,7 +13,9 @@ from tests.support.shop import OrderPlaced, subscribed
 
 from matador import Context, Envelope
 from matador.pipeline.hooks import HookSet
+from matador.pipeline.interruption import Interruption
 from matador.pipeline.runner import Runner
+from matador.pipeline.threads import Threads
 from matador.testing import make_envelope, make_receipt
 
 
@@ -46,17 +47,19 @@ def in_a_thread(envelope: Envelope[OrderPlaced]) -> None:
 @pytest.mark.parametrize("callback", [plain, with_context, in_a_thread])
 @pytest.mark.usefixtures("no_collector")
 async def test_a_failure_is_not_kept_by_its_own_traceback(callback: Callable[..., Any]) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        runner = Runner(
-            hooks=HookSet(),
-            sender=cast("Any", None),
-            leases=None,
-            threads=threads,
-            transport_name="memory",
-            timeouts={},
-        )
-        envelope = make_envelope(OrderPlaced("o-1", 5))
-        ran = await runner.run(envelope, subscribed(callback), make_receipt(), None)
+    threads = Threads(1)
+    runner = Runner(
+        hooks=HookSet(),
+        sender=cast("Any", None),
+        leases=None,
+        threads=threads,
+        interruption=Interruption(),
+        transport_name="memory",
+        timeouts={},
+    )
+    envelope = make_envelope(OrderPlaced("o-1", 5))
+    ran = await runner.run(envelope, subscribed(callback), make_receipt(), None)
+    threads.close()
     assert isinstance(ran.error, Failure)
     held = weakref.ref(ran.error)
     del ran

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from matador.codec.base import Codec
 from matador.errors import SubscriberIsStubError, UnsupportedError
@@ -17,6 +16,7 @@ from matador.model.topology import Topology
 from matador.pipeline.checkpoints import CheckpointStore
 from matador.pipeline.context import EventSender
 from matador.pipeline.hooks import HookSet
+from matador.pipeline.interruption import Interruption
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import MalformedStrategy, Processor
 from matador.pipeline.resolver import Resolver
@@ -24,6 +24,7 @@ from matador.pipeline.runner import Runner
 from matador.pipeline.settler import Settler
 from matador.pipeline.state import Activity
 from matador.pipeline.suspects import Suspects
+from matador.pipeline.threads import Threads
 from matador.policy.retry import RetryPolicy
 from matador.transports.base import Leasing, Transport
 from matador.transports.clock import Clock
@@ -57,7 +58,8 @@ def make_worker(
         else None
     )
     settler = Settler(transport, activity, leases)
-    threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="matador-callback")
+    threads = Threads(_MOST_THREADS)
+    interruption = Interruption()
     resolver = Resolver(
         codec=codec,
         retry=retry,
@@ -72,6 +74,7 @@ def make_worker(
         sender=sender,
         leases=leases,
         threads=threads,
+        interruption=interruption,
         transport_name=transport.name,
         timeouts={
             topology.full_name(queue.name): queue.consumer_timeout
@@ -101,6 +104,7 @@ def make_worker(
         settler=settler,
         leases=leases,
         suspects=Suspects(retry.max_deliveries),
+        interruption=interruption,
         threads=threads,
         activity=activity,
         clock=clock,

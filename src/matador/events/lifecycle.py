@@ -30,6 +30,9 @@ _SENDING: frozenset[Status] = frozenset(
     {"running", "stopping-receive", "receive-stopped", "waiting-handlers"}
 )
 
+_LEAST_PATIENCE = 1.0
+"""Seconds for the broker to answer, however little time there is for callbacks."""
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Shutdown:
@@ -156,8 +159,9 @@ class Lifecycle:
     async def _shut_down(self, app: Stoppable, limit: float) -> None:
         until = asyncio.get_running_loop().time() + limit
         grace = self._options.grace
+        patience = max(limit, grace, _LEAST_PATIENCE)
         try:
-            await _in_time(app.stop_receiving(), max(limit, grace), "stop receiving")
+            await _in_time(app.stop_receiving(), patience, "stop receiving")
             self.status = "waiting-handlers"
             abandoned: list[str] = []
             if not await self._in_peace(app.finish_receiving(), until):
@@ -176,7 +180,7 @@ class Lifecycle:
             self.status = "disconnecting"
         finally:
             try:
-                await _in_time(app.close(), max(limit, grace), "disconnect")
+                await _in_time(app.close(), patience, "disconnect")
             finally:
                 self.status = "stopped"
 

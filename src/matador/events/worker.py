@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from matador.model.topology import Topology
 from matador.pipeline.consumer import Consumer
 from matador.pipeline.hooks import HookSet
+from matador.pipeline.interruption import Interruption
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
 from matador.pipeline.settler import Settler
 from matador.pipeline.state import Activity
 from matador.pipeline.suspects import Suspects
+from matador.pipeline.threads import Threads
 from matador.transports.base import Transport
 from matador.transports.clock import Clock
 
@@ -39,7 +40,8 @@ class EventWorker:
         settler: Settler,
         leases: LeaseKeeper | None,
         suspects: Suspects,
-        threads: ThreadPoolExecutor,
+        interruption: Interruption,
+        threads: Threads,
         activity: Activity,
         clock: Clock,
     ) -> None:
@@ -50,6 +52,7 @@ class EventWorker:
         self._settler = settler
         self._leases = leases
         self._suspects = suspects
+        self._interruption = interruption
         self._threads = threads
         self._activity = activity
         self._clock = clock
@@ -63,6 +66,7 @@ class EventWorker:
 
     async def start(self, queues: Sequence[str]) -> None:
         """Subscribe to queues, by their full names."""
+        self._interruption.start()
         if self._leases is not None:
             self._leases.start()
         for queue in queues:
@@ -75,6 +79,7 @@ class EventWorker:
                 settler=self._settler,
                 leases=self._leases,
                 suspects=self._suspects,
+                interruption=self._interruption,
                 activity=self._activity,
                 clock=self._clock,
             )
@@ -101,10 +106,12 @@ class EventWorker:
         """Cut running callbacks short and give their messages back; say what was abandoned."""
         running = {c.queue: c.in_progress for c in self._consumers if c.in_progress}
         abandoned = [f"{count} running in {queue}" for queue, count in running.items()]
+        self._interruption.force()
+        for consumer in self._consumers:  # at once: there may be no time at all
+            consumer.interrupt()
         try:
             async with asyncio.timeout(grace):
-                await asyncio.gather(*(consumer.interrupt() for consumer in self._consumers))
-                await self._settler.drain()
+                await self.finish()
         except TimeoutError:
             unsettled = self._settler.abandon()
             if unsettled:
@@ -113,11 +120,12 @@ class EventWorker:
 
     async def close(self) -> None:
         """Release what is left. After ``finish`` or ``interrupt``."""
+        await self._interruption.stop()
         if self._leases is not None:
             await self._leases.stop()
         self._settler.abandon()  # what a callback that cannot be stopped may still come up with
         self._activity.finished_processing(self._activity.processing)
-        self._threads.shutdown(wait=False)
+        self._threads.close()
 
     async def _concurrency(self, queue: str) -> int:
         asked = None

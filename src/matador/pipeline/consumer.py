@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import cast
 
 from matador.model.message import Delivery, Release
+from matador.pipeline.interruption import Interruption
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.processor import Processor
 from matador.pipeline.settler import Outcome, Settler
 from matador.pipeline.state import Activity
-from matador.pipeline.suspects import Suspects
+from matador.pipeline.suspects import ALONE_AT_MOST, Suspects
 from matador.transports.base import Pausing, Subscription
 from matador.transports.clock import Clock
 
@@ -41,6 +42,7 @@ class Consumer:
         settler: Settler,
         leases: LeaseKeeper | None,
         suspects: Suspects,
+        interruption: Interruption,
         activity: Activity,
         clock: Clock,
     ) -> None:
@@ -50,6 +52,7 @@ class Consumer:
         self._settler = settler
         self._leases = leases
         self._suspects = suspects
+        self._interruption = interruption
         self._suspect: Delivery | None = None
         self._activity = activity
         self._clock = clock
@@ -112,11 +115,10 @@ class Consumer:
         while self._slots:  # not gathered: who gives up waiting does not cancel them
             await asyncio.wait(self._slots)
 
-    async def interrupt(self) -> None:
+    def interrupt(self) -> None:
         """Cancel running callbacks: async ones are given back, threads are left to themselves."""
         for slot in self._slots:
             slot.cancel()
-        await self.wait_finished()
 
     # -- the fetcher ------------------------------------------------------------------------------
 
@@ -133,6 +135,14 @@ class Consumer:
                 continue
             try:
                 deliveries = await self._subscription.receive(free)
+                self.last_poll = self._clock.monotonic()
+                if not deliveries:
+                    return
+                suspect = self._suspects.first_suspect(deliveries)
+                if suspect is None:
+                    self._accept(deliveries)
+                else:
+                    await self._accept_alone(suspect, deliveries)
             except Exception as error:  # noqa: BLE001 - whatever it is, others go on receiving
                 if self._stopping.is_set():
                     return
@@ -144,22 +154,17 @@ class Consumer:
                 )
                 await self._pause(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
-                continue
-            pause = _FIRST_PAUSE
-            self.last_poll = self._clock.monotonic()
-            if not deliveries:
-                return
-            suspect = self._suspects.first_suspect(deliveries)
-            if suspect is None:
-                self._accept(deliveries)
             else:
-                await self._accept_alone(suspect, deliveries)
+                pause = _FIRST_PAUSE
 
     async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
         """Take up the suspect, and nothing else until it is done."""
         alone = self._suspects.alone
         if isinstance(self._subscription, Pausing):
-            await self._subscription.pause()  # or a crash would count for what it holds unseen
+            try:
+                await self._subscription.pause()  # or a crash would count for what it holds unseen
+            except Exception as error:  # noqa: BLE001 - what was received must not be forgotten
+                log.warning("could not pause receiving from %s: %s", self.queue, error)
         if alone.locked():  # by another queue's suspect, whose crash must not count for ours
             await self._give_back(deliveries)
             async with alone:
@@ -168,14 +173,29 @@ class Consumer:
             await self._give_back([one for one in deliveries if one is not suspect])
             self._suspect = suspect
             self._accept([suspect])
-            while self._suspect is suspect and not self._stopping.is_set():
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
+            try:
+                async with asyncio.timeout(ALONE_AT_MOST):
+                    while self._suspect is suspect and not self._stopping.is_set():
+                        self._room = asyncio.get_running_loop().create_future()
+                        await self._room
+            except TimeoutError:
+                self._suspect = None
+                log.warning(
+                    "%s: a message that was delivered %d times is still being handled after %g s; "
+                    "others are handled beside it from now on",
+                    self.queue,
+                    suspect.receipt.delivery_count,
+                    ALONE_AT_MOST,
+                )
             await asyncio.sleep(0)  # its settlement is on its way before the next one is claimed
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         releases = [Release(delivery.receipt) for delivery in deliveries]
-        await asyncio.gather(*(self._settler.settle_now(release) for release in releases))
+        errors = await asyncio.gather(*map(self._settler.settle_now, releases))
+        for release, error in zip(releases, errors, strict=True):
+            if error is not None:  # tried again, or the broker would count it as held by us
+                self._activity.processing += 1
+                self._settler.submit(Outcome(release.receipt, release))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -199,15 +219,34 @@ class Consumer:
             slot.add_done_callback(self._slots.discard)
 
     async def _slot(self) -> None:
-        waiting = self._waiting
+        while True:
+            try:
+                await self._work()
+                return
+            except asyncio.CancelledError:
+                if self._interruption.happened:
+                    return
+                # A callback had this task cancelled, and the request came after it had returned.
+                await self._interruption.forgive()
+
+    async def _work(self) -> None:
+        waiting, leases = self._waiting, self._leases
+        self._waking = False
         while True:
             while waiting:
                 delivery = waiting.popleft()
+                if leases is not None and not leases.holds(delivery.receipt):
+                    self._drop(delivery)
+                    continue
                 self._busy += 1
                 if waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
                     outcome = await self._processor.process(delivery)
+                except asyncio.CancelledError:
+                    if self._interruption.happened:
+                        raise
+                    outcome = Outcome(delivery.receipt, Release(delivery.receipt))
                 finally:
                     self._busy -= 1
                     if delivery is self._suspect:
@@ -215,6 +254,8 @@ class Consumer:
                     if self._room is not None:
                         self._signal_room()
                 self.handled += 1
+                if self._interruption.loop_is_ending:
+                    return  # what would settle it is being cancelled, too
                 self._settler.submit(outcome)
             if self._stopping.is_set():
                 return
@@ -226,6 +267,13 @@ class Consumer:
             self._idle.append(free)
             await free
             self._waking = False
+
+    def _drop(self, delivery: Delivery) -> None:
+        """Forget a delivery whose lease was lost while it waited for a slot."""
+        if delivery is self._suspect:
+            self._suspect = None
+        self._activity.finished_processing(1)
+        self._signal_room()
 
     def _wake(self) -> None:
         """Wake one slot; it wakes the next if there is more to do than it can take at once."""

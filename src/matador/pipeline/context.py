@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from matador.model.envelope import Envelope
@@ -14,6 +13,7 @@ from matador.model.message import Receipt
 from matador.model.options import Seconds
 from matador.model.sending import SendResult
 from matador.pipeline.steps import MISSING, Steps
+from matador.pipeline.threads import Threads
 
 T = TypeVar("T")
 
@@ -232,12 +232,12 @@ class SyncContext:
 
     async def _in_thread(self, step: Callable[[], T]) -> T:
         # A thread of its own: the callback's is blocked waiting, and the pool may be full of such.
-        pool = ThreadPoolExecutor(1, thread_name_prefix="matador-step")
+        thread = Threads(1, "matador-step")
+        context = contextvars.copy_context()
         try:
-            context = contextvars.copy_context()
-            return await self._loop.run_in_executor(pool, context.run, step)
+            return (await thread.start(lambda: context.run(step))).get()
         finally:
-            pool.shutdown(wait=False)
+            thread.close()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

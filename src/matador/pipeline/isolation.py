@@ -29,10 +29,8 @@ class InOwnContext(Generic[T]):
             while True:
                 try:
                     received = yield step
-                except GeneratorExit:
-                    run(coroutine.close)
-                    raise
-                except BaseException as error:  # noqa: BLE001 - thrown into the coroutine
+                except BaseException as error:  # noqa: BLE001 - GeneratorExit, too: see below
+                    # It may be ours (closed), or what an awaited future has as its exception.
                     step = run(coroutine.throw, error)
                 else:
                     step = run(coroutine.send, received)

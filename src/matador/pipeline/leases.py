@@ -45,6 +45,10 @@ class LeaseKeeper:
         """Keep a delivery from now on."""
         self._held[id(receipt)] = receipt
 
+    def holds(self, receipt: Receipt) -> bool:
+        """Is the delivery still ours, as far as we know?"""
+        return id(receipt) in self._held
+
     def running(self, receipt: Receipt, context: Context) -> None:
         """Tell this context if the lease of the delivery is lost."""
         self._contexts[id(receipt)] = context
@@ -62,6 +66,9 @@ class LeaseKeeper:
                 continue
             try:
                 renewed = await self._transport.renew(held)
+                for receipt, kept in zip(held, renewed, strict=True):
+                    if not kept and id(receipt) in self._held:
+                        self._lost(receipt)
             except Exception as error:  # noqa: BLE001 - renewing must go on
                 log.warning(
                     "could not renew the leases of %d messages, trying again in %.1f s: %s",
@@ -69,10 +76,6 @@ class LeaseKeeper:
                     self._every,
                     error,
                 )
-                continue
-            for receipt, kept in zip(held, renewed, strict=True):
-                if not kept and id(receipt) in self._held:
-                    self._lost(receipt)
 
     def _lost(self, receipt: Receipt) -> None:
         context = self._contexts.get(id(receipt))
@@ -80,7 +83,7 @@ class LeaseKeeper:
             context.mark_lease_lost()
         self.let_go(receipt)
         log.warning(
-            "lost the lease of a message of %s while it was being handled; "
-            "another worker handles it, and this outcome will be refused",
+            "lost the lease of a message of %s: another worker handles it; "
+            "if it runs here, its outcome will be refused",
             receipt.queue,
         )

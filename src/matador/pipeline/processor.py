@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ from matador.model.event import EventType
 from matador.model.message import Complete, DeadLetter, Delivery, Receipt, Release
 from matador.model.schema import Schema
 from matador.model.subscriber import Subscriber, SubscriberStub
+from matador.model.text import SHORT_TEXT, storable_text
 from matador.pipeline.checkpoints import DEAD_LETTER_TTL, CheckpointStore
 from matador.pipeline.hooks import (
     CheckpointEvent,
@@ -57,6 +59,12 @@ log = logging.getLogger("matador.worker")
 MalformedStrategy: TypeAlias = Literal["dead-letter", "reject", "ignore"]
 """What becomes of bytes that are not an envelope. ``dead-letter`` (default): kept as they are among
 the undeliverable ones. ``reject``: deleted, with an error in the log. ``ignore``: deleted."""
+
+ROOM_FOR_ERRORS = 64 * 1024
+"""Bytes that a message may grow by after it was sent: a retry carries its errors along."""
+
+AS_IT_ARRIVED = "kept as it arrived: the broker could not store it together with its error"
+"""The reason of a dead letter that did not fit with its own."""
 
 
 class Processor:
@@ -133,11 +141,16 @@ class Processor:
 
     def _decode(self, delivery: Delivery) -> RawEnvelope:
         body = delivery.body
-        if len(body) > self._max_size:
-            raise DecodeError(str(MessageTooLargeError(len(body), self._max_size)))
+        if delivery.problem is not None:
+            raise DecodeError(delivery.problem)
+        size, limit = len(body), self._max_size
+        if size > limit + ROOM_FOR_ERRORS:
+            raise DecodeError(str(MessageTooLargeError(size, limit)))
         raw = self._codec.decode(body, delivery.headers, self._clock)
+        if size > limit and raw.docket.last_error is None:
+            raise DecodeError(str(MessageTooLargeError(size, limit)))
         if body[:1] in b"{ \t\r\n" and (twice := find_duplicate_key(body)) is not None:
-            raise DecodeError(f"the body has the key {twice!r} twice in one object")
+            raise DecodeError(f"the body has the key {_brief(twice)!r} twice in one object")
         return raw
 
     def _refuse_malformed(
@@ -145,21 +158,27 @@ class Processor:
     ) -> Outcome:
         receipt = delivery.receipt
         decision: Decision | None = None
-        settlement: Complete | DeadLetter = Complete(receipt)
         if strategy == "dead-letter":
             decision = self._resolver.dead_letter("undeliverable", f"malformed: {error}")
-            if isinstance(decision, SendToDeadLetters):
-                settlement = DeadLetter(receipt, decision.kind, decision.reason)
         elif strategy == "reject":
             decision = Discard(f"malformed: {error}")
+        kept = isinstance(decision, SendToDeadLetters)
         if decision is not None:
-            what = "kept as it is" if isinstance(settlement, DeadLetter) else "deleted"
-            log.error("a message of %s is malformed and was %s: %s", receipt.queue, what, error)
+            what = "kept as it is" if kept else "deleted"
+            log.error(
+                "a message of %s is malformed and was %s: %s",
+                receipt.queue,
+                what,
+                _brief(str(error)),
+            )
         hook = self._hooks.on_decode_error
-        if hook is None:
-            return Outcome(receipt, settlement)
-        event = DecodeFailure(error, delivery, receipt.queue, self._transport, decision)
-        return Outcome(receipt, settlement, lambda: hook(event), self._hooks.quick)
+        then: Callable[[], Awaitable[None]] | None = None
+        if hook is not None:
+            event = DecodeFailure(error, delivery, receipt.queue, self._transport, decision)
+            then = partial(hook, event)
+        if not isinstance(decision, SendToDeadLetters):
+            return Outcome(receipt, Complete(receipt), then, self._hooks.quick)
+        return _as_it_arrived(receipt, decision, then, self._hooks.quick)
 
     # -- look up ----------------------------------------------------------------------------------
 
@@ -297,18 +316,31 @@ class Processor:
         self, raw: RawEnvelope, error: Exception, failure: WorkerError, steps: Steps | None
     ) -> Outcome:
         _log_failure(failure)
-        receipt = failure.receipt
-        settlement = self._resolver.settlement(raw, receipt, error, failure.decision)
-        # One that was refused before it ran may have steps of an earlier attempt.
-        resumable = failure.subscriber is not None and failure.subscriber.idempotent == "resumable"
-        if self._hooks.on_worker_error is None and not resumable:
-            return Outcome(receipt, settlement)
-        return Outcome(
-            receipt,
-            settlement,
-            self._after_failure(failure, steps, resumable),
-            not resumable and self._hooks.quick,
-        )
+        receipt, decision = failure.receipt, failure.decision
+        settlement = self._resolver.settlement(raw, receipt, error, decision)
+        then, quick = self._after_failure(failure, steps)
+        if isinstance(decision, Discard):
+            return Outcome(receipt, settlement, then, quick)
+
+        def with_short_texts() -> Outcome:
+            try:
+                short = self._resolver.settlement(raw, receipt, error, decision, SHORT_TEXT)
+            except Exception:  # a codec of the user's that does what it must not
+                log.exception("a message of %s could not be encoded again", receipt.queue)
+                return as_it_arrived()
+            return Outcome(receipt, short, then, quick, as_it_arrived)
+
+        def as_it_arrived() -> Outcome:
+            kind = decision.kind if isinstance(decision, SendToDeadLetters) else "undeliverable"
+            instead = self._resolver.dead_letter(kind, AS_IT_ARRIVED)
+            then, quick = self._after_failure(
+                msgspec.structs.replace(failure, decision=instead), steps
+            )
+            if isinstance(instead, Discard):
+                return Outcome(receipt, Complete(receipt), then, quick)
+            return _as_it_arrived(receipt, instead, then, quick)
+
+        return Outcome(receipt, settlement, then, quick, with_short_texts)
 
     def _after_success(
         self, success: WorkerSuccess, steps: Steps | None
@@ -322,15 +354,21 @@ class Processor:
         return after
 
     def _after_failure(
-        self, failure: WorkerError, steps: Steps | None, resumable: bool
-    ) -> Callable[[], Awaitable[None]]:
+        self, failure: WorkerError, steps: Steps | None
+    ) -> tuple[Callable[[], Awaitable[None]] | None, bool]:
+        """What is to be done once a failure is settled, and whether that never waits."""
+        # One that was refused before it ran may have steps of an earlier attempt.
+        resumable = failure.subscriber is not None and failure.subscriber.idempotent == "resumable"
+        if self._hooks.on_worker_error is None and not resumable:
+            return None, False
+
         async def after() -> None:
             if resumable and (steps is None or steps.recorded):
                 await self._end_checkpoint(failure)
             if self._hooks.on_worker_error is not None:
                 await self._hooks.on_worker_error(failure)
 
-        return after
+        return after, not resumable and self._hooks.quick
 
     async def _end_checkpoint(self, failure: WorkerError) -> None:
         envelope = failure.envelope
@@ -354,6 +392,26 @@ class Processor:
             )
 
 
+def _as_it_arrived(
+    receipt: Receipt,
+    decision: SendToDeadLetters,
+    then: Callable[[], Awaitable[None]] | None,
+    quick: bool,
+) -> Outcome:
+    """A dead letter of the raw message; with a fixed reason, then bare, if that does not fit."""
+    full = DeadLetter(receipt, decision.kind, decision.reason)
+    fixed = DeadLetter(receipt, decision.kind, AS_IT_ARRIVED)
+    bare = DeadLetter(receipt, decision.kind, AS_IT_ARRIVED, bare=True)
+    last = Outcome(receipt, bare, then, quick)
+    next_ = Outcome(receipt, fixed, then, quick, lambda: last)
+    return Outcome(receipt, full, then, quick, lambda: next_)
+
+
+def _brief(text: str) -> str:
+    """A text of a sender's, as it may appear in a log."""
+    return storable_text(text, SHORT_TEXT)
+
+
 def _log_failure(failure: WorkerError) -> None:
     docket = failure.envelope.docket
     decision = failure.decision
@@ -366,8 +424,8 @@ def _log_failure(failure: WorkerError) -> None:
     log.log(
         level,
         "%s of %s failed in attempt %d (%s: %s); %s",
-        docket.target_subscriber,
-        docket.event_key,
+        _brief(docket.target_subscriber),
+        _brief(docket.event_key),
         docket.attempts,
         type(failure.error).__name__,
         error_text(failure.error),

@@ -17,6 +17,7 @@ from matador.model.envelope import Envelope
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry
 from matador.model.options import optional_seconds
 from matador.model.subscriber import Subscriber
+from matador.model.text import LONGEST_TEXT, storable_text
 from matador.model.topology import DeadLetterKind, Topology
 from matador.pipeline.hooks import HookSet
 from matador.policy.retry import (
@@ -30,8 +31,6 @@ from matador.policy.retry import (
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
-
-_LONGEST_ERROR = 4000
 
 
 class Resolver:
@@ -99,21 +98,31 @@ class Resolver:
         return decision
 
     def dead_letter(self, kind: DeadLetterKind, reason: str) -> SendToDeadLetters | Discard:
-        """A dead letter; discarded, and the reason says so, if that kind is switched off."""
+        """A dead letter; discarded, and the reason says so, if that kind is switched off.
+
+        Every reason passes through here, and leaves fit to be stored.
+        """
+        reason = storable_text(reason)
         if self._dead_letters[kind].enabled:
             return SendToDeadLetters(kind, reason)
         return Discard(f"{reason} (dead letters of kind {kind!r} are switched off)")
 
     def settlement(
-        self, envelope: RawEnvelope, receipt: Receipt, error: Exception, decision: Decision
+        self,
+        envelope: RawEnvelope,
+        receipt: Receipt,
+        error: Exception,
+        decision: Decision,
+        longest_text: int = LONGEST_TEXT,
     ) -> Complete | Retry | DeadLetter:
         """What the transport is to do. The payload is passed on as it came, byte for byte."""
         if isinstance(decision, Discard):
             return Complete(receipt)
         docket = envelope.docket
-        text = error_text(error)
+        text = error_text(error, longest_text)
+        first = text if docket.first_error is None else docket.first_error
         changes: dict[str, Any] = {
-            "first_error": text if docket.first_error is None else docket.first_error,
+            "first_error": storable_text(first, longest_text),
             "last_error": text,
         }
         if isinstance(decision, RetryLater):
@@ -122,7 +131,8 @@ class Resolver:
             return Retry(receipt, self._message(envelope, receipt, changes, decision.delay))
         changes["original_queue"] = docket.original_queue or receipt.queue
         message = self._message(envelope, receipt, changes, 0.0)
-        return DeadLetter(receipt, decision.kind, decision.reason, message)
+        reason = storable_text(decision.reason, longest_text)
+        return DeadLetter(receipt, decision.kind, reason, message)
 
     def _message(
         self, envelope: RawEnvelope, receipt: Receipt, changes: dict[str, Any], delay: float
@@ -159,12 +169,10 @@ def _longest_delay(topology: Topology, capabilities: Capabilities) -> float:
     return min(topology.retry.max_delay, capabilities.max_delay or topology.retry.max_delay)
 
 
-def error_text(error: BaseException) -> str:
+def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
     """An error as it is kept in a docket: its message, or its name if it has none, cut if long."""
     try:
         text = str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - an error that cannot say what it is
         text = type(error).__name__
-    # What cannot be written as UTF-8 must not keep a failed message from being kept.
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
+    return storable_text(text, longest)

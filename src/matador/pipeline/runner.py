@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import contextvars
 import inspect
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from typing import Any
 
 import msgspec
@@ -19,9 +19,11 @@ from matador.model.message import Receipt
 from matador.model.subscriber import Subscriber
 from matador.pipeline.context import Context, EventSender, SyncContext
 from matador.pipeline.hooks import HookSet, Processing
+from matador.pipeline.interruption import Interruption
 from matador.pipeline.isolation import InOwnContext
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.steps import Steps
+from matador.pipeline.threads import Threads
 
 log = logging.getLogger("matador.worker")
 
@@ -52,7 +54,8 @@ class Runner:
         hooks: HookSet,
         sender: EventSender,
         leases: LeaseKeeper | None,
-        threads: Executor,
+        threads: Threads,
+        interruption: Interruption,
         transport_name: str,
         timeouts: Mapping[str, float],
     ) -> None:
@@ -60,6 +63,7 @@ class Runner:
         self._sender = sender
         self._leases = leases
         self._threads = threads
+        self._interruption = interruption
         self._transport = transport_name
         self._limits = timeouts
 
@@ -70,7 +74,11 @@ class Runner:
         receipt: Receipt,
         steps: Steps | None,
     ) -> Ran:
-        """Run a callback once. Raises nothing: cancellation from outside is an interruption."""
+        """Run a callback once. Raises nothing but what ends the process (``SystemExit``).
+
+        A cancellation from outside is an interruption. One that the callback raised, or had its
+        own task cancelled with, is a failure.
+        """
         ran = Ran()
         hooks = self._hooks
         hooked = bool(hooks.wraps) or hooks.on_worker_before_process is not None
@@ -85,7 +93,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - the policy decides about it
             ran.error = error
         except asyncio.CancelledError as error:
-            if _cancelled_from_outside():
+            if self._interruption.happened:
                 ran.interrupted = True
             else:
                 what = "a hook around the callback had it" if hooked else _AWAITED
@@ -94,6 +102,10 @@ class Runner:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() and not self._interruption.happened:
+            with contextlib.suppress(asyncio.CancelledError):  # it has finished: that counts
+                await self._interruption.forgive()
         try:
             return ran
         finally:
@@ -126,7 +138,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - the policy decides about it
             ran.error = error
         except asyncio.CancelledError as error:
-            if _cancelled_from_outside():
+            if self._interruption.happened:
                 raise
             ran.error = _wrapped(f"{_AWAITED} cancelled", error)
         except BaseException as error:
@@ -177,9 +189,7 @@ class Runner:
         if context is not None:
             arguments = (envelope, SyncContext(context, loop))
         own = contextvars.copy_context()
-        future = loop.run_in_executor(
-            self._threads, lambda: own.run(subscriber.callback, *arguments)
-        )
+        future = self._threads.start(lambda: own.run(subscriber.callback, *arguments))
         if limit is not None:
             done, _ = await asyncio.wait([future], timeout=limit)
             if not done:  # a thread cannot be stopped; only waiting keeps it from running twice
@@ -188,7 +198,7 @@ class Runner:
                     subscriber.name,
                     limit,
                 )
-        result = await future
+        result = (await future).get()
         return await result if inspect.isawaitable(result) else result
 
 
@@ -196,8 +206,3 @@ def _wrapped(text: str, cause: BaseException) -> RuntimeError:
     error = RuntimeError(text)
     error.__cause__ = cause
     return error
-
-
-def _cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

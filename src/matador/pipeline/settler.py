@@ -1,4 +1,8 @@
-"""Settles what was handled, in batches, and does not give up while the message is still ours."""
+"""Settles what was handled, in batches, and sees to it that every settlement ends.
+
+What fails for a reason that passes (the connection, a full disk) is tried again. What the broker
+can never store is settled in a simpler form instead, down to one that always fits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,21 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from matador.errors import LeaseLostError, MatadorError, TransportError
+from matador.errors import (
+    AllTransportsFailedError,
+    ConnectionFailedError,
+    LeaseLostError,
+    MatadorError,
+    NotConnectedError,
+    QueueNotFoundError,
+    SendFailedError,
+    StorageFullError,
+    StorageLockedError,
+    TimeoutError,
+    TransportClosedError,
+    TransportError,
+    UnstorableError,
+)
 from matador.model.message import Receipt, Settlement
 from matador.pipeline.leases import LeaseKeeper
 from matador.pipeline.state import Activity
@@ -19,26 +37,46 @@ log = logging.getLogger("matador.worker")
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _MAX_BATCH = 1000
+_MOST_TRIES = 5
+
+_PASSING = (
+    AllTransportsFailedError,
+    ConnectionFailedError,
+    NotConnectedError,
+    QueueNotFoundError,
+    SendFailedError,
+    StorageFullError,
+    StorageLockedError,
+    TimeoutError,
+    TransportClosedError,
+)
+"""Errors that say nothing against the settlement: it is tried again for as long as they last."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How a delivery ended: what the transport is to do, and what is to be done once it is done.
 
     ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
-    once the settlement is safe; ``quick`` says that it never waits for anything.
+    once the settlement is safe; ``quick`` says that it never waits for anything. ``simpler`` makes
+    the outcome to settle instead if the broker can never store this one. ``tries`` counts failures
+    whose reason nobody knows.
     """
 
     receipt: Receipt
     settlement: Settlement | None
     then: Callable[[], Awaitable[None]] | None = None
     quick: bool = False
+    simpler: Callable[[], Outcome] | None = None
+    tries: int = 0
 
 
 class Settler:
     """Carries out settlements. Each flush takes all that has gathered while the last one ran.
 
-    A settlement that fails for another reason than a lost lease is tried again, with growing
-    pauses, for as long as the application runs: forgetting it would run the message twice.
+    A settlement that fails for a reason that passes is tried again, with growing pauses, for as
+    long as the application runs: forgetting it would run the message twice. One that can never
+    succeed gives way to its simpler form; so does one that fails for an unknown reason again and
+    again.
     """
 
     def __init__(
@@ -113,7 +151,8 @@ class Settler:
             while self._pending:
                 batch = self._pending[:_MAX_BATCH]
                 del self._pending[:_MAX_BATCH]
-                failed = await self._flush_batch(batch)
+                failed, simpler = await self._flush_batch(batch)
+                self._pending[:0] = simpler
                 if failed:
                     self._later(failed, self._pause)
                     self._pause = min(self._pause * 2, _LONGEST_PAUSE)
@@ -122,10 +161,12 @@ class Settler:
         finally:
             self._flusher = None
 
-    async def _flush_batch(self, batch: Sequence[Outcome]) -> list[Outcome]:
+    async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+        """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
         position = 0
         failed: list[Outcome] = []
+        simpler: list[Outcome] = []
         slow: list[Callable[[], Awaitable[None]]] = []
         done = 0
         for outcome in batch:
@@ -134,12 +175,11 @@ class Settler:
                 error = errors[position]
                 position += 1
             if error is not None and not isinstance(error, LeaseLostError):
-                log.error(
-                    "could not settle a message of %s, trying again: %s",
-                    outcome.receipt.queue,
-                    error,
-                )
-                failed.append(outcome)
+                next_ = _next(outcome, error)
+                if next_.settlement is outcome.settlement:
+                    failed.append(next_)
+                else:
+                    simpler.append(next_)
                 continue
             done += 1
             if self._leases is not None:
@@ -148,26 +188,27 @@ class Settler:
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
             elif outcome.then is not None:
                 if outcome.quick:
-                    await outcome.then()
+                    await _afterwards(outcome.then)
                 else:
                     slow.append(outcome.then)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
-            await asyncio.gather(*(then() for then in slow))
+            await asyncio.gather(*map(_afterwards, slow))
         self._waiting -= done
         self._activity.finished_processing(done)
         self._wake()
-        return failed
+        return failed, simpler
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         if not settlements:
             return ()
         try:
             return await self._transport.settle(settlements)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-            ours = isinstance(error, MatadorError)
-            return [error if ours else TransportError(f"{type(error).__name__}: {error}")] * len(
-                settlements
-            )
+        except MatadorError as error:
+            return [error] * len(settlements)
+        except Exception as error:  # noqa: BLE001 - one may have been too much for the transport
+            if len(settlements) > 1:  # the others are none the worse for it
+                return [(await self._settle([one]))[0] for one in settlements]
+            return [TransportError(f"{type(error).__name__}: {error}")]
 
     def _later(self, outcomes: Sequence[Outcome], pause: float) -> None:
         def again() -> None:
@@ -185,3 +226,22 @@ class Settler:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+async def _afterwards(then: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await then()
+    except Exception:
+        log.exception("a message is settled, but what was to be done afterwards failed")
+
+
+def _next(outcome: Outcome, error: MatadorError) -> Outcome:
+    """What to settle after a failure: the same again, or its simpler form."""
+    unknown = not isinstance(error, (UnstorableError, *_PASSING))
+    tries = outcome.tries + 1 if unknown else outcome.tries
+    queue = outcome.receipt.queue
+    if outcome.simpler is not None and (isinstance(error, UnstorableError) or tries >= _MOST_TRIES):
+        log.error("could not settle a message of %s, trying a simpler form: %s", queue, error)
+        return outcome.simpler()
+    log.error("could not settle a message of %s, trying again: %s", queue, error)
+    return msgspec.structs.replace(outcome, tries=tries) if unknown else outcome

@@ -5,6 +5,9 @@ and again would take its neighbours along, all the way to the dead letters. From
 on (the second, if three are the limit) a message is therefore handled alone: nothing new is taken
 up beside it, and what came with it goes back uncounted. A further crash counts for it, and for no
 other suspect.
+
+A suspect that hangs must not stop its worker: after ``ALONE_AT_MOST`` seconds others are taken up
+beside it again.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ import asyncio
 from collections.abc import Sequence
 
 from matador.model.message import Delivery
+
+ALONE_AT_MOST = 30.0
+"""Seconds for which a suspect has its worker to itself."""
 
 _SUSPECT_FROM = 3
 
