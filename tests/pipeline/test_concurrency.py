@@ -207,3 +207,54 @@ async def test_a_lost_lease_is_told_to_the_callback_and_its_outcome_refused(
     assert contexts[1].redelivered
     assert len(heard.of("success")) == 1, "only the second run counts"
     assert "lost the lease of a message of shop.events" in caplog.text
+
+
+async def test_a_delivery_whose_lease_was_lost_before_it_began_is_not_begun(
+    manual_clock: ManualClock,
+) -> None:
+    """The process is frozen between receiving and handling, for longer than the lease."""
+    contexts: list[Context] = []
+
+    async def handle(envelope: Envelope[Any], ctx: Context) -> None:
+        contexts.append(ctx)
+
+    transport = FaultyTransport(clock=manual_clock, lease=30)
+    async with make_app(transport, handle, clock=manual_clock) as app:
+        consumer = app.worker.consumers[0] if app.worker is not None else None
+        assert consumer is not None
+        accept = consumer._accept
+
+        def freeze(deliveries: Any) -> None:
+            accept(deliveries)
+            manual_clock.advance(31)
+            consumer._accept = accept
+
+        consumer._accept = freeze
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    (context,) = contexts
+    assert context.receipt.delivery_count == 2, "the first delivery was somebody else's by then"
+
+
+async def test_a_delivery_that_waited_is_begun_if_the_broker_confirms_its_lease(
+    manual_clock: ManualClock,
+) -> None:
+    contexts: list[Context] = []
+
+    async def handle(envelope: Envelope[Any], ctx: Context) -> None:
+        contexts.append(ctx)
+
+    transport = FaultyTransport(clock=manual_clock, lease=30)
+    async with make_app(transport, handle, clock=manual_clock) as app:
+        consumer = app.worker.consumers[0] if app.worker is not None else None
+        assert consumer is not None
+        accept = consumer._accept
+
+        def block(deliveries: Any) -> None:
+            accept(deliveries)
+            manual_clock.advance(20)
+
+        consumer._accept = block
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert [context.receipt.delivery_count for context in contexts] == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tests.support.shop import OrderPlaced, make_app, settled, subscribed
 
 from matador import Context, Envelope, StandardRetryPolicy, Topology
-from matador.model.message import Delivery
+from matador.errors import ConnectionFailedError, MatadorError
+from matador.model.message import Delivery, Release, Settlement
+from matador.pipeline import consumer as consumer_module
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.memory import MemoryTransport
@@ -128,3 +131,71 @@ async def test_a_shutdown_cuts_a_suspect_short_when_time_is_up() -> None:
     async with asyncio.timeout(5):
         await app.shutdown(0.05)
     assert (room.left, room.most) == (0, 1)
+
+
+async def test_a_suspect_that_hangs_does_not_hold_up_its_worker_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(consumer_module, "ALONE_AT_MOST", 0.05)
+    transport, room = Redelivering(3), Room()
+    passed: list[str] = []
+
+    async def handle(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
+        if envelope.data.order_id == "hangs":
+            await room(envelope, ctx)
+        passed.append(envelope.data.order_id)
+
+    async with make_app(transport, handle) as app:
+        await app.send(OrderPlaced("hangs"))
+        await wait_for(lambda: room.inside == 1)
+        transport.deliveries = 1
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(3))
+        await wait_for(lambda: len(passed) == 3)
+        assert room.inside == 1
+        room.door.set()
+    assert sorted(passed) == ["hangs", "o-0", "o-1", "o-2"]
+    assert "others are handled beside it from now on" in caplog.text
+
+
+async def test_what_cannot_be_given_back_beside_a_suspect_is_given_back_later() -> None:
+    class Stubborn(Redelivering):
+        failures = 3
+
+        async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+            if self.failures and any(isinstance(one, Release) for one in settlements):
+                self.failures -= 1
+                raise ConnectionFailedError("not now")
+            return await super().settle(settlements)
+
+    transport, handled = Stubborn(3), Counter[str]()
+
+    async def handle(envelope: Envelope[OrderPlaced]) -> None:
+        handled[envelope.data.order_id] += 1
+
+    async with make_app(transport, handle) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(4))
+        await settled(app)
+    assert handled == {f"o-{n}": 1 for n in range(4)}
+    assert transport.failures == 0
+
+
+async def test_a_pause_that_fails_loses_nothing() -> None:
+    class Unpausable(Redelivering):
+        async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+            subscription = await super().subscribe(queue, prefetch=prefetch)
+
+            async def pause() -> None:
+                raise ConnectionFailedError("not now")
+
+            subscription.pause = pause  # pyright: ignore[reportAttributeAccessIssue] - made one
+            return subscription
+
+    handled: list[str] = []
+
+    async def handle(envelope: Envelope[OrderPlaced]) -> None:
+        handled.append(envelope.data.order_id)
+
+    async with make_app(Unpausable(3), handle) as app:
+        await app.send_many(OrderPlaced(f"o-{n}") for n in range(4))
+        await settled(app)
+    assert sorted(handled) == [f"o-{n}" for n in range(4)]

@@ -10,7 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
+
+from matador.pipeline.consumer import SLOT
+from matador.pipeline.threads import NAME
 
 log = logging.getLogger("matador")
 
@@ -39,15 +42,20 @@ def run(app: Runnable, *, meanwhile: Callable[[], Awaitable[None]] | None = None
     """Start, wait for SIGTERM or SIGINT, shut down. A second signal forces the shutdown.
 
     ``meanwhile`` runs beside the application (a display, say) and is cancelled with it. Where
-    callbacks in threads could not be stopped, the process exits all the same, with code 1.
+    callbacks could not be stopped (in threads, or because they ignore being cancelled), the
+    process exits all the same, with code 1.
     """
     forced = asyncio.run(_run(app, meanwhile))
     if forced and _threads_are_stuck():
-        log.warning("callbacks in threads are still running; exiting without them")
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(FORCED_EXIT)
+        _exit_without("in threads")
+
+
+def _exit_without(which: str) -> NoReturn:
+    log.warning("callbacks %s are still running; exiting without them", which)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FORCED_EXIT)
 
 
 async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -> bool:
@@ -79,16 +87,22 @@ async def _run(app: Runnable, meanwhile: Callable[[], Awaitable[None]] | None) -
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        if _slots_are_stuck():  # the end of the loop would wait for them for ever
+            _exit_without("that ignore being cancelled")
         return True
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 
 
+def _slots_are_stuck() -> bool:
+    return any(task.get_name().startswith(SLOT) for task in asyncio.all_tasks())
+
+
 def _threads_are_stuck() -> bool:
     """Do callbacks still run? Threads that only wait for work end within a moment."""
     until = time.monotonic() + _LAST_MOMENT
-    callbacks = [t for t in threading.enumerate() if t.name.startswith("matador-callback")]
+    callbacks = [t for t in threading.enumerate() if t.name.startswith(NAME)]
     for thread in callbacks:
         thread.join(max(0.0, until - time.monotonic()))
     return any(thread.is_alive() for thread in callbacks)

@@ -21,6 +21,9 @@ from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
 
+SLOT = "matador-slot"
+"""What the names of the tasks that run callbacks start with."""
+
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 
@@ -214,9 +217,26 @@ class Consumer:
 
     def _make_slots(self) -> None:
         for _ in range(self._concurrency - len(self._slots)):
-            slot = asyncio.create_task(self._slot(), name=f"matador-slot-{self.queue}")
+            slot = asyncio.create_task(self._slot(), name=f"{SLOT}-{self.queue}")
             self._slots.add(slot)
-            slot.add_done_callback(self._slots.discard)
+            slot.add_done_callback(self._slot_ended)
+
+    def _slot_ended(self, slot: asyncio.Task[None]) -> None:
+        self._slots.discard(slot)
+        if not slot.cancelled() and isinstance(slot.exception(), GeneratorExit):
+            self._make_slots()
+
+    def _torn(self, delivery: Delivery) -> None:
+        """A callback awaited something that raised ``GeneratorExit``, which tears down its task.
+
+        Python does the same to a task that is thrown away together with its event loop: then
+        there is nothing to be done.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._settler.submit(self._processor.give_up(delivery, "its task was torn down"))
 
     async def _slot(self) -> None:
         while True:
@@ -230,23 +250,28 @@ class Consumer:
                 await self._interruption.forgive()
 
     async def _work(self) -> None:
-        waiting, leases = self._waiting, self._leases
+        waiting, leases, monotonic = self._waiting, self._leases, self._clock.monotonic
         self._waking = False
         while True:
             while waiting:
                 delivery = waiting.popleft()
-                if leases is not None and not leases.holds(delivery.receipt):
-                    self._drop(delivery)
-                    continue
                 self._busy += 1
                 if waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
-                    outcome = await self._processor.process(delivery)
+                    if leases is not None and not leases.holds(
+                        delivery.receipt, monotonic() - self.last_poll
+                    ):  # the process was frozen, or its event loop blocked
+                        outcome = await self._confirmed(leases, delivery)
+                    else:
+                        outcome = await self._processor.process(delivery)
                 except asyncio.CancelledError:
                     if self._interruption.happened:
                         raise
                     outcome = Outcome(delivery.receipt, Release(delivery.receipt))
+                except GeneratorExit:
+                    self._torn(delivery)
+                    raise
                 finally:
                     self._busy -= 1
                     if delivery is self._suspect:
@@ -268,12 +293,11 @@ class Consumer:
             await free
             self._waking = False
 
-    def _drop(self, delivery: Delivery) -> None:
-        """Forget a delivery whose lease was lost while it waited for a slot."""
-        if delivery is self._suspect:
-            self._suspect = None
-        self._activity.finished_processing(1)
-        self._signal_room()
+    async def _confirmed(self, leases: LeaseKeeper, delivery: Delivery) -> Outcome:
+        """Handle a delivery that is still ours; one that is not is not begun."""
+        if await leases.confirm(delivery.receipt):
+            return await self._processor.process(delivery)
+        return Outcome(delivery.receipt, None)
 
     def _wake(self) -> None:
         """Wake one slot; it wakes the next if there is more to do than it can take at once."""

@@ -45,9 +45,24 @@ class LeaseKeeper:
         """Keep a delivery from now on."""
         self._held[id(receipt)] = receipt
 
-    def holds(self, receipt: Receipt) -> bool:
-        """Is the delivery still ours, as far as we know?"""
-        return id(receipt) in self._held
+    def holds(self, receipt: Receipt, waited: float) -> bool:
+        """Is the delivery surely ours? It has waited so many seconds since it was received."""
+        return waited < self._every and id(receipt) in self._held
+
+    async def confirm(self, receipt: Receipt) -> bool:
+        """Ask the broker whether a delivery is still ours. In doubt it is."""
+        if id(receipt) in self._held:
+            try:
+                (kept,) = await self._transport.renew([receipt])
+            except Exception as error:  # noqa: BLE001 - a settlement is refused if it is not
+                log.warning(
+                    "could not renew the lease of a message of %s: %s", receipt.queue, error
+                )
+                return True
+            if kept:
+                return True
+            self._lost(receipt)
+        return False
 
     def running(self, receipt: Receipt, context: Context) -> None:
         """Tell this context if the lease of the delivery is lost."""

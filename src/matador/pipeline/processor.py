@@ -133,9 +133,15 @@ class Processor:
             return self._refuse_malformed(delivery, error, self._malformed)
         except Exception as error:  # a codec or a policy of the user's that does what it must not
             log.exception("a message of %s could not be processed", delivery.receipt.queue)
-            broken = DecodeError(f"could not be processed: {type(error).__name__}: {error}")
-            # Kept whatever the strategy: for all we know the message itself is a good one.
-            return self._refuse_malformed(delivery, broken, "dead-letter")
+            return self.give_up(delivery, f"{type(error).__name__}: {error}")
+
+    def give_up(self, delivery: Delivery, reason: str) -> Outcome:
+        """The outcome of a delivery that cannot be processed to its end.
+
+        It is kept whatever the strategy: for all we know the message itself is a good one.
+        """
+        broken = DecodeError(f"could not be processed: {reason}")
+        return self._refuse_malformed(delivery, broken, "dead-letter")
 
     # -- decode -----------------------------------------------------------------------------------
 
