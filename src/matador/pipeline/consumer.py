@@ -250,6 +250,7 @@ class Consumer:
                 await self._interruption.forgive()
 
     async def _work(self) -> None:
+        me = cast("asyncio.Task[None]", asyncio.current_task())
         waiting, leases, monotonic = self._waiting, self._leases, self._clock.monotonic
         self._waking = False
         while True:
@@ -259,9 +260,8 @@ class Consumer:
                 if waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
-                    if leases is not None and not leases.holds(
-                        delivery.receipt, monotonic() - self.last_poll
-                    ):  # the process was frozen, or its event loop blocked
+                    if leases is not None and monotonic() - self.last_poll >= leases.certain:
+                        # The process was frozen, or its event loop blocked.
                         outcome = await self._confirmed(leases, delivery)
                     else:
                         outcome = await self._processor.process(delivery)
@@ -279,14 +279,20 @@ class Consumer:
                     if self._room is not None:
                         self._signal_room()
                 self.handled += 1
-                if self._interruption.loop_is_ending:
-                    return  # what would settle it is being cancelled, too
-                self._settler.submit(outcome)
+                if me.cancelling():
+                    if self._interruption.loop_is_ending:
+                        return  # what would settle it is being cancelled, too
+                    self._settler.submit(outcome)
+                    if self._interruption.happened:
+                        return
+                    await self._interruption.forgive()
+                else:
+                    self._settler.submit(outcome)
             if self._stopping.is_set():
                 return
             if len(self._slots) > self._concurrency:
                 # Out of the set at once: others that were woken look at it in the same turn.
-                self._slots.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+                self._slots.discard(me)
                 return
             free = asyncio.get_running_loop().create_future()
             self._idle.append(free)

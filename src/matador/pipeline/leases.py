@@ -45,9 +45,10 @@ class LeaseKeeper:
         """Keep a delivery from now on."""
         self._held[id(receipt)] = receipt
 
-    def holds(self, receipt: Receipt, waited: float) -> bool:
-        """Is the delivery surely ours? It has waited so many seconds since it was received."""
-        return waited < self._every and id(receipt) in self._held
+    @property
+    def certain(self) -> float:
+        """Seconds for which a delivery is surely ours after it was received or renewed."""
+        return self._every
 
     async def confirm(self, receipt: Receipt) -> bool:
         """Ask the broker whether a delivery is still ours. In doubt it is."""

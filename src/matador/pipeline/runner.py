@@ -102,10 +102,11 @@ class Runner:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             ran.error = _wrapped(f"{type(error).__name__}: {error}", error)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() and not self._interruption.happened:
-            with contextlib.suppress(asyncio.CancelledError):  # it has finished: that counts
-                await self._interruption.forgive()
+        if ran.error is not None and not self._interruption.happened:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # what decides about it may have to wait
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._interruption.forgive()
         try:
             return ran
         finally:
