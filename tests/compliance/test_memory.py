@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.raw_memory import MemoryEntries
 
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.memory import Ability, MemoryTransport
 
@@ -21,6 +23,11 @@ class MemoryCompliance(TransportCompliance):
         if self._transport is None:
             self._transport = MemoryTransport(lease=self.lease, without=self.without)
         return self._transport
+
+    async def raw_entries(self) -> RawEntries:
+        transport = await self.make_transport()
+        assert isinstance(transport, MemoryTransport)
+        return MemoryEntries(transport)
 
 
 class TestMemory(MemoryCompliance):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.raw_sqlite import SqliteEntries
 
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.sqlite import SqliteTransport
 
@@ -20,6 +24,13 @@ class SqliteCompliance(TransportCompliance):
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
         self.file = tmp_path / "queue.db"
+
+    async def raw_entries(self) -> RawEntries:
+        return SqliteEntries(self.file)
+
+    async def delete_queue(self, name: str) -> bool:
+        with closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
+            return connection.execute("DELETE FROM queues WHERE name = ?", (name,)).rowcount == 1
 
 
 class TestSqlite(SqliteCompliance):

@@ -14,10 +14,10 @@ from matador.errors import (
     ConnectionFailedError,
     MatadorError,
     NotConnectedError,
-    SendFailedError,
     StorageCorruptError,
     StorageFullError,
     StorageLockedError,
+    UnstorableError,
 )
 from matador.model.message import Complete, ConnectionState
 from matador.transports.sqlite import SqliteTransport
@@ -206,7 +206,7 @@ async def test_what_cannot_be_stored_does_not_take_others_down(connect: Open, ma
     )
     assert [outcome and type(outcome) for outcome in outcomes] == [
         None,
-        *[SendFailedError] * 4,
+        *[UnstorableError] * 4,
         None,
     ]
     assert [message.body async for message in transport.browse("t.q")] == [b"1", b"6"]

@@ -17,11 +17,13 @@ from matador.testing.compliance.dead_letters import DeadLetterCompliance
 from matador.testing.compliance.delays import DelayCompliance
 from matador.testing.compliance.load import LoadCompliance
 from matador.testing.compliance.looking import LookingCompliance
+from matador.testing.compliance.odd_entries import OddEntryCompliance
 from matador.testing.compliance.once import OnceCompliance
 from matador.testing.compliance.ordering import OrderingCompliance
 from matador.testing.compliance.receiving import ReceivingCompliance
 from matador.testing.compliance.sending import SendingCompliance
 from matador.testing.compliance.settling import SettlingCompliance
+from matador.testing.compliance.unstorable import UnstorableCompliance
 
 __all__ = ["ComplianceBase", "TransportCompliance"]
 
@@ -32,6 +34,8 @@ class TransportCompliance(
     ReceivingCompliance,
     SettlingCompliance,
     DeadLetterCompliance,
+    UnstorableCompliance,
+    OddEntryCompliance,
     DelayCompliance,
     OrderingCompliance,
     LookingCompliance,

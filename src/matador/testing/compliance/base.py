@@ -12,6 +12,7 @@ from matador.errors import UnsupportedError
 from matador.model.message import TopologyNote
 from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing.compliance.bench import Bench
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 
 
@@ -54,6 +55,16 @@ class ComplianceBase:
 
     async def make_exact_queue(self, name: str) -> None:
         """Make a queue, and its dead letters, as their owner would, where transports do not."""
+
+    async def raw_entries(self) -> RawEntries | None:
+        """A writer of odd entries, past the transport. None only if nobody else can write there:
+        for transports that are ``in_process``."""
+        return None
+
+    async def delete_queue(self, name: str) -> bool:
+        """Delete a queue, by its full name, behind the transport's back. False: the broker has no
+        queues that could be deleted."""
+        return False
 
     # -- for the tests ----------------------------------------------------------------------------
 

@@ -1,9 +1,29 @@
-"""Entries as a foreign program writes them: odd in every part, below the transport."""
+"""Entries as a foreign program writes them: odd in every part, below the transport.
+
+``feed`` has a whole application work on them, with good messages between them, and reports what
+should not be.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+
+import msgspec
+
+from matador import Envelope, Hooks, Matador, Schema, event
+from matador.model.message import Complete, ConnectionState, Message
+from matador.model.subscriber import Subscriber
+from matador.model.topology import Topology
+from matador.pipeline.hooks import DecodeFailure, WorkerError
+from matador.testing.wait import wait_for
+from matador.transports.base import Browsing, Measuring, Subscription, Transport
+
+_NEIGHBOURS = 5
 
 
 class RawEntries(Protocol):
@@ -23,3 +43,227 @@ class RawEntries(Protocol):
     async def close(self) -> None:
         """Disconnect."""
         ...
+
+
+@event("compliance.neighbour", description="A good message between odd ones.")
+class Neighbour(msgspec.Struct, frozen=True):
+    """A good message between odd ones."""
+
+    number: int
+
+
+@dataclass
+class RawReport:
+    """What became of the entries; ``problems`` must be empty."""
+
+    written: int = 0
+    neighbours: int = 0
+    handled: int = 0
+    dead_letters: int = 0
+    problems: list[str] = field(default_factory=list[str])
+
+
+async def feed(
+    transport: Transport,
+    entries: RawEntries,
+    topology: Topology,
+    *,
+    count: int,
+    seed: int = 1,
+    batch: int = 20,
+    patience: float = 10.0,
+    quiet: float = 0.1,
+) -> RawReport:
+    """Write ``count`` odd entries, and five good messages after every ``batch`` of them.
+
+    Every good message must be handled once before the next batch is written, every odd entry must
+    be handled or be among the dead letters, the connection must never be lost, and nothing may be
+    left in the queue. A batch that stops the worker ends the run, and is described.
+    """
+    run = _Run(transport, topology, patience=patience, quiet=quiet)
+    async with run.app:
+        await run.start()
+        try:
+            for start in range(0, count, batch):
+                numbers = range(start, min(start + batch, count))
+                await run.write(entries, [Random(f"{seed}/{number}") for number in numbers])
+                if run.report.problems:
+                    return run.report
+            await run.finish()
+        finally:
+            run.stop()
+    await run.look_again()
+    return run.report
+
+
+class _Run(Hooks):
+    """One application on one transport, and all that is seen of both."""
+
+    def __init__(
+        self, transport: Transport, topology: Topology, *, patience: float, quiet: float
+    ) -> None:
+        self.report = RawReport()
+        self._transport = transport
+        self._topology = topology
+        self._queue = topology.full_name(topology.default_queue.name)
+        self._letters = [name for _, _, name in topology.dead_letter_names()]
+        self._patience = patience
+        self._quiet = quiet
+        self._neighbours: Counter[int] = Counter()
+        self._refused = 0
+        self._drained = 0
+        self._watching = False
+        self._tasks: list[asyncio.Task[None]] = []
+        can = transport.capabilities
+        subscriber: Subscriber[Neighbour] = Subscriber(
+            name="neighbours", description="Count.", callback=self._handle, idempotent="yes"
+        )
+        self.app = Matador(
+            transport,
+            schema=Schema({Neighbour: [subscriber]}),
+            topology=topology,
+            consume_from=[topology.default_queue.name],
+            delivery="at-least-once" if "at-least-once" in can.delivery_modes else "at-most-once",
+            hooks=self,
+        )
+        transport.observe(self)
+
+    # -- what is seen -----------------------------------------------------------------------------
+
+    async def _handle(self, envelope: Envelope[Neighbour]) -> None:
+        number = envelope.data.number
+        if 0 <= number < self.report.neighbours:
+            self._neighbours[number] += 1
+        else:
+            self.report.handled += 1  # an odd entry that is none
+
+    def on_decode_error(self, event: DecodeFailure) -> None:
+        """See ``Hooks``."""
+        self._refused += 1
+
+    def on_worker_error(self, event: WorkerError) -> None:
+        """See ``Hooks``."""
+        self._refused += 1
+
+    def connection_changed(self, transport: str, state: ConnectionState) -> None:
+        """See ``TransportObserver``."""
+        if self._watching and state.status != "connected":
+            self._problem(f"{transport} is {state.status}: {state.error}")
+
+    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
+        """See ``TransportObserver``."""
+        self._problem(f"{failed} could not store a message: {error}")
+
+    def _problem(self, text: str) -> None:
+        self.report.problems.append(text)
+
+    # -- what is done -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Once the application runs: watch it, and listen where a letter would be gone unheard."""
+        self._watching = True
+        if not self._transport.capabilities.browse:
+            await self._drain()
+
+    async def write(self, entries: RawEntries, randoms: list[Random]) -> None:
+        """Write odd entries, then good messages, and wait until those are handled."""
+        described: list[str] = []
+        for random in randoms:
+            described.append(await entries.write(self._queue, random))
+            self.report.written += 1
+        await self._send_neighbours()
+        if self.report.problems:
+            self._problem(f"it happened with: {described}")
+
+    async def finish(self) -> None:
+        """See that everything has ended, and how."""
+        report = self.report
+
+        async def ended() -> bool:
+            return report.handled + self._refused >= report.written and self.app.state.is_idle
+
+        await self._wait(ended, lambda: f"{report.handled + self._refused} entries to end")
+        await self._send_neighbours()  # the subscription is alive
+        transport = self._transport
+        if transport.capabilities.depth and isinstance(transport, Measuring):
+            depth = await transport.depth(self._queue)
+            if depth.total:
+                self._problem(f"something is left in the queue: {depth}")
+        if transport.capabilities.browse and isinstance(transport, Browsing):
+            for name in self._letters:
+                report.dead_letters += len([one async for one in transport.browse(name)])
+            await self._drain()
+        expected = report.written - report.handled
+
+        async def drained() -> bool:
+            return self._drained >= expected
+
+        await self._wait(drained, lambda: f"{self._drained} of {expected} dead letters")
+        if not transport.capabilities.browse:
+            report.dead_letters = self._drained
+        if not expected == report.dead_letters == self._drained:
+            self._problem(
+                f"of {report.written} entries {report.handled} were handled; there are "
+                f"{report.dead_letters} dead letters, and {self._drained} of them can be received"
+            )
+
+    def stop(self) -> None:
+        """The application stops after this."""
+        self._watching = False
+        for task in self._tasks:
+            task.cancel()
+
+    async def look_again(self) -> None:
+        """After the application has stopped: nothing was held, so nothing comes back."""
+        await self._transport.connect()
+        try:
+            await self._transport.apply_topology(self._topology)
+            for name in (self._queue, *self._letters):
+                subscription = await self._transport.subscribe(name, prefetch=1)
+                try:
+                    async with asyncio.timeout(self._quiet):
+                        left = await subscription.receive(1)
+                    self._problem(f"{name} was not empty: {left}")
+                except TimeoutError:
+                    pass
+        finally:
+            await self._transport.disconnect()
+
+    async def _send_neighbours(self) -> None:
+        report = self.report
+        first = report.neighbours
+        report.neighbours += _NEIGHBOURS
+        numbers = range(first, report.neighbours)
+        for number in numbers:
+            await self.app.send(Neighbour(number))
+
+        async def handled() -> bool:
+            return all(self._neighbours[number] for number in numbers)
+
+        await self._wait(handled, lambda: "the good neighbours to be handled")
+        often = [number for number in numbers if self._neighbours[number] > 1]
+        if often:
+            self._problem(f"handled more than once: good messages {often}")
+
+    async def _wait(
+        self, condition: Callable[[], Awaitable[bool]], what: Callable[[], str]
+    ) -> None:
+        try:
+            await wait_for(condition, timeout=self._patience)
+        except TimeoutError:
+            self._problem(f"waited {self._patience:g} s for {what()}")
+
+    async def _drain(self) -> None:
+        for name in self._letters:
+            subscription = await self._transport.subscribe(name, prefetch=100)
+            self._tasks.append(asyncio.create_task(self._drain_one(subscription)))
+
+    async def _drain_one(self, subscription: Subscription) -> None:
+        try:
+            while deliveries := await subscription.receive(100):
+                outcomes = await self._transport.settle([Complete(d.receipt) for d in deliveries])
+                self._drained += len(deliveries)
+                if any(outcomes):
+                    self._problem(f"dead letters could not be settled: {outcomes}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+            self._problem(f"dead letters could not be received: {error!r}")

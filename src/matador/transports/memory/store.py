@@ -5,20 +5,23 @@ Knows nothing of connections. Every change is made in one go, without awaiting a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from math import inf
+from collections.abc import Collection, Mapping, Sequence
+from math import inf, isnan
+from types import NoneType
 
 from matador.errors import (
     DelaysNotSupportedError,
     LeaseLostError,
     MatadorError,
     QueueNotFoundError,
+    UnstorableError,
 )
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     REASON_HEADER,
     Complete,
     DeadLetter,
+    Headers,
     Message,
     Receipt,
     Release,
@@ -104,6 +107,8 @@ class MemoryStore:
         return outcomes
 
     def _refusal(self, message: Message) -> MatadorError | None:
+        if not _is_sound(message):
+            return UnstorableError(f"a part of the message is of a wrong type: {message}"[:1000])
         if message.queue not in self._queues:
             return self._unknown(message.queue)
         if message.delay > 0 and not self._can.delays:
@@ -166,6 +171,8 @@ class MemoryStore:
             queue.give_back(entry, now, counted=False)
             return None
         if isinstance(settlement, DeadLetter):
+            if settlement.message is not None and not _is_sound(settlement.message):
+                return self._refusal(settlement.message)
             successor = _dead_letter(settlement, queue.name, entry)
         else:
             assert isinstance(settlement, Retry)
@@ -234,6 +241,18 @@ class MemoryStore:
             self._alarm = self._alarms.call_later(delay, self.pass_time)
 
 
+def _is_sound(message: Message) -> bool:
+    """Can it be sorted in, and read by whoever receives it? Checked here, nothing fails halfway."""
+    return (
+        type(message.body) is bytes
+        and issubclass(type(message.headers), Mapping)
+        and type(message.delay) in (float, int)
+        and not isnan(message.delay)
+        and type(message.priority) in (NoneType, int)
+        and type(message.ordering_key) in (NoneType, str)
+    )
+
+
 def _lost(receipt: Receipt) -> LeaseLostError:
     return LeaseLostError(
         f"a delivery from {receipt.queue!r} was settled already, or was taken back"
@@ -242,11 +261,12 @@ def _lost(receipt: Receipt) -> LeaseLostError:
 
 def _dead_letter(settlement: DeadLetter, queue: str, entry: Entry) -> Message:
     message = settlement.message or entry.message
+    headers: Headers = {} if settlement.bare else message.headers
     return Message(
         id=message.id,
         queue=dead_letter_name(queue, settlement.kind),
         body=message.body,
-        headers={**message.headers, REASON_HEADER: settlement.reason},
+        headers={**headers, REASON_HEADER: settlement.reason},
         priority=message.priority,
         ordering_key=message.ordering_key,
     )

@@ -9,15 +9,17 @@ from typing import Any, cast
 
 import msgspec
 
-from matador.model.message import Delivery, Headers, Receipt
+from matador.model.message import Delivery, Receipt
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
     DONE,
     IN_FLIGHT,
+    NEVER,
     READY,
     waiting,
 )
+from matador.transports.sqlite.reading import has_odd_key, read_delivery
 from matador.transports.sqlite.session import Queue, Session
 from matador.transports.sqlite.sweeping import sweep_expired
 
@@ -38,25 +40,28 @@ _PROMOTE = tuple(
     f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
     for state in (DELAYED, IN_FLIGHT)
 )
-NEVER = 1 << 62
+# Text and bytes compare as later than any number: what is no time is left to the caretaker.
 _NEXT_DUE = ", ".join(
-    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)}), {NEVER})"
+    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
+    f"AND due < {NEVER}), {NEVER})"
     for state in (DELAYED, IN_FLIGHT)
 )
 NEXT_DUE = f"SELECT min({_NEXT_DUE})"
 """When the next message of a queue is due or its lease passes; ``NEVER``: there is none."""
 
+# A foreign entry must not start below 0: it could kill its workers that often, unnoticed.
+_COUNTED = "max(deliveries, 0) + 1"
 # Two statements: RETURNING would copy every body once more.
 _NEXT = (
-    "SELECT seq, deliveries + 1, priority, rank, ordering_key, headers, body FROM messages "
+    f"SELECT seq, {_COUNTED}, priority, rank, ordering_key, headers, body FROM messages "
     f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
 )
 _HOLD = (
-    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?))"
 )
 _TAKE = (
-    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = deliveries + 1 "
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?)) AND queue = ? "
     f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
     "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
@@ -64,23 +69,27 @@ _TAKE = (
 _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
 _HELD = (
     "SELECT json_group_array(json_array(seq, token)) FROM messages "
-    "WHERE seq IN (SELECT value FROM json_each(?)) AND token IS NOT NULL"
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND typeof(token) = 'integer'"
 )
+_FOLLOWERS = (
+    f"UPDATE messages SET state = {READY}, due = NULL WHERE queue = ?1 AND state = {BLOCKED} "
+    "AND ordering_key = (SELECT ordering_key FROM messages WHERE seq = ?2) "
+    f"AND ordering_key IS NOT NULL AND state <> {DONE}"
+)
+_NO_KEY = "UPDATE messages SET ordering_key = NULL WHERE seq = ?"
 
-_NO_HEADERS: Headers = {}
-# Any values: whatever was stored must come out again, or it would block its queue.
-_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 _encode_list = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim brought, and until when it is held.
+    """What a claim brought, of which queue, and until when it is held.
 
     If it brought nothing: when the next message of the queue is due; ``NEVER``: there is none.
     """
 
+    queue: Queue
     deliveries: list[Delivery]
     held_until: int
     next_due: int = NEVER
@@ -89,11 +98,6 @@ class Claim:
 def seq_list(numbers: Sequence[int]) -> str:
     """Row numbers as one parameter, so that one prepared statement serves any number of them."""
     return _encode_list(numbers).decode()
-
-
-def decode_headers(stored: bytes | None) -> Headers:
-    """Headers as they were sent."""
-    return _NO_HEADERS if stored is None else _decode_headers(stored)
 
 
 def handle_of(receipt: Receipt) -> tuple[int, int]:
@@ -113,9 +117,9 @@ def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
     execute = session.connection.execute
     rows = execute(_NEXT, (queue.id, limit)).fetchall()
     if not rows:
-        return Claim([], until, next_due)
+        return Claim(queue, [], until, next_due)
     execute(_HOLD, (token, until, seq_list([row[0] for row in rows])))
-    return Claim(_deliveries(queue, token, rows), until)
+    return Claim(queue, _deliveries(session, queue, token, rows), until)
 
 
 def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> list[Delivery]:
@@ -126,8 +130,8 @@ def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> 
         _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
     ).fetchall()
     found = {row[0]: row for row in rows}
-    wanted = (found.pop(number) for number in numbers if number in found)
-    return _deliveries(queue, token, wanted)
+    wanted = [found.pop(number) for number in numbers if number in found]
+    return _deliveries(session, queue, token, wanted)
 
 
 def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[bool]:
@@ -166,13 +170,20 @@ def promote(session: Session, queue: Queue) -> int:
     return due
 
 
-def _deliveries(queue: Queue, token: int, rows: Iterable[tuple[Any, ...]]) -> list[Delivery]:
+def _deliveries(
+    session: Session, queue: Queue, token: int, rows: Iterable[tuple[Any, ...]]
+) -> list[Delivery]:
     name = queue.name
-    return [
-        Delivery(
-            body,
-            _NO_HEADERS if headers is None else _decode_headers(headers),
-            Receipt(name, (seq, token), deliveries, deliveries > 1, priority, ordering_key),
-        )
-        for seq, deliveries, priority, _, ordering_key, headers, body in rows
-    ]
+    deliveries: list[Delivery] = []
+    for row in rows:
+        delivery = read_delivery(name, token, row)
+        deliveries.append(delivery)
+        if delivery.problem is not None and has_odd_key(row):
+            _forget_key(session, queue, row[0])
+    return deliveries
+
+
+def _forget_key(session: Session, queue: Queue, seq: int) -> None:
+    """Take away a key that no receipt can carry, so that nobody waits for its message."""
+    session.connection.execute(_FOLLOWERS, (queue.id, seq))
+    session.connection.execute(_NO_KEY, (seq,))

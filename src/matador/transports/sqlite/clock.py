@@ -17,6 +17,7 @@ from typing import Protocol
 
 from matador.transports.clock import Clock
 
+_LATEST = 253_402_300_799_000  # the end of the year 9999; no date can be later
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -111,8 +112,11 @@ class DatabaseClock:
             return
         stored = _stored(connection)
         seen = int(stored.get("last_time", 0))
+        # Of a row that another program wrote, only what can be a time.
         for (newest,) in connection.execute(
-            "SELECT stored_at FROM messages ORDER BY seq DESC LIMIT 1"
+            "SELECT stored_at FROM messages WHERE stored_at BETWEEN 0 AND ? "
+            "ORDER BY seq DESC LIMIT 1",
+            (_LATEST,),
         ):
             seen = max(seen, newest)
         start = max(self._machine.wall(), seen / 1000)

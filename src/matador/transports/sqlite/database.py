@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import sqlite3
+import stat
 import time
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,6 +24,8 @@ OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 # States of a message. BLOCKED: an earlier message with its ordering key is not finished yet; kept
 # apart from READY so that a claim never has to step over messages it may not take.
 READY, DELAYED, IN_FLIGHT, DONE, BLOCKED = range(5)
+NEVER = 1 << 62
+"""Later than any ``due``."""
 
 # `due` is when a DELAYED one becomes ready, the lease of an IN_FLIGHT one passes, or a DONE one is
 # forgotten (milliseconds of the database clock). `rank` is the priority that counts: NULL on
@@ -82,6 +87,7 @@ def open_for_writing(
             f"SQLite {sqlite3.sqlite_version} is too old: this transport needs at least "
             f"{'.'.join(map(str, OLDEST_SQLITE))}; use a newer Python or operating system"
         )
+    make_private_file(path)
     connection = _open(path, busy_timeout)
     try:
         _prepare(connection, path, synchronous, busy_timeout)
@@ -98,14 +104,36 @@ def open_for_reading(path: Path, *, busy_timeout: float) -> sqlite3.Connection:
     return connection
 
 
+def make_private_file(path: Path) -> None:
+    """Make an empty file that its owner alone can read, if there is none; SQLite makes its log
+    and its shared memory with the same mode.
+
+    It is not opened: closing it would drop every lock that this process has on it, if another
+    thread was quick to open the new file.
+    """
+    # What is wrong with the path is found, and said, by whoever opens it.
+    with contextlib.suppress(OSError):
+        os.mknod(path.resolve(), stat.S_IFREG | 0o600)
+
+
 def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         path,
         timeout=busy_timeout,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
     )
+    connection.text_factory = _text
+    return connection
+
+
+def _text(stored: bytes) -> str | bytes:
+    """Text as it is; what is no UTF-8 comes out as bytes instead of failing the whole query."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 def _prepare(

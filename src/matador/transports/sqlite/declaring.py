@@ -38,6 +38,7 @@ def declare(session: Session, topology: Topology) -> None:
         rows.append((name, True, False, settings.max_length, _milliseconds(settings.ttl), None))
     session.connection.executemany(_UPSERT, rows)
     session.reload()
+    session.declared.update(name for name, *_ in rows)
 
 
 def _milliseconds(seconds: float | None) -> int | None:

@@ -7,6 +7,8 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import msgspec
+
 from matador.errors import (
     ConnectionFailedError,
     MatadorError,
@@ -14,8 +16,22 @@ from matador.errors import (
     StorageCorruptError,
     StorageFullError,
     StorageLockedError,
+    UnstorableError,
 )
 
+UNSTORABLE: tuple[type[Exception], ...] = (
+    ValueError,  # UnicodeError too
+    OverflowError,
+    TypeError,
+    RecursionError,
+    msgspec.MsgspecError,
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+)
+"""What is raised for a message that no file can hold, however often it is tried. SQLite undoes the
+statement alone, so that the rest of a transaction can go on."""
+
+_BINDING = "Error binding parameter"  # a value of a type that SQLite does not know
 _ROOM_TO_BREATHE = 1 << 20  # bytes; with less, an I/O error is taken for a full disk
 
 
@@ -59,9 +75,9 @@ def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
         return StorageCorruptError(f"{path} is damaged: {error}")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or opening:
         return ConnectionFailedError(f"cannot open {path} for writing: {_why(path, error)}")
-    if isinstance(error, sqlite3.Error):
-        return SendFailedError(f"{path}: {error}")
-    return SendFailedError(f"cannot be stored in {path}: {type(error).__name__}: {error}")
+    if isinstance(error, UNSTORABLE) or str(error).startswith(_BINDING):
+        return UnstorableError(f"cannot be stored in {path}: {type(error).__name__}: {error}")
+    return SendFailedError(f"{path}: {type(error).__name__}: {error}")
 
 
 def _is_full(path: Path) -> bool:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
 from matador.transports.base import no_retention
-from matador.transports.sqlite.claiming import decode_headers
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.reading import (
+    read_body,
+    read_headers,
+    read_number,
+    read_text,
+    read_time,
+)
 from matador.transports.sqlite.session import Queue
 
 _PAGE_ROWS = 500
@@ -48,8 +53,9 @@ def browse_page(
     page: list[StoredMessage] = []
     size = 0
     for row in cursor:
-        page.append(_stored(queue, row, now))
-        size += len(row[2])
+        stored = _stored(queue, row, now)
+        page.append(stored)
+        size += len(stored.body)
         if size > _PAGE_BYTES:
             break
     cursor.close()
@@ -123,6 +129,7 @@ def _oldest(queue: Queue, now: int) -> int:
 
 def _stored(queue: Queue, row: tuple[Any, ...], now: int) -> StoredMessage:
     seq, id_, body, headers, number, stored_at, due, deliveries, priority, ordering_key = row
+    due = read_number(due)
     state: MessageState = "ready"
     if number == DONE:
         state = "done"
@@ -130,18 +137,14 @@ def _stored(queue: Queue, row: tuple[Any, ...], now: int) -> StoredMessage:
         state = "in-flight" if number == IN_FLIGHT else "delayed"
     return StoredMessage(
         position=str(seq),
-        id=id_,
+        id=id_ if isinstance(id_, str) else read_body(id_).decode(errors="replace"),
         queue=queue.name,
-        body=body,
-        headers=decode_headers(headers),
+        body=read_body(body),
+        headers=read_headers(headers)[0],
         state=state,
-        stored_at=_datetime(stored_at),
-        due_at=None if due is None or state != "delayed" else _datetime(due),
-        delivery_count=deliveries,
-        priority=priority,
-        ordering_key=ordering_key,
+        stored_at=read_time(stored_at),
+        due_at=read_time(due) if state == "delayed" else None,
+        delivery_count=max(read_number(deliveries) or 0, 0),
+        priority=read_number(priority),
+        ordering_key=read_text(ordering_key),
     )
-
-
-def _datetime(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

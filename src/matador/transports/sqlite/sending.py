@@ -13,7 +13,7 @@ import msgspec
 from matador.errors import MatadorError
 from matador.model.message import Message
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
-from matador.transports.sqlite.errors import translate
+from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import Queue, Session, no_such_queue
 
 logger = logging.getLogger("matador.transports.sqlite")
@@ -67,7 +67,7 @@ def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | 
                 row = (queue.id, message.id, headers, message.body)
             else:
                 row = make_row(session, queue, message, blocked)
-        except (OverflowError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        except UNSTORABLE as error:
             outcomes[index] = translate(error, session.path)
             continue
         if plain is not run_is_plain:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,13 @@ from matador.errors import QueueNotFoundError, StorageCorruptError
 from matador.model.options import suggestion
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import lock
+
+logger = logging.getLogger("matador.transports.sqlite")
+
+_PUT_BACK = (
+    "INSERT INTO queues (id, name, dead_letters, priorities, max_length, ttl, retention) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,7 @@ class Session:
         connection: the writer's connection; a transaction is open while an operation runs.
         now: the time of the database at the start of the transaction, in milliseconds.
         queues: all queues by name, as they are in this transaction.
+        declared: those of the topologies that were applied; they are there for good.
         warned: names of queues whose overflow was logged already.
     """
 
@@ -51,6 +61,7 @@ class Session:
         self.clock = clock
         self.now = clock.now()
         self.queues: dict[str, Queue] = {}
+        self.declared: set[str] = set()
         self.warned: set[str] = set()
         self._version = -1
 
@@ -91,8 +102,27 @@ class Session:
             self.connection.execute("ROLLBACK")
 
     def reload(self) -> None:
-        """Read the queues again."""
-        self.queues = load_queues(self.connection)
+        """Read the queues again, and put back what somebody deleted by hand."""
+        before, self.queues = self.queues, load_queues(self.connection)
+        for name in self.declared:
+            if name in before and before[name].id != self._id_of(name):
+                self._put_back(before[name])
+
+    def _id_of(self, name: str) -> int | None:
+        return self.queues[name].id if name in self.queues else None
+
+    def _put_back(self, queue: Queue) -> None:
+        """Make a queue again that was deleted, so that its messages belong to it as before."""
+        taken = any(other.id == queue.id for other in self.queues.values())
+        if queue.name not in self.queues:
+            logger.warning("%s: queue %s was deleted, and is made again", self.path, queue.name)
+            settings = (queue.max_length, queue.ttl, queue.retention)
+            row = (None if taken else queue.id, queue.name, queue.dead_letters, queue.priorities)
+            self.connection.execute(_PUT_BACK, (*row, *settings))
+            self.queues = load_queues(self.connection)
+        elif not taken:  # another process was quicker: its queue gets the messages of ours
+            moved = (self.queues[queue.name].id, queue.id)
+            self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
     def queue(self, name: str) -> Queue:
         """A queue by its full name.
@@ -130,12 +160,19 @@ def load_queues(connection: sqlite3.Connection) -> dict[str, Queue]:
         "SELECT id, name, dead_letters, priorities, max_length, ttl, retention FROM queues"
     )
     return {
-        name: Queue(id_, name, bool(dead), bool(priorities), max_length, ttl, retention)
-        for id_, name, dead, priorities, max_length, ttl, retention in rows
+        name: Queue(
+            id_,
+            name,
+            bool(dead),
+            bool(priorities),
+            *(setting if type(setting) is int else None for setting in settings),
+        )
+        for id_, name, dead, priorities, *settings in rows
+        if type(name) is str
     }
 
 
-def no_such_queue(name: str, known: dict[str, Queue], path: Path) -> QueueNotFoundError:
+def no_such_queue(name: str, known: Mapping[str, Queue], path: Path) -> QueueNotFoundError:
     """The error for a queue that is not there."""
     return QueueNotFoundError(
         f"there is no queue {name!r} in {path}{suggestion(name, known)}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from matador.model.message import (
     REASON_HEADER,
     Complete,
     DeadLetter,
+    Headers,
     Message,
     Release,
     Retry,
@@ -18,14 +20,10 @@ from matador.model.message import (
 )
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite import sending
-from matador.transports.sqlite.claiming import (
-    EARLIER,
-    decode_headers,
-    handle_of,
-    held,
-    seq_list,
-)
+from matador.transports.sqlite.claiming import EARLIER, handle_of, held, seq_list
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
+from matador.transports.sqlite.errors import UNSTORABLE, translate
+from matador.transports.sqlite.reading import read_headers
 from matador.transports.sqlite.session import Queue, Session
 
 _COMPLETE = (
@@ -45,6 +43,10 @@ _RETRY = (
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE ? END, due = ?, "
     "token = NULL, deliveries = 0, id = ?, headers = ?, body = ?, priority = ?, rank = ? "
     "WHERE seq = ?"
+)
+_COPY = (
+    f"INSERT INTO messages (queue, state, stored_at, id, headers, body) "
+    f"SELECT ?, {READY}, ?, id, ?, body FROM messages WHERE seq = ?"
 )
 _UNBLOCK = (
     f"UPDATE messages SET state = CASE WHEN due > ?1 THEN {DELAYED} ELSE {READY} END, "
@@ -76,6 +78,8 @@ def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorE
             batch.add(settlement, seq)
         except MatadorError as error:
             outcomes[index] = error
+        except UNSTORABLE as error:
+            outcomes[index] = translate(error, session.path)
         else:
             del tokens[seq]  # a second settlement of one delivery is refused
     batch.finish()
@@ -126,6 +130,7 @@ class _Batch:
 
         Raises:
             QueueNotFoundError: its successor has nowhere to go; nothing was changed.
+            Exception: one of ``UNSTORABLE``; nothing was changed.
         """
         receipt = settlement.receipt
         match settlement:
@@ -198,12 +203,26 @@ class _Batch:
         queue = session.queue(name)
         message = settlement.message
         if message is None:
-            id_, stored, body = session.connection.execute(
-                "SELECT id, headers, body FROM messages WHERE seq = ?", (seq,)
-            ).fetchone()
-            message = Message(id_, name, body, decode_headers(stored))
-        reason = {**message.headers, REASON_HEADER: settlement.reason}
-        dead = Message(message.id, name, message.body, reason, priority=message.priority)
-        sending.insert(session, [sending.make_row(session, queue, dead, {})])
+            self._copy(settlement, seq, queue)
+        else:
+            reason = {**message.headers, REASON_HEADER: settlement.reason}
+            dead = Message(message.id, name, message.body, reason, priority=message.priority)
+            sending.insert(session, [sending.make_row(session, queue, dead, {})])
         self._filled.add(queue)
         self._moved.append(seq)
+
+    def _copy(self, settlement: DeadLetter, seq: int, queue: Queue) -> None:
+        """Keep a row as it is, whatever is in it: SQLite copies it."""
+        execute = self._session.connection.execute
+        headers: Headers = {}
+        if not settlement.bare:
+            (stored,) = execute("SELECT headers FROM messages WHERE seq = ?", (seq,)).fetchone()
+            headers, _ = read_headers(stored)
+        reason = sending.encode_headers({**headers, REASON_HEADER: settlement.reason})
+        try:
+            execute(_COPY, (queue.id, self._session.now, reason, seq))
+        except sqlite3.DataError:
+            if not settlement.bare:
+                raise
+            # The body alone is as large as a row may be.
+            execute(_COPY, (queue.id, self._session.now, None, seq))

@@ -72,6 +72,7 @@ class SqliteSubscription:
             (claim,) = pending.result()
             if isinstance(claim, MatadorError):
                 raise claim
+            self._queue = claim.queue  # of another number, if it was deleted and made again
             if claim.deliveries:
                 kept = await self._keep(claim, limit)
                 if kept:

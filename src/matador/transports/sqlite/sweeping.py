@@ -5,7 +5,15 @@ from __future__ import annotations
 import sqlite3
 import time
 
-from matador.transports.sqlite.database import DONE, IN_FLIGHT, READY, waiting
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    NEVER,
+    READY,
+    waiting,
+)
 from matador.transports.sqlite.session import Queue, Session
 
 _CHUNK = 1000  # rows, or pages, in one bite
@@ -23,6 +31,24 @@ _FORGOTTEN = (
     f"DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
     f"AND {waiting(DONE)} AND due <= ? ORDER BY due LIMIT {_CHUNK})"
 )
+# Rows that another program wrote, in a state that nobody knows or due at a time that is none: to
+# SQLite NULL comes before every number, text and bytes come after.
+_IN_NO_STATE = (f"state > {BLOCKED}", f"state < {READY}")
+_NEVER_DUE = tuple(
+    f"{waiting(state)} AND {due}"
+    for state in (DELAYED, IN_FLIGHT)
+    for due in ("due IS NULL", f"due >= {NEVER}")
+)
+_STRAYS = " UNION ALL ".join(
+    f"SELECT seq FROM messages WHERE queue = ?1 AND state <> {READY} AND {stray}"
+    for stray in (*_IN_NO_STATE, *_NEVER_DUE)
+)
+_TAKE_IN = f"UPDATE messages SET state = {READY}, due = NULL, token = NULL WHERE seq IN ({_STRAYS})"
+
+
+def take_in_strays(session: Session, queue: Queue) -> int:
+    """Make ready what would never become so by itself; how many there were."""
+    return session.connection.execute(_TAKE_IN, (queue.id,)).rowcount
 
 
 def sweep_expired(session: Session, queue: Queue) -> int:
@@ -93,6 +119,7 @@ def _bite(session: Session) -> bool:
         swept = 0
         for queue in session.queues.values():
             swept = max(swept, sweep_expired(session, queue), sweep_forgotten(session, queue))
+            take_in_strays(session, queue)
         if swept:
             session.clock.remember(session.connection)
         given_back = _give_back_pages(session.connection)

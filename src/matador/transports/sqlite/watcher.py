@@ -16,6 +16,7 @@ from matador.transports.sqlite.database import READY
 
 _PERIOD = 0.008  # seconds between two looks
 
+_IS_THERE = "SELECT EXISTS (SELECT 1 FROM queues WHERE id = ? AND name = ?)"
 _IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
 
 
@@ -23,8 +24,13 @@ class Waiter(Protocol):
     """Somebody who waits for messages of a queue."""
 
     @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        ...
+
+    @property
     def queue_id(self) -> int:
-        """The queue."""
+        """The number of the queue."""
         ...
 
     def wake(self) -> None:
@@ -89,6 +95,9 @@ class Watcher:
         for waiter in self._waiting:
             queue = waiter.queue_id
             if queue not in seen:
+                (there,) = execute(_IS_THERE, (queue, waiter.queue)).fetchone()
                 (ready,) = execute(_IS_READY, (queue,)).fetchone()
-                seen[queue] = 0 if ready else execute(NEXT_DUE, (queue,)).fetchone()[0]
+                # A queue that is gone is made again, or missed, by whoever claims from it.
+                now = ready or not there
+                seen[queue] = 0 if now else execute(NEXT_DUE, (queue,)).fetchone()[0]
             self._waiting[waiter] = seen[queue]
