@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tests.support.raw_memory import MemoryEntries
+
 from matador.errors import AllTransportsFailedError, QueueNotFoundError
 from matador.testing import TransportCompliance, make_message
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.memory import MemoryTransport
 from matador.transports.multi import MultiTransport
@@ -19,6 +22,13 @@ class TestMultiOfMemory(TransportCompliance):
             first = MemoryTransport(name="first", lease=self.lease)
             self._transport = MultiTransport([first, MemoryTransport(name="second")])
         return self._transport
+
+    async def raw_entries(self) -> RawEntries:
+        group = await self.make_transport()
+        assert isinstance(group, MultiTransport)
+        first = group.transports[0]
+        assert isinstance(first, MemoryTransport)
+        return MemoryEntries(first)
 
     async def test_each_message_has_its_outcome_and_the_others_are_stored(self) -> None:
         """As in the suite, but for the name of the error: it lists that of every transport."""

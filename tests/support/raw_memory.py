@@ -30,6 +30,13 @@ _ODD: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:80]
+    except RecursionError:
+        return "nested 3,000 deep"
+
+
 class MemoryEntries:
     """Puts messages into queues that are there already."""
 
@@ -46,7 +53,7 @@ class MemoryEntries:
             fields[name] = random.choice(_ODD[name])
         message = Message(queue=queue, **fields)
         assert self._transport._store.put([message]) == [None]
-        return ", ".join(f"{name}={str(value)[:60]!r}" for name, value in fields.items())
+        return ", ".join(f"{name}={_shown(value)}" for name, value in fields.items())
 
     async def close(self) -> None:
         """See ``RawEntries``."""

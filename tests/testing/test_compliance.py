@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import ClassVar
 
 import msgspec
 import pytest
+from tests.support.raw_memory import MemoryEntries
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, TransportError, UnstorableError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     REASON_HEADER,
     Complete,
+    ConnectionState,
     DeadLetter,
     Delivery,
     Message,
@@ -25,6 +28,7 @@ from matador.model.message import (
     Settlement,
 )
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Subscription, Transport
 from matador.transports.memory import MemoryTransport
 
@@ -248,10 +252,102 @@ class PurgesWhatIsHeld(Altered):
         return count
 
 
+class RaisesOnOddHeaders(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        for delivery in deliveries:
+            for value in delivery.headers.values():
+                str(value).encode()
+        return deliveries
+
+
+class DropsWhatIsOdd(Altered):
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        inner = await super().subscribe(queue, prefetch=prefetch)
+        settle = super().settle
+
+        class Picky(AlteredSubscription):
+            async def receive(self, limit: int) -> Sequence[Delivery]:
+                while True:
+                    taken = await inner.receive(limit)
+                    odd = [one for one in taken if not one.body.startswith(b"{")]
+                    await settle([Complete(one.receipt) for one in odd])
+                    if good := [one for one in taken if one not in odd]:
+                        return good
+
+        return Picky(inner, self.on_receive)
+
+
+class NeverSettlesRawLetters(Altered):
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        return [
+            None
+            if isinstance(one, DeadLetter) and one.message is None
+            else (await super(Altered, self).settle([one]))[0]
+            for one in settlements
+        ]
+
+
+class LosesItsConnection(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        if any(not delivery.body for delivery in deliveries):
+            self._change_state(ConnectionState("reconnecting"))
+            self._change_state(ConnectionState("connected"))
+        return deliveries
+
+
+class HandsOutTwice(Altered):
+    def on_receive(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        return [*deliveries, *deliveries]
+
+
+class RaisesWhatTheClientRaises(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        _texts(settlement).encode()
+        return settlement
+
+
+class CallsEverythingTransient(Altered):
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        return [
+            (await super(Altered, self).settle([one]))[0]
+            if _texts(one).isascii()
+            else TransportError("cannot be encoded")
+            for one in settlements
+        ]
+
+
+class RefusesTheWholeBatch(Altered):
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        if all(_texts(one).isascii() for one in settlements):
+            return await super().settle(settlements)
+        return [UnstorableError("cannot be encoded") for _ in settlements]
+
+
+class KeepsHeadersOfBareLetters(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        if isinstance(settlement, DeadLetter):
+            return msgspec.structs.replace(settlement, bare=False)
+        return settlement
+
+
+class SwallowsWhatItCannotStore(Altered):
+    def on_settle(self, settlement: Settlement) -> Settlement:
+        sound = _texts(settlement).isascii()
+        return settlement if sound else Complete(settlement.receipt)
+
+
+def _texts(settlement: Settlement) -> str:
+    reason = settlement.reason if isinstance(settlement, DeadLetter) else ""
+    message = settlement.message if isinstance(settlement, (DeadLetter, Retry)) else None
+    return reason + ("" if message is None else message.id)
+
+
 def _with_receipt(delivery: Delivery, **changes: object) -> Delivery:
     receipt: Receipt = msgspec.structs.replace(delivery.receipt, **changes)
     return msgspec.structs.replace(delivery, receipt=receipt)
 
+
+ODD_ENTRIES = "test_odd_entries_are_kept_and_stop_nobody"
 
 BROKEN: list[tuple[type[Altered], str]] = [
     (LosesHeaders, "test_headers_are_kept"),
@@ -283,6 +379,18 @@ BROKEN: list[tuple[type[Altered], str]] = [
     (DeclaresLeasesItHasNot, "test_an_expired_lease_is_redelivered_and_fenced"),
     (MiscountsDepth, "test_depth_counts_each_state"),
     (PurgesWhatIsHeld, "test_purge_deletes_all_that_nobody_holds"),
+    (RaisesOnOddHeaders, ODD_ENTRIES),
+    (DropsWhatIsOdd, ODD_ENTRIES),
+    (NeverSettlesRawLetters, ODD_ENTRIES),
+    (LosesItsConnection, ODD_ENTRIES),
+    (HandsOutTwice, ODD_ENTRIES),
+    (KeepsHeadersOfBareLetters, "test_a_bare_dead_letter_has_the_body_the_reason_and_nothing_else"),
+]
+UNSTORABLE: list[type[Altered]] = [
+    RaisesWhatTheClientRaises,
+    CallsEverythingTransient,
+    RefusesTheWholeBatch,
+    SwallowsWhatItCannotStore,
 ]
 
 
@@ -297,13 +405,17 @@ class Suite(TransportCompliance):
     async def make_transport(self) -> Transport:
         return self._transport
 
+    async def raw_entries(self) -> RawEntries | None:
+        assert isinstance(self._transport, MemoryTransport)
+        return MemoryEntries(self._transport)
 
-async def run(transport: Transport, test: str) -> None:
+
+async def run(transport: Transport, test: str, *arguments: str) -> None:
     suite = Suite(transport)
     suite.prepare()
     try:
-        async with asyncio.timeout(5):
-            await getattr(suite, test)()
+        async with asyncio.timeout(20):
+            await getattr(suite, test)(*arguments)
     finally:
         await suite.tidy_up()
 
@@ -318,6 +430,33 @@ async def test_a_broken_transport_is_found(broken: type[Altered], test: str) -> 
 @pytest.mark.parametrize("test", sorted({test for _, test in BROKEN}))
 async def test_an_unaltered_one_passes(test: str) -> None:
     await run(Altered(), test)
+
+
+@pytest.mark.parametrize("broken", UNSTORABLE)
+async def test_settlements_that_never_end_are_found(broken: type[Altered]) -> None:
+    for test, odd in (
+        ("test_an_odd_successor_is_stored_or_refused_for_good", "surrogate in the id"),
+        ("test_an_odd_reason_is_stored_or_refused_for_good", "surrogate"),
+    ):
+        await run(Altered(), test, odd)
+        with pytest.raises((AssertionError, UnicodeEncodeError)):
+            await run(broken(), test, odd)
+
+
+async def test_a_transport_that_others_can_write_to_must_be_written_to() -> None:
+    class Closed(Suite):
+        async def raw_entries(self) -> None:
+            return None
+
+    class Outside(Altered):
+        declared = {"in_process": False}
+
+    for transport, fails in ((Altered(), False), (Outside(), True)):
+        suite = Closed(transport)
+        suite.prepare()
+        with pytest.raises(AssertionError) if fails else nullcontext():
+            await suite.test_odd_entries_are_kept_and_stop_nobody()
+        await suite.tidy_up()
 
 
 async def test_cut_bodies_are_found() -> None:

@@ -186,9 +186,11 @@ class _Run(Hooks):
         await self._send_neighbours()  # the subscription is alive
         transport = self._transport
         if transport.capabilities.depth and isinstance(transport, Measuring):
-            depth = await transport.depth(self._queue)
-            if depth.total:
-                self._problem(f"something is left in the queue: {depth}")
+
+            async def empty() -> bool:
+                return (await transport.depth(self._queue)).total == 0
+
+            await self._wait(empty, lambda: "the queue to be empty")
         if transport.capabilities.browse and isinstance(transport, Browsing):
             for name in self._letters:
                 report.dead_letters += len([one async for one in transport.browse(name)])

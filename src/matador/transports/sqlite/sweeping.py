@@ -33,7 +33,11 @@ _FORGOTTEN = (
 )
 # Rows that another program wrote, in a state that nobody knows or due at a time that is none: to
 # SQLite NULL comes before every number, text and bytes come after.
-_IN_NO_STATE = (f"state > {BLOCKED}", f"state < {READY}")
+_IN_NO_STATE = (
+    f"state < {READY}",
+    *(f"state > {known} AND state < {known + 1}" for known in range(READY, BLOCKED)),
+    f"state > {BLOCKED}",
+)
 _NEVER_DUE = tuple(
     f"{waiting(state)} AND {due}"
     for state in (DELAYED, IN_FLIGHT)
