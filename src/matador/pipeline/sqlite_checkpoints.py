@@ -12,6 +12,7 @@ from typing import TypeVar
 from matador.errors import CheckpointStoreError
 from matador.model.options import Seconds, seconds
 from matador.transports.clock import Clock, SystemClock
+from matador.transports.sqlite.database import make_private_file, patiently
 
 T = TypeVar("T")
 
@@ -138,16 +139,25 @@ class SqliteCheckpointStore:
             raise CheckpointStoreError(f"{self!r} is not open")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError, OverflowError) as error:
             raise CheckpointStoreError(f"{self!r}: {error}") from error
 
     def _connect(self) -> None:
+        make_private_file(self._path)
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
+
+        def prepare() -> None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(_SCHEMA)
+
+        try:
+            patiently(prepare, self._busy_timeout)
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
 
     def _disconnect(self) -> None:

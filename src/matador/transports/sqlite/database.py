@@ -8,6 +8,7 @@ import random
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -90,7 +91,7 @@ def open_for_writing(
     make_private_file(path)
     connection = _open(path, busy_timeout)
     try:
-        _prepare(connection, path, synchronous, busy_timeout)
+        patiently(lambda: _prepare(connection, path, synchronous, busy_timeout), busy_timeout)
     except BaseException:
         connection.close()
         raise
@@ -142,7 +143,8 @@ def _prepare(
     if _check_owner(connection, path) == 0:
         # Before the first table is made, or it has no effect.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _use_write_ahead_log(connection, busy_timeout)
+    # Needs a new file for itself, and does not wait for it: others may be opening it, too.
+    connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     # Debian turns this on: it would overwrite every deleted message with zeros.
     connection.execute("PRAGMA secure_delete = OFF")
@@ -177,8 +179,18 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
 def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
     """Start a transaction that may write, once no other process is in one.
 
+    Raises:
+        sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
+    """
+    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout)
+
+
+def patiently(work: Callable[[], object], busy_timeout: float) -> None:
+    """Do something again for as long as another process is in the way.
+
     SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process among
-    busy ones would starve for seconds.
+    busy ones would starve for seconds. And it does not wait at all while others switch a new file
+    to a write-ahead log, or recover the log of an old one.
 
     Raises:
         sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
@@ -186,7 +198,7 @@ def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
     deadline = time.monotonic() + busy_timeout
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            work()
             return
         except sqlite3.OperationalError as error:
             if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
@@ -211,17 +223,3 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
             f"upgrade matador-events, or name another file"
         )
     return version
-
-
-def _use_write_ahead_log(connection: sqlite3.Connection, busy_timeout: float) -> None:
-    # The change of mode needs the file for itself and does not wait for it: others may be
-    # opening the same new file.
-    deadline = time.monotonic() + busy_timeout
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
