@@ -21,13 +21,18 @@ def broker_url(name: str) -> str:
 
     Skips the test, or fails it in CI, if it does not run.
     """
-    url = os.environ.get(f"MATADOR_{name.upper()}_URL") or _url_of_script(name)
+    url = find_broker(name)
     if url is not None:
         return url
     reason = f"{name} is not running: script/brokers up {name}"
     if os.environ.get("CI", "").lower() in ("1", "true"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def find_broker(name: str) -> str | None:
+    """The URL of a broker; None if it does not run."""
+    return os.environ.get(f"MATADOR_{name.upper()}_URL") or _url_of_script(name)
 
 
 def broker_ctl(name: str, *arguments: str, timeout: float = 60) -> str:
