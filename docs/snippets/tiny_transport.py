@@ -233,11 +233,12 @@ class TinyTransport:
 
 def dead_letter(settlement: DeadLetter, original: Message) -> Message:
     message = settlement.message or original  # None: keep the raw bytes
+    headers = {} if settlement.bare else message.headers
     return Message(
         id=message.id,
         queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
         body=message.body,
-        headers={**message.headers, REASON_HEADER: settlement.reason},
+        headers={**headers, REASON_HEADER: settlement.reason},
     )
 
 

@@ -103,6 +103,20 @@ async def test_a_failed_save_leaves_what_was_there(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_what_is_past_its_time_does_not_fill_the_file(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = SqliteCheckpointStore(tmp_path / "steps.db", clock=clock)
+    await store.open()
+    for number in range(3):
+        await store.save(f"e-{number}", "charge", b"1")
+        await store.keep(f"e-{number}", 60)
+        clock.advance(40)
+    with closing(sqlite3.connect(tmp_path / "steps.db")) as other:
+        kept = other.execute("SELECT envelope_id FROM matador_steps ORDER BY 1").fetchall()
+    assert kept == [("e-1",), ("e-2",)]
+    await store.close()
+
+
 async def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
     store = SqliteCheckpointStore(tmp_path / "steps.db", busy_timeout=0.05)
     await store.open()
