@@ -69,6 +69,21 @@ async def test_one_lost_lease_leaves_the_rest_of_the_batch_alone(connect: Open, 
     assert [type(outcome) for outcome in outcomes] == [LeaseLostError, *[type(None)] * 4]
 
 
+async def test_a_renewal_holds_for_one_lease_and_no_longer(connect: Open, make: Make) -> None:
+    """Or what a worker held that died is missed for as long as it takes."""
+    clock = ManualClock()
+    transport = await connect(clock=clock, lease=30)
+    await transport.send([make()])
+    (delivery,) = await receive(transport)
+    clock.advance(20)
+    assert await transport.renew([delivery.receipt]) == [True]
+    clock.advance(29)
+    assert (await transport.depth("t.q")).in_flight == 1
+    clock.advance(2)
+    (again,) = await receive(transport)
+    assert again.receipt.delivery_count == 2
+
+
 async def test_a_receipt_is_good_once(connect: Open, make: Make) -> None:
     transport = await connect()
     await transport.send([make()])
