@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from matador.errors import ConfigurationError, LeaseLostError, QueueNotFoundError
-from matador.model.message import Complete, DeadLetter, Delivery, Release, Retry
+from matador.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    QueueNotFoundError,
+    UnstorableError,
+)
+from matador.model.message import Complete, DeadLetter, Delivery, Message, Release, Retry
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, make_message, make_receipt, wait_for
 from matador.transports.memory import MemoryTransport
@@ -324,3 +330,50 @@ async def test_it_can_move_to_another_loop() -> None:
     for _ in range(2):
         assert len(await asyncio.to_thread(asyncio.run, use())) == 1
     await wait_for(lambda: transport.completed(QUEUE) == 2)
+
+
+ODD: list[dict[str, Any]] = [
+    {"body": None},
+    {"body": "text"},
+    {"headers": None},
+    {"headers": [1]},
+    {"delay": None},
+    {"delay": "soon"},
+    {"delay": float("nan")},
+    {"priority": "high"},
+    {"priority": 0.5},
+    {"ordering_key": b"bytes"},
+    {"ordering_key": []},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+async def test_parts_of_a_wrong_type_are_refused_and_break_nothing(odd: dict[str, Any]) -> None:
+    transport = await opened(MemoryTransport(), WorkQueue("events", priorities=True))
+    good = make_message(b"good", queue=QUEUE, ordering_key="k", priority=1)
+    given: dict[str, Any] = {"id": "m", "queue": QUEUE, "body": b"", **odd}
+    message = Message(**given)
+    first, refused, last = await transport.send([good, message, good])
+    assert (first, last) == (None, None)
+    assert isinstance(refused, UnstorableError)
+    (delivery,) = await receive(transport)
+    for settlement in (
+        Retry(delivery.receipt, message),
+        DeadLetter(delivery.receipt, "undeliverable", "r", message),
+    ):
+        (outcome,) = await transport.settle([settlement])
+        assert isinstance(outcome, UnstorableError)
+    bare = DeadLetter(delivery.receipt, "undeliverable", "r", bare=True)
+    assert await transport.settle([bare]) == [None]
+    assert len(transport.dead_letters(QUEUE)) == 1
+    assert len(await receive(transport)) == 1
+    assert (await transport.depth(QUEUE)).total == 1
+
+
+async def test_a_purge_leaves_what_is_finished() -> None:
+    transport = await opened(MemoryTransport(), WorkQueue("events", retention=60))
+    await send(transport, "done", "ready")
+    (delivery,) = await receive(transport, 1)
+    await transport.settle([Complete(delivery.receipt)])
+    assert await transport.purge(QUEUE) == 1
+    assert [one.body for one in await transport.read(QUEUE)] == [b"done"]

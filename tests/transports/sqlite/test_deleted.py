@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.transports.sqlite.conftest import Make, Open
 
-from matador.model.message import Complete, DeadLetter
+from matador.model.message import Complete, DeadLetter, Delivery
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import wait_for
+from matador.transports.sqlite import SqliteTransport, sweeping
 from matador.transports.sqlite.session import load_queues
+from matador.transports.sqlite.subscription import SqliteSubscription
 
 TOPOLOGY = Topology(
     "t",
@@ -33,14 +36,29 @@ def queues(file: Path) -> object:
         return load_queues(connection)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caretaker would, some seconds later."""
+    monkeypatch.setattr(sweeping, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(sweeping, "_QUIET", 1000.0)
+
+
+async def waiting(
+    transport: SqliteTransport, subscription: SqliteSubscription
+) -> asyncio.Future[Sequence[Delivery]]:
+    """A receive that has found nothing and sleeps."""
+    receiving = asyncio.ensure_future(subscription.receive(1))
+    await wait_for(lambda: transport._connected.watcher._waiting)
+    return receiving
+
+
 async def test_a_waiting_worker_notices_and_makes_it_again(
     file: Path, connect: Open, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = await connect(TOPOLOGY)
     before = queues(file)
     subscription = await transport.subscribe("t.q", prefetch=1)
-    receiving = asyncio.ensure_future(subscription.receive(1))
-    await asyncio.sleep(0)
+    receiving = await waiting(transport, subscription)
     with caplog.at_level(logging.WARNING):
         by_hand(file, "DELETE FROM queues WHERE name = 't.q'")
         await wait_for(lambda: queues(file) == before, timeout=5)
@@ -67,7 +85,7 @@ async def test_if_another_process_was_quicker_its_queue_gets_the_messages(
     await transport.send([make("kept")])
     subscription = await transport.subscribe("t.q", prefetch=1)
     (held,) = await subscription.receive(1)
-    receiving = asyncio.ensure_future(subscription.receive(1))
+    receiving = await waiting(transport, subscription)
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("DELETE FROM queues WHERE name = 't.q'")

@@ -102,6 +102,20 @@ async def test_what_is_retained_stays_to_the_last_moment(
     assert stored(file) == []
 
 
+async def test_a_purge_leaves_what_is_finished_for_those_who_read_it_again(
+    connect: Open, make: Make
+) -> None:
+    transport = await connect(topology())
+    await transport.send([make("done"), make("ready"), make("held")])
+    (delivery,) = await receive(transport, "t.q", 1)
+    await transport.settle([Complete(delivery.receipt)])
+    positions = [one.position async for one in transport.browse("t.q") if one.body == b"held"]
+    (held,) = await transport.take("t.q", positions)
+    assert await transport.purge("t.q") == 1
+    assert [one.body for one in await transport.read("t.q")] == [b"done", b"held"]
+    assert await transport.settle([Complete(held.receipt)]) == [None]
+
+
 async def test_the_caretaker_sweeps_by_itself(
     file: Path, connect: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
