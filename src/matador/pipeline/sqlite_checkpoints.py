@@ -12,7 +12,6 @@ from typing import TypeVar
 from matador.errors import CheckpointStoreError
 from matador.model.options import Seconds, seconds
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.sqlite.database import make_private_file, patiently
 
 T = TypeVar("T")
 
@@ -143,6 +142,9 @@ class SqliteCheckpointStore:
             raise CheckpointStoreError(f"{self!r}: {error}") from error
 
     def _connect(self) -> None:
+        # Here, so that `import matador` does not load the transport.
+        from matador.transports.sqlite.database import make_private_file, patiently
+
         make_private_file(self._path)
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
