@@ -20,7 +20,8 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.message import Complete, ConnectionState
-from matador.transports.sqlite import SqliteTransport
+from matador.transports.sqlite import SqliteTransport, database
+from matador.transports.sqlite.database import open_for_writing
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.session import Session
 
@@ -107,6 +108,36 @@ class TestOpening:
         await transport.connect()
         assert transport.state == ConnectionState("connected")
         await transport.disconnect()
+
+
+def recovering(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Another process is at work on the log: SQLite says so at once instead of waiting."""
+    check, left = database._check_owner, [0] * times
+
+    def busy(connection: sqlite3.Connection, path: Path) -> int:
+        if left:
+            left.pop()
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+            raise error
+        return check(connection, path)
+
+    monkeypatch.setattr(database, "_check_owner", busy)
+
+
+def test_a_file_that_others_are_opening_is_waited_for(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovering(monkeypatch, times=3)
+    connection = open_for_writing(file, synchronous="FULL", busy_timeout=30)
+    assert connection.execute("SELECT count(*) FROM queues").fetchone() == (0,)
+    connection.close()
+
+
+def test_but_not_for_ever(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recovering(monkeypatch, times=1_000_000)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        open_for_writing(file, synchronous="FULL", busy_timeout=0.05)
 
 
 async def test_a_damaged_file_is_reported_and_the_writer_lives_on(
