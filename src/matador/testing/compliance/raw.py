@@ -30,7 +30,8 @@ class RawEntries(Protocol):
     """Writes entries straight into a broker's queue, past the transport.
 
     What is written is anything the broker takes: bodies, headers, properties, fields and columns
-    that are missing, of another type, too long, badly encoded, nested, out of range.
+    that are missing, of another type, too long, badly encoded, nested, out of range. All of it must
+    be due at once and stay there: what is delayed, or expires, is never seen.
     """
 
     async def write(self, queue: str, random: Random) -> str:

@@ -21,7 +21,6 @@ from matador.model.message import (
     REASON_HEADER,
     Complete,
     DeadLetter,
-    Headers,
     Message,
     Receipt,
     Release,
@@ -269,12 +268,14 @@ def _lost(receipt: Receipt) -> LeaseLostError:
 
 def _dead_letter(settlement: DeadLetter, queue: str, entry: Entry) -> Message:
     message = settlement.message or entry.message
-    headers: Headers = {} if settlement.bare else message.headers
+    name = dead_letter_name(queue, settlement.kind)
+    if settlement.bare:
+        return Message(message.id, name, message.body, {REASON_HEADER: settlement.reason})
     return Message(
         id=message.id,
-        queue=dead_letter_name(queue, settlement.kind),
+        queue=name,
         body=message.body,
-        headers={**headers, REASON_HEADER: settlement.reason},
+        headers={**message.headers, REASON_HEADER: settlement.reason},
         priority=message.priority,
         ordering_key=message.ordering_key,
     )
