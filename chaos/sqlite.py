@@ -93,11 +93,18 @@ class SqliteProfile:
             connection.execute("DELETE FROM queues WHERE name = ?", (queue,))
 
     def spoil_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: it is not there."""
-        self.drop_queue(queue)
+        """See ``SpoilsQueues``. A trigger, as below: a queue that is deleted is made again."""
+        with self._connected() as connection:
+            connection.execute(
+                "CREATE TRIGGER refuse_messages BEFORE INSERT ON messages "
+                f"WHEN (SELECT name FROM queues WHERE id = NEW.queue) = '{queue}' "
+                "BEGIN SELECT RAISE(ABORT, 'messages are refused'); END"
+            )
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: whoever applies a topology makes it again."""
+        """See ``SpoilsQueues``."""
+        with self._connected() as connection:
+            connection.execute("DROP TRIGGER refuse_messages")
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``. A trigger: the storage engine itself refuses."""

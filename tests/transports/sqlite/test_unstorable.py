@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,17 @@ async def test_a_full_disk_and_a_lock_may_pass(file: Path, connect: Open, make: 
     other.close()
     assert not isinstance(full, UnstorableError)
     assert await outcome() is None
+
+
+async def test_what_the_file_itself_refuses_may_pass(file: Path, connect: Open, make: Make) -> None:
+    """A trigger or a check that somebody added is no fault of the message."""
+    transport = await connect()
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON messages BEGIN SELECT RAISE(ABORT, 'not now'); END"
+        )
+        (outcome,) = await transport.send([make()])
+        assert outcome is not None
+        assert not isinstance(outcome, UnstorableError)
+        other.execute("DROP TRIGGER no")
+    assert await transport.send([make()]) == [None]

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from matador import Envelope, Hooks, Matador, Schema, event
+from matador.errors import MatadorError
 from matador.model.message import Complete, ConnectionState, Message
 from matador.model.subscriber import Subscriber
 from matador.model.topology import Topology
@@ -91,9 +92,12 @@ async def feed(
                 if run.report.problems:
                     return run.report
             await run.finish()
+        except MatadorError as error:
+            run.report.problems.append(f"the transport failed: {error!r}")
         finally:
             run.stop()
-    await run.look_again()
+    if not run.report.problems:
+        await run.look_again()
     return run.report
 
 

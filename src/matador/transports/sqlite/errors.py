@@ -26,12 +26,10 @@ UNSTORABLE: tuple[type[Exception], ...] = (
     RecursionError,
     msgspec.MsgspecError,
     sqlite3.DataError,
-    sqlite3.IntegrityError,
 )
 """What is raised for a message that no file can hold, however often it is tried. SQLite undoes the
 statement alone, so that the rest of a transaction can go on."""
 
-_BINDING = "Error binding parameter"  # a value of a type that SQLite does not know
 _ROOM_TO_BREATHE = 1 << 20  # bytes; with less, an I/O error is taken for a full disk
 
 
@@ -75,9 +73,15 @@ def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
         return StorageCorruptError(f"{path} is damaged: {error}")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) or opening:
         return ConnectionFailedError(f"cannot open {path} for writing: {_why(path, error)}")
-    if isinstance(error, UNSTORABLE) or str(error).startswith(_BINDING):
+    if isinstance(error, UNSTORABLE) or _is_bad_value(error):
         return UnstorableError(f"cannot be stored in {path}: {type(error).__name__}: {error}")
     return SendFailedError(f"{path}: {type(error).__name__}: {error}")
+
+
+def _is_bad_value(error: BaseException) -> bool:
+    """A part of the message is missing, or of a type that SQLite does not know."""
+    missing = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_NOTNULL
+    return missing or str(error).startswith("Error binding parameter")
 
 
 def _is_full(path: Path) -> bool:
