@@ -13,7 +13,7 @@ if queue then
       end
     end
   else
-    for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
+    for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
       held[row[1]] = row[4]
     end
   end
@@ -33,10 +33,12 @@ if queue and queue.retention then
     redis.call('XACK', key, GROUP, ...)
   end)
   for _, id in ipairs(ids) do
-    redis.call('ZADD', base .. ':done', readable_until, lane .. ':' .. id)
+    if failed(redis.pcall('ZADD', base .. ':done', readable_until, lane .. ':' .. id)) then
+      redis.call('XDEL', key, id) -- nobody would ever forget it
+    end
   end
   forget_uncounted(base, lane, ids)
-  expire(base, queue)
+  pcall(expire, base, queue)
 else
   remove(base, lane, ids)
 end
