@@ -27,7 +27,7 @@ async def browse(link: Link, queue: str, base: str, after: str | None) -> list[S
         QueueNotFoundError: there is no such queue.
         UnsupportedError: there are too many.
     """
-    behind = 0 if after is None else _place(after)
+    behind = -1 if after is None else _place(after)
     found: Any = await link.run(list_script("look"), [base], [MOST_SEEN])
     if found is None:
         raise no_such_queue(queue, link.where)

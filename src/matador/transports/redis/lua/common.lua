@@ -110,14 +110,14 @@ local function next_id(base, queue)
 end
 
 -- Add an entry to a lane, its fields a flat array of names and values. Of a foreign one that has very
--- many the body stays a field, and all of them are kept in the field 'f'.
+-- many, body and reason stay fields, and all of them are kept in the field 'f'.
 local function add(base, queue, lane, fields)
   if #fields > MOST_FIELDS then
-    local body = ''
+    local few = { b = '', r = '' }
     for at = 1, #fields, 2 do
-      body = fields[at] == 'b' and fields[at + 1] or body
+      few[fields[at]] = few[fields[at]] and fields[at + 1]
     end
-    fields = { 'b', body, 'f', cmsgpack.pack(fields) }
+    fields = { 'b', few.b, 'r', few.r, 'f', cmsgpack.pack(fields) }
   end
   local key, id = base .. ':' .. lane, next_id(base, queue)
   local added = redis.pcall('XADD', key, id, unpack(fields))
