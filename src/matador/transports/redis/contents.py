@@ -10,7 +10,6 @@ import msgspec
 
 from matador.model.message import REASON_HEADER, DeadLetter, Headers, Message
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.transports.redis.entries import Number
 
 _NO_HEADERS: Headers = {}
 _ELEMENT = re.compile(rb"([0-9]{1,16}):([0-9]{1,9}):")
@@ -21,9 +20,9 @@ class About(msgspec.Struct, omit_defaults=True, gc=False):
 
     i: str
     """The id."""
-    h: dict[str, str | Number] = {}
+    h: dict[str, str | int] = {}
     """Headers."""
-    p: Number | None = None
+    p: int | None = None
     """The priority."""
     k: str | None = None
     """The ordering key."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,15 +29,11 @@ from matador.transports.redis.channel import Argument
 _NO_HEADERS: Headers = {}
 _PLAIN = 4  # values in an entry of id and body only
 _OURS = (b"i", b"b", b"h", b"p", b"k", b"r")
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
-
-Number: TypeAlias = Annotated[int, msgspec.Meta(ge=_SMALLEST, le=_LARGEST)]
-"""Whole numbers that everybody can store."""
 
 Read = TypeVar("Read")
 
 _encode_headers = msgspec.json.Encoder().encode
-_decode_headers = msgspec.json.Decoder(dict[str, str | Number]).decode
+_decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
 class Lane:
@@ -185,17 +181,10 @@ def _read(fields: Sequence[bytes]) -> _Entry:
         id=values.get(b"i", b"").decode(errors="replace"),
         body=values.get(b"b", b""),
         headers=headers if reason is None else {**headers, REASON_HEADER: reason},
-        priority=part(b"p", _priority),
+        priority=part(b"p", int),
         ordering_key=part(b"k", bytes.decode),
         problem="; ".join(problems) or None,
     )
-
-
-def _priority(given: bytes) -> int:
-    priority = int(given)
-    if not _SMALLEST <= priority <= _LARGEST:
-        raise ValueError("out of range")
-    return priority
 
 
 def moment(milliseconds: float) -> datetime | None:

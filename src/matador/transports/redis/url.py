@@ -139,7 +139,7 @@ def _host(text: str, sentinel: bool) -> tuple[str, int]:
         raise ConfigurationError(f"Redis address: the host is missing; write {_FORMS}")
     if not port:
         return host, default
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
         raise ConfigurationError(f"Redis address: the port is not a number; write {_FORMS}")
     return host, int(port)
 

@@ -13,6 +13,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from redis import exceptions as redis_errors
+
 from matador.errors import TransportError
 from matador.transports.redis.channel import Channel
 from matador.transports.redis.link import Link
@@ -89,7 +91,7 @@ class Watcher:
             rung = await channel.call(
                 "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
             )
-        except Exception as error:
+        except redis_errors.RedisError as error:
             await self._without_bell(channel, error, wait)
             return
         if rung:
@@ -106,7 +108,7 @@ class Watcher:
         bell = f"{self._base}:bell"
         try:
             rings = await channel.call("XREVRANGE", bell, "+", "-", "COUNT", 1)
-        except Exception as error:
+        except redis_errors.RedisError as error:
             await self._without_bell(channel, error, 0.0)
             return "$"
         return rings[0][0] if rings else "0-0"

@@ -1,11 +1,13 @@
 """Reads what all addresses of a Redis server have: options, the database, files of TLS.
 
-No error repeats a part of an address that may be a password: one with an unencoded ``/``, ``?``, ``#``
-or ``@`` is taken apart in the wrong place, so that pieces of it turn up as host, port, database or option.
+No error repeats a part of an address that may be a password. An address whose password has an
+unencoded ``/``, ``?``, ``#`` or ``@`` is cut in the wrong place, and pieces of the password turn up
+as host, port, database or option.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +31,9 @@ def split(what: str, url: str) -> SplitResult:
     Raises:
         ConfigurationError: it cannot be taken apart.
     """
-    try:
+    with contextlib.suppress(ValueError):  # whose text may have the whole address in it
         return urlsplit(url)
-    except ValueError:  # its text may have the whole address in it
-        raise ConfigurationError(f"{what}: it cannot be taken apart; {_ENCODE}") from None
+    raise ConfigurationError(f"{what}: it cannot be taken apart; {_ENCODE}")
 
 
 class Secured(Protocol):
@@ -117,7 +118,7 @@ class Reader:
         Raises:
             ConfigurationError: it is none.
         """
-        if text and not text.isdecimal():
+        if text and not (text.isdecimal() and len(text) < 10):
             raise ConfigurationError(f"{self.what}: the database must be a number; {_ENCODE}")
         return int(text or "0")
 
