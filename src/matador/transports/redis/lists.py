@@ -199,7 +199,7 @@ class RedisListTransport(ServerTransport):
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
-        if await self._link.run(list_script("depth"), [self._key(queue)]) is None:
+        if not await self._link.call("EXISTS", self._key(queue)):
             await self._declare_again(queue)
         subscription = RedisListSubscription(
             self._link,
