@@ -22,9 +22,10 @@ OpenList: TypeAlias = Callable[..., Awaitable[Bench]]
 class Keyed(Bench):
     """A bench that knows the keys of its queues."""
 
+    transport: Any
+
     def key(self, queue: str | None = None) -> str:
-        transport: Any = self.transport
-        return transport._key(queue or self.name())
+        return self.transport._key(queue or self.name())
 
 
 @pytest.fixture(scope="package")
@@ -99,7 +100,8 @@ async def open_either(
     opened: list[RedisTransport | RedisListTransport] = []
 
     async def open_(*, dead_letters: DeadLetters | None = None, **options: Any) -> Keyed:
-        transport = kind(server.url, prefix=prefix, **{"lease": 30, **options})
+        options.setdefault("lease", 30)
+        transport = kind(server.url, prefix=prefix, **options)
         opened.append(transport)
         await transport.connect()
         topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)

@@ -192,7 +192,7 @@ async def test_elements_of_lists_that_are_not_ours_are_bodies(
     assert sorted(one.body for one in again) == sorted([*odd, b"neighbour"])
     assert {one.receipt.delivery_count for one in again} == {2}
     await other.settle(*[DeadLetter(one.receipt, "undeliverable", "r") for one in again])
-    letters = await collect(other.transport.browse(other.dead_letters()))
+    letters = await other.drain(other.dead_letters(), len(again))
     assert sorted(one.body for one in letters) == sorted([*odd, b"neighbour"])
 
 
@@ -256,9 +256,12 @@ async def test_a_group_or_a_lane_that_somebody_deleted_is_made_again(
 async def test_settings_that_somebody_deleted_are_made_again(open_bench: Open, client: Any) -> None:
     bench = await open_bench(heartbeat=0.4)
     subscription = await bench.subscribe()
+    await bench.send("held", "dead")
+    held, dead = await bench.receive(subscription, 2)
     waiting = asyncio.create_task(bench.receive_one(subscription))
     await wait_for(lambda: is_reading(subscription))
     await client.delete(bench.key())
+    await bench.settle(Complete(held.receipt), DeadLetter(dead.receipt, "undeliverable", "r"))
 
     async def is_back() -> bool:
         return bool(await client.hexists(bench.key(), "levels"))

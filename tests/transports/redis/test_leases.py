@@ -90,6 +90,7 @@ async def test_a_released_delivery_cannot_be_settled_by_its_old_receipt(open_ben
     for settlement in (Complete(old.receipt), Release(old.receipt)):
         (outcome,) = await bench.transport.settle([settlement])
         assert isinstance(outcome, LeaseLostError)
+    assert list(await bench.transport.renew([old.receipt, new.receipt])) == [False, True]
     await bench.complete([new])
 
 

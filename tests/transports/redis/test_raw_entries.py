@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -72,7 +72,7 @@ class Run:
 
 
 @asynccontextmanager
-async def running(transport: Transport, **options: Any) -> AsyncIterator[Run]:
+async def running(transport: Transport, **options: Any) -> AsyncGenerator[Run]:
     run = Run(transport, **options)
     async with run.app:
         transport.observe(run.states)

@@ -109,7 +109,7 @@ class ListSettling:
         for place, code in zip(sent, codes, strict=True):
             settlement = self._settlements[place]
             if isinstance(code, bytes):
-                self._outcomes[place] = refusal(code, self._link)
+                self._outcomes[place] = refusal(code, self._link, self._channel)
                 continue
             if code == _NO_QUEUE:
                 self._outcomes[place] = no_such_queue(target_of(settlement), self._link.where)

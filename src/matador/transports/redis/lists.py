@@ -194,8 +194,7 @@ class RedisListTransport(ServerTransport):
         except TransportError as error:
             note(outcomes, places, error)
             return
-        missing = no_such_queue(queue, self._link.where)
-        note_answer(outcomes, places, stored, missing, self._link)
+        note_answer(outcomes, places, stored, queue, self._link, channel)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""

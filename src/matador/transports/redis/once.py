@@ -46,7 +46,7 @@ class Notes:
         keys = scope_keys(self._prefix, once.scope)
         queues: list[bytes] = await self._link.run(script("seal_scope"), keys, [once.batch])
         for queue in queues:
-            key = self._key_of(queue.decode())
+            key = self._key_of(queue.decode(errors="replace"))
             await self._link.run(script("seal"), [key], [once.scope, once.batch])
 
     async def _enrol(self, once: Once, queue: str) -> int:

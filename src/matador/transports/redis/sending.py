@@ -19,7 +19,6 @@ from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.entries import fields_of, is_plain, milliseconds
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import Script, script
-from matador.transports.redis_client.errors import translate
 
 Outcomes: TypeAlias = list[MatadorError | None]
 
@@ -86,18 +85,23 @@ async def deliver(
     except TransportError as error:
         note(outcomes, parcel.places, error)
         return
-    note_answer(outcomes, parcel.places, answer, no_such_queue(parcel.queue, link.where), link)
+    note_answer(outcomes, parcel.places, answer, parcel.queue, link, channel)
 
 
 def note_answer(
-    outcomes: Outcomes, places: Sequence[int], answer: Any, missing: MatadorError, link: Link
+    outcomes: Outcomes,
+    places: Sequence[int],
+    answer: Any,
+    queue: str,
+    link: Link,
+    channel: Channel,
 ) -> None:
-    """Write down what a script that stores has answered; ``missing``: there is no such queue."""
+    """Write down what a script that stores has answered."""
     if answer == 0:
-        note(outcomes, places, missing)
+        note(outcomes, places, no_such_queue(queue, link.where))
     elif answer != 1:
         for index, text in answer:
-            outcomes[places[index]] = refusal(text, link)
+            outcomes[places[index]] = refusal(text, link, channel)
 
 
 def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None:
@@ -106,9 +110,9 @@ def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None
         outcomes[place] = error
 
 
-def refusal(text: bytes, link: Link) -> MatadorError:
+def refusal(text: bytes, link: Link, channel: Channel) -> MatadorError:
     """The error for what a script says about one message of many."""
-    return translate(error_of(text.decode(errors="replace")), link.where)
+    return link.translated(channel, error_of(text.decode(errors="replace")))
 
 
 def parcels(

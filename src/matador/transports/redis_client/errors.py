@@ -89,6 +89,10 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
             )
         case UnicodeEncodeError():
             return UnstorableError(f"a text cannot be encoded: {said}")
+        case redis_errors.ResponseError() if str(error).startswith("BUSY "):
+            return NotConnectedError(
+                f"{where} is busy with a script and takes commands once it is done"
+            )
         case redis_errors.ResponseError() if str(error).startswith("WRONGTYPE"):
             return TransportError(
                 f"a key that should be ours holds something else: {said}; another program writes "

@@ -309,9 +309,6 @@ end
 -- For how many milliseconds a consumer holds an entry that it does not renew. 'lease': that of one
 -- whose name does not say it.
 local function lease_of(consumer, lease)
-  if consumer == NOBODY then
-    return 0
-  end
   return number(string.match(consumer, '~(%d+)$'), 1, FOR_EVER) or lease
 end
 

@@ -4,18 +4,16 @@ local base, lane, consumer, claim = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = base .. ':' .. lane
 local queue = settings(base)
 local held, ids, lost = {}, {}, {}
-if queue then
-  if #ARGV < 8 then
-    for place = 4, #ARGV do
-      local by, count = holder(key, ARGV[place])
-      if by == consumer then
-        held[ARGV[place]] = count
-      end
+if #ARGV < 8 then
+  for place = 4, #ARGV do
+    local by, count = holder(key, ARGV[place])
+    if by == consumer then
+      held[ARGV[place]] = count
     end
-  else
-    for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
-      held[row[1]] = row[4]
-    end
+  end
+else
+  for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
+    held[row[1]] = row[4]
   end
 end
 for place = 4, #ARGV do

@@ -5,7 +5,7 @@ local queue = settings(base)
 if not queue then
   return 0
 end
-if batch <= tonumber(redis.call('HGET', base .. ':sealed', scope) or '-1') then
+if batch <= (tonumber(redis.call('HGET', base .. ':sealed', scope) or '-1') or -1) then
   return 1
 end
 local parts = base .. ':once:' .. scope

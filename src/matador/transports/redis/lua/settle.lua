@@ -4,7 +4,6 @@
 -- follow, fields. A dead letter without fields keeps those of the original, with -1 its body alone. For
 -- each: 0 done, 1 lost, 2 no such queue, or why it failed.
 local base = KEYS[1]
-local queue = settings(base)
 local outcomes, targets, released = {}, {}, false
 
 local function successor(key, id, place, count)
@@ -30,9 +29,6 @@ end
 local function settle(place, count)
   local lane, consumer, id = ARGV[place], ARGV[place + 1], ARGV[place + 2]
   local key = base .. ':' .. lane
-  if not queue then
-    return 1
-  end
   local by, claim = holder(key, id)
   if by ~= consumer or claim ~= tonumber(ARGV[place + 3]) then
     return 1
