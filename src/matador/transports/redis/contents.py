@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from typing import NamedTuple
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,7 +11,7 @@ from matador.model.message import REASON_HEADER, DeadLetter, Headers, Message
 from matador.model.text import SHORT_TEXT, storable_text
 
 _NO_HEADERS: Headers = {}
-_ELEMENT = re.compile(rb"([0-9]{1,16}):([0-9]{1,9}):")
+_PARTS, _PLACE, _COUNT = 3, 16, 9  # place:deliveries:content; digits of the numbers
 
 
 class About(msgspec.Struct, omit_defaults=True, gc=False):
@@ -45,16 +44,16 @@ def content_of(message: Message, *, reason: str | None = None) -> bytes:
     return _encode(about) + b"\n" + message.body
 
 
-def letter_of(letter: DeadLetter, raw: Message) -> bytes:
-    """A dead letter as one string; ``raw`` is the message as it was received.
+def letter_of(letter: DeadLetter, received: Callable[[], Message]) -> bytes:
+    """A dead letter as one string; ``received`` gives the message as it came.
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     if letter.bare:
         short = storable_text(letter.reason, SHORT_TEXT)
-        return content_of(Message("", raw.queue, raw.body), reason=short)
-    return content_of(letter.message or raw, reason=letter.reason)
+        return content_of(Message("", letter.receipt.queue, received().body), reason=short)
+    return content_of(letter.message or received(), reason=letter.reason)
 
 
 def message_of(queue: str, content: bytes) -> Message:
@@ -76,23 +75,16 @@ def message_of(queue: str, content: bytes) -> Message:
     )
 
 
-class Element(NamedTuple):
-    """An element of a list, taken apart.
+def element_of(element: bytes) -> tuple[str, int, bytes]:
+    """An element of a list, whoever wrote it: its name, how often it was delivered, its content.
 
-    ``name`` is the place, a number that is never used twice. One of other origin has none: its name
+    The name is the place, a number that is never used twice. One of other origin has none: its name
     is made of its bytes, as ``list_common.lua`` does, and all of it is content.
     """
-
-    name: str
-    deliveries: int
-    content: bytes
-
-
-def element_of(element: bytes) -> Element:
-    """Take an element apart, whoever wrote it."""
-    found = _ELEMENT.match(element)
-    if found is None:
-        digest = hashlib.sha1(element, usedforsecurity=False).hexdigest()
-        return Element(f"9{int(digest[:12], 16):015d}", 0, element)
-    place, count = found.groups()
-    return Element(place.decode(), int(count), element[found.end() :])
+    parts = element.split(b":", 2)
+    if len(parts) == _PARTS:
+        place, count, content = parts
+        if place.isdigit() and count.isdigit() and len(place) <= _PLACE and len(count) <= _COUNT:
+            return place.decode(), int(count), content
+    digest = hashlib.sha1(element, usedforsecurity=False).hexdigest()
+    return f"9{int(digest[:12], 16):015d}", 0, element

@@ -1,4 +1,4 @@
-"""Looks at lists from outside. A position is the name of an element (``contents.Element``).
+"""Looks at lists from outside. A position is the name of an element (``contents.element_of``).
 
 A list has no index, so it is read whole, at one moment: only up to ``MOST_SEEN`` messages.
 """

@@ -182,8 +182,10 @@ def _successor(settlement: Settlement) -> tuple[int, bytes] | None:
         case DeadLetter(receipt=receipt):
             hold = _hold(receipt)
             assert hold is not None
-            raw = message_of(receipt.queue, element_of(hold[1]).content)
-            return 0, letter_of(settlement, raw)
+            element = hold[1]
+            return 0, letter_of(
+                settlement, lambda: message_of(receipt.queue, element_of(element)[2])
+            )
         case _:
             return None
 

@@ -87,7 +87,7 @@ class RedisListSubscription(WaitingSubscription):
 
     async def _recover(self) -> None:
         held = self._held
-        known = [element_of(message).name for message in held.messages]
+        known = [element_of(message)[0] for message in held.messages]
         given_back = await self._link.run(
             list_script("recover"), [held.base], [held.consumer, *known]
         )

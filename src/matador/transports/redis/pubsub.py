@@ -229,7 +229,7 @@ class RedisPubSubTransport(ServerTransport):
                 if name not in self._known:
                     return no_such_queue(name, self._link.where)
                 try:
-                    content = letter_of(settlement, heard.message)
+                    content = letter_of(settlement, lambda: heard.message)
                 except UNWRITABLE as error:
                     return unwritable(given, error)
                 try:

@@ -130,12 +130,15 @@ def parcels(
         parcel, size = Parcel(queue, [], [], short), 0
         for place in places:
             message = messages[place]
+            arguments = parcel.arguments
             try:
+                if len(message.body) > LARGEST:
+                    raise MessageTooLargeError(len(message.body), LARGEST)
                 if short:
-                    check_size(message)
-                    parcel.arguments.extend((message.id.encode(), message.body))
+                    arguments.append(message.id.encode())
+                    arguments.append(message.body)
                 else:
-                    parcel.arguments.extend(written(message))
+                    arguments.extend(written(message))
             except (*UNWRITABLE, MessageTooLargeError) as error:
                 outcomes[place] = unwritable(message, error)
                 continue

@@ -184,6 +184,8 @@ class RedisTransport(ServerTransport):
         again: Callable[[Sequence[int]], Awaitable[Sequence[MatadorError | None]]],
     ) -> None:
         """Make queues of ours that the server has lost, and do what failed for want of them."""
+        if not any(outcomes):
+            return
         places = [
             place
             for place, outcome in enumerate(outcomes)

@@ -47,12 +47,8 @@ local function beat(base, consumer, lease)
   redis.call('ZADD', base .. ':consumers', string.format('%.0f', now() + lease), consumer)
 end
 
-local function new_place(base)
-  return redis.call('HINCRBY', base, 'seq', 1)
-end
-
 local function put(base, delay, content)
-  local message = new_place(base) .. ':0:' .. content
+  local message = redis.call('HINCRBY', base, 'seq', 1) .. ':0:' .. content
   if delay <= 0 then
     redis.call('RPUSH', base .. ':ready', message)
     return
@@ -83,7 +79,7 @@ local function take_back(base, consumer)
     end
     local place, count, content = parts_of(message)
     count = string.format('%d', math.min(count + 1, MOST_COUNTED))
-    redis.call('LPUSH', base .. ':ready', (place or new_place(base)) .. ':' .. count .. ':' .. content)
+    redis.call('LPUSH', base .. ':ready', (place or redis.call('HINCRBY', base, 'seq', 1)) .. ':' .. count .. ':' .. content)
     redis.call('RPOP', held)
   end
   return false

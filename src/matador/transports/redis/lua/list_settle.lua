@@ -13,7 +13,7 @@ local function settle(message, target, delay, content)
   end
   if target == 0 then
     redis.call('LPUSH', base .. ':ready', message)
-  elseif target > 0 then
+  else
     put(KEYS[target], delay, content)
     pcall(trim, KEYS[target])
   end
@@ -22,8 +22,14 @@ local function settle(message, target, delay, content)
 end
 
 for place = 2, #ARGV, 4 do
-  local target, delay = tonumber(ARGV[place + 1]), tonumber(ARGV[place + 2])
-  local tried, outcome = pcall(settle, ARGV[place], target, delay, ARGV[place + 3])
-  outcomes[#outcomes + 1] = tried and outcome or said(outcome)
+  local target, outcome = tonumber(ARGV[place + 1]), 0
+  if target == -1 then
+    outcome = redis.call('LREM', held, 1, ARGV[place]) == 1 and 0 or 1
+  else
+    local tried
+    tried, outcome = pcall(settle, ARGV[place], target, tonumber(ARGV[place + 2]), ARGV[place + 3])
+    outcome = tried and outcome or said(outcome)
+  end
+  outcomes[#outcomes + 1] = outcome
 end
 return outcomes

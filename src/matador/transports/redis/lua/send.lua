@@ -7,9 +7,9 @@ if not queue then
 end
 local key, refused = base .. ':0', {}
 for place = 1, #ARGV, 2 do
-  local id, body = ARGV[place], ARGV[place + 1]
-  if failed(redis.pcall('XADD', key, next_id(base, queue), 'i', id, 'b', body)) then
-    local added, why = pcall(add, base, queue, '0', { 'i', id, 'b', body })
+  local added = redis.pcall('XADD', key, next_id(base, queue), 'i', ARGV[place], 'b', ARGV[place + 1])
+  if type(added) == 'table' then -- an error: an id is a text
+    local added, why = pcall(add, base, queue, '0', { 'i', ARGV[place], 'b', ARGV[place + 1] })
     if not added then
       refused[#refused + 1] = { (place - 1) / 2, said(why) }
     end
