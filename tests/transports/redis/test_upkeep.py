@@ -236,6 +236,26 @@ async def test_what_was_lost_on_the_way_comes_back_and_what_arrived_stays(
     await bench.complete([arrived, lost])
 
 
+async def test_lists_know_what_arrived_too(open_list: OpenList, client: Any) -> None:
+    bench = await open_list(lease=30)
+    transport: Any = bench.transport
+    base, consumer = transport._key(bench.name()), transport._consumer
+    subscription = await bench.subscribe()
+    await client.rpush(f"{base}:ready", b"odd", b"odd, and lost")
+    await bench.send("arrived", "lost")
+    odd = await bench.receive_one(subscription)
+    await client.lmove(f"{base}:ready", f"{base}:held:{consumer}", "LEFT", "RIGHT")
+    arrived = await bench.receive_one(subscription)
+    await client.lmove(f"{base}:ready", f"{base}:held:{consumer}", "LEFT", "RIGHT")
+    waiting = asyncio.create_task(bench.receive(subscription, 2))
+    await wait_for(lambda: is_reading(subscription))
+    await kill_clients(client)
+    lost = await waiting
+    assert sorted(bodies(lost)) == ["lost", "odd, and lost"]
+    assert {one.receipt.delivery_count for one in lost} == {1}
+    await bench.complete([odd, arrived, *lost])
+
+
 async def test_a_list_that_is_something_else_keeps_nobody_from_taking_back(
     open_list: OpenList, client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
