@@ -15,7 +15,17 @@ from matador.testing.compliance.bench import Bench
 from matador.transports.redis import RedisListTransport, RedisTransport
 
 Open: TypeAlias = Callable[..., Any]
+OpenEither: TypeAlias = Callable[..., Awaitable["Keyed"]]
 OpenList: TypeAlias = Callable[..., Awaitable[Bench]]
+
+
+class Keyed(Bench):
+    """A bench that knows the keys of its queues."""
+
+    transport: Any
+
+    def key(self, queue: str | None = None) -> str:
+        return self.transport._key(queue or self.name())
 
 
 @pytest.fixture(scope="package")
@@ -55,7 +65,7 @@ async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
         await transport.connect()
         topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
         notes = await transport.apply_topology(topology)
-        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+        return Keyed(transport, topology, notes, patience=10, quiet=0.1)
 
     yield open_
     for transport in opened:
@@ -78,4 +88,28 @@ async def open_list(server: OwnServer, prefix: str) -> AsyncIterator[OpenList]:
     yield open_
     for transport in opened:
         await transport.disconnect()
+    await forget_keys(server.url, f"{prefix}-list")
+
+
+@pytest_asyncio.fixture(params=["streams", "lists"])
+async def open_either(
+    request: pytest.FixtureRequest, server: OwnServer, prefix: str
+) -> AsyncIterator[OpenEither]:
+    """Makes benches of either kind that stores something."""
+    kind = RedisTransport if request.param == "streams" else RedisListTransport
+    opened: list[RedisTransport | RedisListTransport] = []
+
+    async def open_(*, dead_letters: DeadLetters | None = None, **options: Any) -> Keyed:
+        options.setdefault("lease", 30)
+        transport = kind(server.url, prefix=prefix, **options)
+        opened.append(transport)
+        await transport.connect()
+        topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
+        notes = await transport.apply_topology(topology)
+        return Keyed(transport, topology, notes, patience=10, quiet=0.3)
+
+    yield open_
+    for transport in opened:
+        await transport.disconnect()
+    await forget_keys(server.url, prefix)
     await forget_keys(server.url, f"{prefix}-list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from typing import Any
@@ -12,11 +13,12 @@ from tests.support.redis import OwnServer, is_reading
 from tests.transports.redis.conftest import Open
 
 from matador.errors import ConnectionFailedError, MatadorError, NotConnectedError
-from matador.model.message import Complete
+from matador.model.message import Complete, DeadLetter
+from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.compliance.connection import StateRecorder
-from matador.transports.redis import RedisTransport
+from matador.transports.redis import RedisListTransport, RedisTransport
 
 pytestmark = pytest.mark.broker
 
@@ -236,3 +238,35 @@ async def test_wrong_credentials_are_named_and_not_repeated(server: OwnServer) -
     with pytest.raises(ConnectionFailedError, match="user, password") as caught:
         await transport.connect()
     assert "s3cr3t" not in f"{caught.value!r}{caught.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("kind", [RedisTransport, RedisListTransport])
+async def test_a_server_that_became_a_replica_is_left_for_its_primary(
+    server: OwnServer, client: Any, prefix: str, kind: type[RedisTransport | RedisListTransport]
+) -> None:
+    transport = kind(server.url, prefix=prefix, lease=30)
+    await transport.connect()
+    topology = Topology("shop", queues=["events"])
+    bench = Bench(
+        transport, topology, await transport.apply_topology(topology), patience=10, quiet=0
+    )
+    states = StateRecorder()
+    await bench.send("a", "b")
+    held = await bench.receive(await bench.subscribe(), 2)
+    transport.observe(states)
+    await client.replicaof("127.0.0.1", 1)
+    try:
+        for attempt in (
+            lambda: transport.send([bench.message("c")]),
+            lambda: transport.settle([DeadLetter(held[0].receipt, "undeliverable", "r")]),
+        ):
+            with contextlib.suppress(NotConnectedError):
+                (outcome,) = await attempt()
+                assert type(outcome) is NotConnectedError
+            await wait_for(lambda: transport.state.status == "reconnecting")
+    finally:
+        await client.replicaof("NO", "ONE")
+    await wait_for(lambda: transport.state.status == "connected", timeout=10)
+    assert "connected" in states.statuses
+    await bench.complete(held)
+    await transport.disconnect()

@@ -16,6 +16,7 @@ from matador.errors import (
     SendUnconfirmedError,
     StorageFullError,
     TransportError,
+    UnstorableError,
     UnsupportedError,
 )
 from matador.transports.redis.answers import error_of
@@ -60,6 +61,8 @@ def test_every_error_of_the_client_is_translated(kind: type[Exception], opening:
         ("READONLY You can't write against a read only replica", NotConnectedError),
         ("LOADING Redis is loading the dataset in memory", NotConnectedError),
         ("MASTERDOWN Link with MASTER is down", NotConnectedError),
+        ("BUSY Redis is busy running a script.", NotConnectedError),
+        ("WRONGTYPE Operation against a key", TransportError),
         ("NOPERM this user has no permissions", TransportError),
         ("CROSSSLOT Keys in request don't hash to the same slot", UnsupportedError),
         ("CLUSTERDOWN Hash slot not served", UnsupportedError),
@@ -73,6 +76,18 @@ def test_what_the_server_says_is_named(text: str, expected: type[MatadorError]) 
 def test_an_outcome_that_is_not_known_is_said_to_be() -> None:
     error = translate(redis_errors.ConnectionError("reset by peer"), "Redis at host:1")
     assert "outcome is unknown" in str(error)
+
+
+def test_a_text_that_cannot_be_encoded_is_unstorable() -> None:
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "\udcff".encode()
+    assert type(translate(caught.value, "Redis")) is UnstorableError
+
+
+@pytest.mark.parametrize("text", ["OOM", "MISCONF", "NOREPLICAS", "READONLY", "LOADING", "BUSY"])
+def test_what_passes_is_never_called_unstorable(text: str) -> None:
+    passing = (StorageFullError, NotConnectedError)
+    assert isinstance(translate(error_of(f"{text} what it says"), "Redis"), passing)
 
 
 def test_our_own_errors_stay() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.transports.redis.conftest import Open
+from tests.transports.redis.conftest import Open, OpenEither
 
 from matador.errors import LeaseLostError
 from matador.model.message import Complete, DeadLetter, Release, Retry
@@ -90,6 +90,7 @@ async def test_a_released_delivery_cannot_be_settled_by_its_old_receipt(open_ben
     for settlement in (Complete(old.receipt), Release(old.receipt)):
         (outcome,) = await bench.transport.settle([settlement])
         assert isinstance(outcome, LeaseLostError)
+    assert list(await bench.transport.renew([old.receipt, new.receipt])) == [False, True]
     await bench.complete([new])
 
 
@@ -142,3 +143,84 @@ async def test_the_lease_of_a_taken_message_is_kept_and_lost_like_any_other(
     again = await bench.receive(await bench.subscribe(), 2)
     assert [one.receipt.delivery_count for one in again] == [2, 2]
     assert list(await bench.transport.renew(receipts)) == [False, False]
+
+
+# -- workers of two configurations side by side ----------------------------------------------------
+
+
+async def stop_beating(bench: Any) -> None:
+    """As if the process stood still: lists have no renewals, their workers beat."""
+    for watcher in getattr(bench.transport, "_watchers", {}).values():
+        await watcher.close()
+
+
+async def test_a_worker_with_a_short_lease_leaves_what_one_with_a_long_lease_holds(
+    open_either: OpenEither,
+) -> None:
+    patient, hasty = await open_either(lease=60), await open_either(lease=0.2)
+    await patient.send("a")
+    held = await patient.receive_one(await patient.subscribe())
+    await stop_beating(patient)
+    hasty.quiet = 1.0
+    subscription = await hasty.subscribe()
+    await hasty.nothing_comes(subscription)
+    (seen,) = [one async for one in hasty.transport.browse(hasty.name())]
+    assert list(await hasty.transport.take(hasty.name(), [seen.position])) == []
+    await patient.settle(Release(held.receipt))
+    again = await hasty.receive_one(subscription)
+    assert again.receipt.delivery_count == 1
+    await hasty.complete([again])
+
+
+async def test_a_worker_with_a_long_lease_claims_what_one_with_a_short_lease_has_lost(
+    open_either: OpenEither,
+) -> None:
+    hasty, patient = await open_either(lease=0.3), await open_either(lease=60, heartbeat=0.4)
+    await hasty.send("a")
+    lost = await hasty.receive_one(await hasty.subscribe())
+    await stop_beating(hasty)
+    claimed = await patient.receive_one(await patient.subscribe())
+    assert claimed.receipt.delivery_count == 2
+    (outcome,) = await hasty.transport.settle([Complete(lost.receipt)])
+    assert isinstance(outcome, LeaseLostError)
+
+
+async def test_a_renewal_holds_for_the_lease_of_whoever_renews(open_bench: Open) -> None:
+    holder, hasty = await open_bench(lease=1), await open_bench(lease=0.1)
+    await holder.send("a")
+    held = await holder.receive_one(await holder.subscribe())
+    waiting = asyncio.create_task(hasty.receive_one(await hasty.subscribe()))
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 2.5
+    while loop.time() < until:
+        assert list(await holder.transport.renew([held.receipt])) == [True]
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        assert not done
+    renewed = loop.time()
+    claimed = await waiting
+    assert loop.time() - renewed > 0.5
+    assert claimed.receipt.delivery_count == 2
+
+
+async def test_what_several_workers_lost_is_claimed_in_order(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench(lease=30)
+    lane = f"{prefix}:{{shop.events}}:0"
+    await bench.send(*map(str, range(9)))
+    for number in range(9):
+        ghost = f"ghost-{number % 3}~100"
+        await client.xreadgroup("matador", ghost, {lane: ">"}, count=1)
+    waiting = bench.receive(await bench.subscribe(), 9)
+    assert bodies(await waiting) == [str(number) for number in range(9)]
+
+
+async def test_many_that_are_held_do_not_hide_one_that_is_lost(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench(lease=0.2)
+    lane = f"{prefix}:{{shop.events}}:0"
+    await bench.send(*map(str, range(50)))
+    await client.xreadgroup("matador", "patient~600000", {lane: ">"}, count=49)
+    await client.xreadgroup("matador", "ghost~100", {lane: ">"}, count=1)
+    assert bodies([await bench.receive_one(await bench.subscribe())]) == ["49"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.transports import RedisTransport, transport_from_url
+from matador.transports.bullmq.url import parse_url as parse_bullmq
 from matador.transports.redis.url import parse_url
+from matador.transports.redis_client.address import Reader, split
 
 SECRET = "s3cr3t/#"
 QUOTED = "s3cr3t%2F%23"
@@ -65,7 +68,7 @@ def test_tls(tmp_path: Path) -> None:
         ("redis://h?mode=stream", r"did you mean 'streams'\?"),
         ("redis://h/one", "must be a number"),
         ("redis://h/1/2", "number of the database"),
-        ("redis://h:port", "not a port"),
+        ("redis://h:port", "port is not a number"),
         ("redis://", "host is missing"),
         ("redis://a,b", "Sentinels only"),
         ("redis://h?tls_ca=x", "write rediss://"),
@@ -74,13 +77,63 @@ def test_tls(tmp_path: Path) -> None:
         ("redis+sentinel://h", "primary's name"),
         ("redis+unix://", "path"),
         ("amqp://h", "not a Redis address"),
-        (f"redis://:{SECRET}@h", "write %23"),
+        (f"redis://:{SECRET}@h", "%23 for #"),
     ],
 )
 def test_what_is_wrong_is_named(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         parse_url(url)
     assert "s3cr3t" not in str(caught.value)
+
+
+_MARKS = ("/", "?", "#", "@", "/@", "?@", "#@", "@/", "@?", ":", "[", "]", "\u2100", " ", "%", "\\")
+_PASSWORDS = [
+    f"{first}{mark}{second}"
+    for mark in _MARKS
+    for first in ("hunter", "6379", "")
+    for second in ("tiger", "0", "lease=tiger", "mode=tiger", "db=tiger", "tls_ca=tiger")
+]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "redis://corp:{}@host:6379/0",
+        "redis://:{}@host",
+        "rediss://corp:{}@host?lease=5",
+        "redis+sentinel://corp:{}@a,b/shop/1",
+        "redis+unix://corp:{}@/run/redis.sock",
+        "corp:{}@host",
+    ],
+)
+def test_no_piece_of_a_password_is_shown_wherever_the_address_is_cut(form: str) -> None:
+    read = 0
+    for password in _PASSWORDS:
+        shown = ""
+        try:
+            parsed = parse_url(form.format(password))
+        except ConfigurationError as error:
+            shown = f"{error!r}{error.__cause__!r}{error.__context__!r}"
+        else:
+            read += 1
+            assert parsed.password == unquote(password)
+            shown = f"{parsed!r}{parsed.where}"
+        assert not [part for part in ("hunter", "tiger", "corp") if part in shown], password
+    assert read < len(_PASSWORDS)
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#", "@/", "@?"])
+def test_addresses_of_others_on_redis_show_no_piece_of_a_password(mark: str) -> None:
+    for second in ("tiger", "0", "lease=tiger", "tls=tiger"):
+        with pytest.raises(ConfigurationError) as caught:
+            parse_bullmq(f"bullmq://corp:hunter{mark}{second}@host:6379/0")
+        shown = f"{caught.value!r}{caught.value.__context__!r}"
+        assert not [part for part in ("hunter", "tiger", "corp") if part in shown]
+
+
+def test_a_reader_shows_no_option() -> None:
+    parts = split("address", "redis://h?sentinel_password=s3cr3t")
+    assert "s3cr3t" not in repr(Reader.of("address", parts, ["sentinel_password"]))
 
 
 @pytest.mark.parametrize("lease", [0, -1, float("inf"), float("nan"), "1"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import script
 from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis.watcher import Watcher
+
+log = logging.getLogger("matador.transports.redis")
 
 _PRUNE_EVERY = 60.0
 _UNSEEN = 3_600_000  # milliseconds; consumers not seen for that long are gone
@@ -42,9 +45,12 @@ class Consuming:
 
     async def _tend(self) -> int:
         found = await self._link.run(script("tend"), [self._base], [self._lease])
-        if found is None:  # the server was emptied; who reads the queue makes it again
+        if found is None:  # the queue is gone; who looks for something to claim makes it again
+            self.wake()
             return -1
-        due, claimable = found
+        due, claimable, problem = found
+        if problem:
+            log.error("%s: delayed messages or stale ones: %s", self._base, problem.decode())
         if claimable:
             self.wake()
         now = asyncio.get_running_loop().time()

@@ -141,13 +141,13 @@ class Link:
                 # A new server, or one whose scripts were flushed. Nothing was done yet.
                 return await channel.call("EVAL", script.source, *rest)
         except Exception as error:
-            raise self.translated(channel, error) from error
+            raise self.translated(channel, error, f", {keys[0]}") from error
 
-    def translated(self, channel: Channel, error: Exception) -> MatadorError:
+    def translated(self, channel: Channel, error: Exception, what: str = "") -> MatadorError:
         """What an error on a connection stands for; one that is of no use is given up."""
         if is_moved_on(error) or is_gone(error):
             channel.fail(error)
-        return translate(error, self.where)
+        return translate(error, f"{self.where}{what}")
 
     # -- for the supervisor ------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Looks at lists from outside. A position is a message's place, which is never used twice.
+"""Looks at lists from outside. A position is the name of an element (``contents.element_of``).
 
 A list has no index, so it is read whole, at one moment: only up to ``MOST_SEEN`` messages.
 """
@@ -6,18 +6,18 @@ A list has no index, so it is read whole, at one moment: only up to ``MOST_SEEN`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from matador.errors import ConfigurationError, UnsupportedError
 from matador.model.message import MessageState, StoredMessage
-from matador.transports.redis.contents import message_of
+from matador.transports.redis.contents import element_of, message_of
+from matador.transports.redis.entries import moment
 from matador.transports.redis.link import Link
 from matador.transports.redis.list_subscription import list_script
 from matador.transports.redis.sending import no_such_queue
 
 MOST_SEEN = 100_000
-_LONGEST = 16  # digits of a place
+_LONGEST = 16  # digits of a name
 
 
 async def browse(link: Link, queue: str, base: str, after: str | None) -> list[StoredMessage]:
@@ -27,7 +27,7 @@ async def browse(link: Link, queue: str, base: str, after: str | None) -> list[S
         QueueNotFoundError: there is no such queue.
         UnsupportedError: there are too many.
     """
-    behind = 0 if after is None else _place(after)
+    behind = -1 if after is None else _place(after)
     found: Any = await link.run(list_script("look"), [base], [MOST_SEEN])
     if found is None:
         raise no_such_queue(queue, link.where)
@@ -52,25 +52,25 @@ def _messages(
     for message in ready:
         yield _stored(queue, message, "ready")
     for message, due in zip(delayed[::2], delayed[1::2], strict=True):
-        yield _stored(queue, message, "delayed", int(float(due)))
+        yield _stored(queue, message, "delayed", float(due))
     for message in held:
         yield _stored(queue, message, "in-flight")
 
 
 def _stored(
-    queue: str, message: bytes, state: MessageState, due: int | None = None
+    queue: str, message: bytes, state: MessageState, due: float | None = None
 ) -> StoredMessage:
-    place, count, content = message.split(b":", 2)
+    name, deliveries, content = element_of(message)
     found = message_of(queue, content)
     return StoredMessage(
-        position=place.decode(),
+        position=name,
         id=found.id,
         queue=queue,
         body=found.body,
         headers=found.headers,
         state=state,
-        due_at=None if due is None else datetime.fromtimestamp(due / 1000, UTC),
-        delivery_count=int(count) + (state == "in-flight"),
+        due_at=None if due is None else moment(due),
+        delivery_count=deliveries + (state == "in-flight"),
         priority=found.priority,
         ordering_key=found.ordering_key,
     )

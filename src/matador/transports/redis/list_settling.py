@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import cast
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import MatadorError, MessageTooLargeError, TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Release, Retry, Settlement
-from matador.model.topology import dead_letter_name
 from matador.transports.redis.channel import Argument, Channel
-from matador.transports.redis.contents import content_of, message_of
+from matador.transports.redis.contents import content_of, element_of, letter_of, message_of
 from matador.transports.redis.entries import milliseconds
 from matador.transports.redis.keys import tag_of
 from matador.transports.redis.link import Link
 from matador.transports.redis.list_subscription import Held, list_script
-from matador.transports.redis.sending import Outcomes, no_such_queue, unwritable
-from matador.transports.redis.settling import lost
+from matador.transports.redis.sending import (
+    UNWRITABLE,
+    Outcomes,
+    check_size,
+    no_such_queue,
+    note,
+    refusal,
+    unwritable,
+)
+from matador.transports.redis.settling import lost, target_of
 
 _MOST = 200
 _LOST, _NO_QUEUE = 1, 2
@@ -26,6 +34,7 @@ class ListSettling:
 
     Args:
         send: stores messages; for a successor in a queue of another hash tag.
+        declare: makes a queue of ours that the server has lost.
     """
 
     def __init__(
@@ -35,6 +44,7 @@ class ListSettling:
         key_of: Callable[[str], str],
         consumer: str,
         send: Callable[[Sequence[Message]], Awaitable[Sequence[MatadorError | None]]],
+        declare: Callable[[str], Awaitable[None]],
         settlements: Sequence[Settlement],
     ) -> None:
         self._link = link
@@ -42,6 +52,7 @@ class ListSettling:
         self._key_of = key_of
         self._consumer = consumer
         self._send = send
+        self._declare = declare
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
 
@@ -59,47 +70,67 @@ class ListSettling:
             # What is given back goes in front: the last one first.
             places.sort(key=self._order)
             for first in range(0, len(places), _MOST):
-                await self._settle_near(queue, places[first : first + _MOST])
+                missing = await self._settle_near(queue, places[first : first + _MOST])
+                if missing and await self._make({target_of(self._settlements[p]) for p in missing}):
+                    await self._settle_near(queue, missing)
         return self._outcomes
 
-    async def _settle_near(self, queue: str, places: Sequence[int]) -> None:
+    async def _make(self, queues: Iterable[str]) -> bool:
+        """Make queues that the server has lost; was there one of ours among them?"""
+        made = False
+        for queue in queues:
+            with contextlib.suppress(TransportError):
+                await self._declare(queue)
+                made = True
+        return made
+
+    async def _settle_near(self, queue: str, places: Sequence[int]) -> list[int]:
+        """Settle; those that failed for want of a queue."""
         keys = [self._key_of(queue)]
         arguments: list[Argument] = [self._consumer]
         sent: list[int] = []
         for place in places:
             try:
                 arguments += self._written(self._settlements[place], keys)
-            except (TypeError, ValueError, OverflowError) as error:
+            except (*UNWRITABLE, MessageTooLargeError) as error:
                 message = getattr(self._settlements[place], "message", None)
-                self._outcomes[place] = unwritable(cast("Message", message), error)
+                self._outcomes[place] = unwritable(message, error)
             else:
                 sent.append(place)
+                self._outcomes[place] = None
+        if not sent:
+            return []
+        missing: list[int] = []
         try:
             codes = await self._link.run_on(self._channel, list_script("settle"), keys, arguments)
         except TransportError as error:
-            for place in sent:
-                self._outcomes[place] = error
-            return
+            note(self._outcomes, sent, error)
+            return missing
         for place, code in zip(sent, codes, strict=True):
             settlement = self._settlements[place]
+            if isinstance(code, bytes):
+                self._outcomes[place] = refusal(code, self._link, self._channel)
+                continue
             if code == _NO_QUEUE:
-                target = _successor(settlement)
-                name = queue if target is None else target[0]
-                self._outcomes[place] = no_such_queue(name, self._link.where)
+                self._outcomes[place] = no_such_queue(target_of(settlement), self._link.where)
+                missing.append(place)
                 continue
             if code == _LOST:
                 self._outcomes[place] = lost(settlement.receipt)
             _let_go(settlement.receipt)
+        return missing
 
     def _written(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
         hold = _hold(settlement.receipt)
         assert hold is not None
         _, message = hold
-        target = _successor(settlement)
-        if target is None:
+        successor = _successor(settlement)
+        if successor is None:
             return [message, -1 if isinstance(settlement, Complete) else 0, 0, ""]
-        queue, delay, content = target
-        key = self._key_of(queue)
+        delay, content = successor
+        target = target_of(settlement)
+        target.encode()  # or the whole batch could not be sent
+        key = self._key_of(target)
         if key not in keys[1:]:
             keys.append(key)
         return [message, keys.index(key, 1) + 1, delay, content]
@@ -142,17 +173,19 @@ def _let_go(receipt: Receipt) -> None:
         hold[0].messages.discard(hold[1])
 
 
-def _successor(settlement: Settlement) -> tuple[str, int, bytes] | None:
-    """Queue, delay and content of what is stored in place of the delivery."""
+def _successor(settlement: Settlement) -> tuple[int, bytes] | None:
+    """Delay and content of what is stored in place of the delivery."""
     match settlement:
         case Retry(message=message):
-            return message.queue, milliseconds(message.delay), content_of(message)
-        case DeadLetter(receipt=receipt, kind=kind, reason=reason, message=message):
-            if message is None:
-                hold = _hold(receipt)
-                assert hold is not None
-                message = message_of(receipt.queue, hold[1].split(b":", 2)[2])
-            return dead_letter_name(receipt.queue, kind), 0, content_of(message, reason=reason)
+            check_size(message)
+            return milliseconds(message.delay), content_of(message)
+        case DeadLetter(receipt=receipt):
+            hold = _hold(receipt)
+            assert hold is not None
+            element = hold[1]
+            return 0, letter_of(
+                settlement, lambda: message_of(receipt.queue, element_of(element)[2])
+            )
         case _:
             return None
 

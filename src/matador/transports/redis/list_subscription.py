@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import TransportError
 from matador.model.message import Delivery, Receipt
-from matador.transports.redis.contents import message_of
+from matador.transports.redis.contents import element_of, message_of
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import Script, script
 from matador.transports.redis.waiting import WaitingSubscription
@@ -30,9 +30,9 @@ class Held:
     def delivery(self, message: bytes) -> Delivery:
         """Hold a message that has arrived."""
         self.messages.add(message)
-        _, count, content = message.split(b":", 2)
+        _, deliveries, content = element_of(message)
         found = message_of(self.queue, content)
-        number = int(count) + 1
+        number = deliveries + 1
         receipt = Receipt(
             self.queue, (self, message), number, number > 1, found.priority, found.ordering_key
         )
@@ -87,7 +87,7 @@ class RedisListSubscription(WaitingSubscription):
 
     async def _recover(self) -> None:
         held = self._held
-        known = [message.partition(b":")[0] for message in held.messages]
+        known = [element_of(message)[0] for message in held.messages]
         given_back = await self._link.run(
             list_script("recover"), [held.base], [held.consumer, *known]
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import MatadorError, MessageTooLargeError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     Delivery,
@@ -26,13 +27,21 @@ from matador.transports.redis.entries import milliseconds
 from matador.transports.redis.keys import key_of
 from matador.transports.redis.list_settling import ListSettling
 from matador.transports.redis.list_subscription import Held, RedisListSubscription, list_script
-from matador.transports.redis.sending import Outcomes, no_such_queue, unwritable
-from matador.transports.redis.server import ServerTransport, consumer_name
+from matador.transports.redis.sending import (
+    UNWRITABLE,
+    Outcomes,
+    check_size,
+    no_such_queue,
+    note,
+    note_answer,
+    unwritable,
+)
+from matador.transports.redis.server import ServerTransport, consumer_name, restore_each
 from matador.transports.redis.watcher import Watcher
 
+log = logging.getLogger("matador.transports.redis")
+
 _MOST = 500
-_LOST, _NO_QUEUE = 1, 2
-_UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 
 class RedisListTransport(ServerTransport):
@@ -71,7 +80,7 @@ class RedisListTransport(ServerTransport):
             depth=True,
             durable=True,
         )
-        self._consumer = consumer_name()
+        self._consumer = consumer_name(self._lease)
         self._declared: dict[str, list[Argument]] = {}
         self._held: dict[str, Held] = {}
         self._watchers: dict[str, Watcher] = {}
@@ -120,21 +129,20 @@ class RedisListTransport(ServerTransport):
             if letters.ttl is not None:
                 notes.append(TopologyNote(name, "lists have no time to live: they stay"))
         self._declared.update(made)
-        await self._restore(channel)
+        await asyncio.gather(*(self._declare(channel, queue) for queue in made))
         return notes
 
     async def _restore(self, channel: Channel) -> None:
-        await asyncio.gather(
-            *(
-                self._link.run_on(channel, list_script("declare"), [self._key(queue)], arguments)
-                for queue, arguments in self._declared.items()
-            )
-        )
+        await restore_each(self._declared, lambda queue: self._declare(channel, queue))
+
+    async def _declare(self, channel: Channel, queue: str) -> None:
+        arguments = self._declared[queue]
+        await self._link.run_on(channel, list_script("declare"), [self._key(queue)], arguments)
 
     async def _declare_again(self, queue: str) -> None:
         if queue not in self._declared:
             raise no_such_queue(queue, self._link.where)
-        await self._link.run(list_script("declare"), [self._key(queue)], self._declared[queue])
+        await self._declare(await self._link.channel(), queue)
 
     # -- sending and receiving ---------------------------------------------------------------------
 
@@ -148,15 +156,17 @@ class RedisListTransport(ServerTransport):
 
         async def push(queue: str, places: list[int]) -> None:
             arguments: list[Argument] = []
+            pushed: list[int] = []
             for place in places:
                 message = messages[place]
                 try:
+                    check_size(message)
                     arguments += (milliseconds(message.delay), content_of(message))
-                except _UNWRITABLE as error:
+                except (*UNWRITABLE, MessageTooLargeError) as error:
                     outcomes[place] = unwritable(message, error)
-            error = await self._push(channel, queue, arguments)
-            for place in places:
-                outcomes[place] = outcomes[place] or error
+                else:
+                    pushed.append(place)
+            await self._push(channel, queue, arguments, pushed, outcomes)
 
         await asyncio.gather(
             *(
@@ -168,21 +178,27 @@ class RedisListTransport(ServerTransport):
         return outcomes
 
     async def _push(
-        self, channel: Channel, queue: str, arguments: Sequence[Argument]
-    ) -> MatadorError | None:
+        self,
+        channel: Channel,
+        queue: str,
+        arguments: Sequence[Argument],
+        places: Sequence[int],
+        outcomes: Outcomes,
+    ) -> None:
         keys = [self._key(queue)]
         try:
             stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
-            if not stored:
+            if stored == 0:
                 await self._declare_again(queue)  # the server was emptied, or it is unknown
                 stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
         except TransportError as error:
-            return error
-        return None if stored else no_such_queue(queue, self._link.where)
+            note(outcomes, places, error)
+            return
+        note_answer(outcomes, places, stored, queue, self._link, channel)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
-        if await self._link.run(list_script("depth"), [self._key(queue)]) is None:
+        if not await self._link.call("EXISTS", self._key(queue)):
             await self._declare_again(queue)
         subscription = RedisListSubscription(
             self._link,
@@ -213,7 +229,12 @@ class RedisListTransport(ServerTransport):
     async def _tend(self, base: str) -> int:
         lease = round(self._lease * 1000)
         found = await self._link.run(list_script("tend"), [base], [self._consumer, lease])
-        return -1 if found is None else found
+        if found is None:
+            return -1
+        due, problem = found
+        if problem:
+            log.error("%s: delayed messages or what others held: %s", base, problem.decode())
+        return due
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         with contextlib.suppress(TransportError):  # then it goes back when we do
@@ -224,7 +245,13 @@ class RedisListTransport(ServerTransport):
         the successor is stored first."""
         channel = await self._link.channel()
         return await ListSettling(
-            self._link, channel, self._key, self._consumer, self.send, settlements
+            self._link,
+            channel,
+            self._key,
+            self._consumer,
+            self.send,
+            self._declare_again,
+            settlements,
         ).settle()
 
     # -- optional abilities ------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Looks at queues from outside: pages of entries from all lanes, in order of their ids.
 
 A position is an entry's id, with its lane behind a colon where that is not the lane ``0``. Delayed
-messages come after all others; theirs is ``due~place``.
+messages come after all others; theirs is ``due~name``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from matador.transports.redis.sending import no_such_queue
 
 _PAGE = 200
 _NOBODY = b"-"
-_POSITION = re.compile(r"(\d+)-(\d+)(?::(t|\d{1,2}))?")
-_DELAYED = re.compile(r"\d+~\d{16}")
+_POSITION = re.compile(r"(\d{1,20})-(\d{1,20})(?::(t|\d{1,2}))?", re.ASCII)
+_DELAYED = re.compile(r"\d{1,15}~(\d{16}|[0-9a-f]{40})", re.ASCII)
+_HIGHEST_ID = 2**64 - 1
 
 
 class Place(NamedTuple):
@@ -117,7 +118,7 @@ def targets(positions: Sequence[str]) -> list[str]:
     for position in positions:
         if _DELAYED.fullmatch(position):
             found += ("d", position)
-        elif _POSITION.fullmatch(position):
+        elif _is_position(position):
             id_, _, lane = position.partition(":")
             found += (lane or "0", id_)
     return found
@@ -182,7 +183,7 @@ def _seen(
 async def _delayed(
     link: Link, queue: str, base: str, after: str | None, left: int | None
 ) -> AsyncIterator[StoredMessage]:
-    behind = (0, 0) if after is None else _pair(after, "~")
+    behind = (0, "") if after is None else _delayed_place(after)
     skip = 0
     while left is None or left > 0:
         rows = await link.run(script("look_delayed"), [base], [skip, _PAGE])
@@ -191,11 +192,11 @@ async def _delayed(
         if not rows:
             return
         skip += len(rows)
-        for due, place, fields in rows:
-            position = f"{due.decode()}~{place.decode()}"
-            if _pair(position, "~") <= behind:
+        for due, name, fields in rows:
+            position = f"{due}~{name.decode()}"
+            if _delayed_place(position) <= behind:
                 continue
-            yield stored_of(queue, position, fields, "delayed", due_at=int(due))
+            yield stored_of(queue, position, fields, "delayed", due_at=due)
             left = None if left is None else left - 1
             if left == 0:
                 return
@@ -205,7 +206,7 @@ def _place(position: str | None) -> Place:
     if position is None:
         return _START
     found = _POSITION.fullmatch(position)
-    if found is None:
+    if found is None or not _is_position(position):
         raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
     ms, seq, lane = found.groups()
     # The rank of lanes by name: levels as they are, then what was taken.
@@ -213,10 +214,17 @@ def _place(position: str | None) -> Place:
     return Place(int(ms), int(seq), rank)
 
 
+def _is_position(text: str) -> bool:
+    """Is it one of an entry that can be there?"""
+    found = _POSITION.fullmatch(text)
+    return found is not None and max(int(found[1]), int(found[2])) <= _HIGHEST_ID
+
+
 def _ids(id_: bytes) -> tuple[int, int]:
-    return _pair(id_.decode(), "-")
+    ms, _, seq = id_.partition(b"-")
+    return int(ms), int(seq)
 
 
-def _pair(text: str, mark: str) -> tuple[int, int]:
-    first, _, second = text.partition(mark)
-    return int(first), int(second)
+def _delayed_place(position: str) -> tuple[int, str]:
+    due, _, name = position.partition("~")
+    return int(due), name

@@ -13,7 +13,7 @@ from matador.model.message import Message, Once
 from matador.transports.redis.keys import scope_keys
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import script
-from matador.transports.redis.sending import Outcomes, deliver, note, parcels
+from matador.transports.redis.sending import Outcomes, deliver, parcels
 
 _MOST_REMEMBERED = 10_000
 
@@ -38,7 +38,7 @@ class Notes:
         for parcel in parcels(messages, outcomes, plain=False):
             keys = [self._key_of(parcel.queue)]
             front = (once.scope, once.batch)
-            note(outcomes, parcel, await deliver(self._link, channel, name, keys, parcel, front))
+            await deliver(self._link, channel, name, keys, parcel, outcomes, front)
         return outcomes
 
     async def seal(self, once: Once) -> None:
@@ -46,7 +46,7 @@ class Notes:
         keys = scope_keys(self._prefix, once.scope)
         queues: list[bytes] = await self._link.run(script("seal_scope"), keys, [once.batch])
         for queue in queues:
-            key = self._key_of(queue.decode())
+            key = self._key_of(queue.decode(errors="replace"))
             await self._link.run(script("seal"), [key], [once.scope, once.batch])
 
     async def _enrol(self, once: Once, queue: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from matador.errors import (
     DelaysNotSupportedError,
     MatadorError,
+    MessageTooLargeError,
     TransportError,
 )
 from matador.model.capabilities import Capabilities
@@ -20,14 +21,20 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.options import Seconds
-from matador.model.topology import Topology, dead_letter_name
+from matador.model.topology import Topology
 from matador.transports.redis.channel import Channel
-from matador.transports.redis.contents import content_of, message_of
+from matador.transports.redis.contents import content_of, letter_of, message_of
 from matador.transports.redis.listening import Listener
 from matador.transports.redis.local import Heard, LocalQueue, LocalSubscription
-from matador.transports.redis.sending import Outcomes, no_such_queue, unwritable
+from matador.transports.redis.sending import (
+    UNWRITABLE,
+    Outcomes,
+    check_size,
+    no_such_queue,
+    unwritable,
+)
 from matador.transports.redis.server import ServerTransport
-from matador.transports.redis.settling import lost
+from matador.transports.redis.settling import lost, target_of
 
 
 class RedisPubSubTransport(ServerTransport):
@@ -137,8 +144,9 @@ class RedisPubSubTransport(ServerTransport):
             if outcomes[place] is not None:
                 continue
             try:
+                check_size(message)
                 content = content_of(message)
-            except (TypeError, ValueError, OverflowError) as error:
+            except (*UNWRITABLE, MessageTooLargeError) as error:
                 outcomes[place] = unwritable(message, error)
                 continue
             name = self._channel_of(message.queue)
@@ -215,15 +223,16 @@ class RedisPubSubTransport(ServerTransport):
                 if error is None:
                     queue.put(message)
                 return error
-            case DeadLetter(receipt=receipt, kind=kind, reason=reason, message=given):
-                heard = receipt.handle
+            case DeadLetter(receipt=receipt, message=given):
+                heard, name = receipt.handle, target_of(settlement)
                 assert isinstance(heard, Heard)
-                letter = given or heard.message
-                name = dead_letter_name(receipt.queue, kind)
                 if name not in self._known:
                     return no_such_queue(name, self._link.where)
                 try:
-                    content = content_of(letter, reason=reason)
+                    content = letter_of(settlement, lambda: heard.message)
+                except UNWRITABLE as error:
+                    return unwritable(given, error)
+                try:
                     await self._link.call("PUBLISH", self._channel_of(name), content)
                 except TransportError as error:
                     return error

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from matador.errors import (
+    ConnectionFailedError,
+    NotConnectedError,
+    SendUnconfirmedError,
+    TransportError,
+)
 from matador.model.message import ConnectionState, Finding
 from matador.model.options import Seconds, seconds
 from matador.transports.base import TransportObserver
@@ -17,6 +24,8 @@ from matador.transports.redis.keys import key_of
 from matador.transports.redis.link import Link
 from matador.transports.redis.opening import Opener
 from matador.transports.redis.url import parse_url
+
+log = logging.getLogger("matador.transports.redis")
 
 _DEFAULTS = {"lease": 30.0, "timeout": 10.0, "heartbeat": 5.0}
 
@@ -105,6 +114,28 @@ class ServerTransport:
         return key_of(self._prefix, queue)
 
 
-def consumer_name() -> str:
-    """A name nobody else has, and that tells who it is in ``XINFO CONSUMERS``."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+async def restore_each(queues: Iterable[str], declare: Callable[[str], Awaitable[None]]) -> None:
+    """Declare queues on a new connection; one that cannot be (a full server) stops no other.
+
+    Raises:
+        TransportError: the connection is of no use.
+    """
+
+    async def restore(queue: str) -> None:
+        try:
+            await declare(queue)
+        except (NotConnectedError, ConnectionFailedError, SendUnconfirmedError):
+            raise
+        except TransportError as error:
+            log.error("%s cannot be declared again, going on without: %s", queue, error)
+
+    await asyncio.gather(*map(restore, queues))
+
+
+def consumer_name(lease: float) -> str:
+    """A name nobody else has, and that tells who it is in ``XINFO CONSUMERS``.
+
+    It ends with the lease in milliseconds: others go by it before they claim what this one holds.
+    """
+    who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{who}~{round(lease * 1000)}"

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
-from matador.errors import LeaseLostError, MatadorError, TransportError
+from matador.errors import LeaseLostError, MessageTooLargeError, TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
+from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
 from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.entries import Hold, Lane
@@ -15,14 +16,18 @@ from matador.transports.redis.keys import tag_of
 from matador.transports.redis.link import Link
 from matador.transports.redis.scripts import script
 from matador.transports.redis.sending import (
+    UNWRITABLE,
     Outcomes,
     no_such_queue,
+    note,
+    refusal,
     store,
     unwritable,
     written,
 )
 
-_DONE, _LOST, _NO_QUEUE = 0, 1, 2
+_LOST, _NO_QUEUE = 1, 2
+_ALL_FIELDS, _BODY_ALONE = 0, -1
 _MOST = 1000
 _MOST_EACH = 200
 _MOST_BYTES = 1 << 20
@@ -104,7 +109,7 @@ class Settling:
                 [lane.name, lane.consumer, claim, *ids],
             )
         except TransportError as error:
-            self._fail(places, error)
+            note(self._outcomes, places, error)
             return
         lane.held.difference_update(ids)
         for index in missing:
@@ -118,25 +123,27 @@ class Settling:
         for place in places:
             try:
                 arguments += self._arguments(self._settlements[place], keys)
-            except (TypeError, ValueError, OverflowError) as error:
+            except (*UNWRITABLE, MessageTooLargeError) as error:
                 message = getattr(self._settlements[place], "message", None)
-                assert isinstance(message, Message)
                 self._outcomes[place] = unwritable(message, error)
             else:
                 sent.append(place)
         if not sent:
             return
         try:
-            codes: list[int] = await self._link.run_on(
+            codes: list[int | bytes] = await self._link.run_on(
                 self._channel, script("settle"), keys, arguments
             )
         except TransportError as error:
-            self._fail(sent, error)
+            note(self._outcomes, sent, error)
             return
         for place, code in zip(sent, codes, strict=True):
             settlement = self._settlements[place]
+            if isinstance(code, bytes):
+                self._outcomes[place] = refusal(code, self._link, self._channel)
+                continue
             if code == _NO_QUEUE:
-                self._outcomes[place] = no_such_queue(_target(settlement), self._link.where)
+                self._outcomes[place] = no_such_queue(target_of(settlement), self._link.where)
                 continue
             if code == _LOST:
                 self._outcomes[place] = lost(settlement.receipt)
@@ -146,21 +153,24 @@ class Settling:
     def _arguments(self, settlement: Settlement, keys: list[str]) -> list[Argument]:
         lane, id_, claim = hold_of(settlement.receipt)
         front: list[Argument] = [lane.name, lane.consumer, id_, claim]
-        target = _target(settlement)
+        target = target_of(settlement)
         if not target:
             return [*front, 0, 0, "", "", 0]
+        target.encode()  # or the whole batch could not be sent
         key = self._key_of(target)
         if key not in keys[1:]:
             keys.append(key)
         index = keys.index(key, 1) + 1
-        reason = settlement.reason if isinstance(settlement, DeadLetter) else ""
-        message = getattr(settlement, "message", None)
-        if message is None:
-            return [*front, index, 0, "", reason, 0]
-        delay, priority, count, *fields = written(message)
         if isinstance(settlement, DeadLetter):
-            delay = 0
-        return [*front, index, delay, priority, reason, count, *fields]
+            bare, message = settlement.bare, settlement.message
+            if bare or message is None:
+                form = _BODY_ALONE if bare else _ALL_FIELDS
+                return [*front, index, 0, "", reason_of(settlement), form]
+            _, priority, count, *fields = written(message)
+            return [*front, index, 0, priority, reason_of(settlement), count, *fields]
+        assert isinstance(settlement, Retry)
+        delay, priority, count, *fields = written(settlement.message)
+        return [*front, index, delay, priority, "", count, *fields]
 
     async def _move(self, place: int) -> None:
         """A successor in a queue elsewhere: stored first, the original completed after."""
@@ -193,10 +203,6 @@ class Settling:
             self._outcomes[place] = error
         else:
             lane.held.discard(id_)
-
-    def _fail(self, places: Sequence[int], error: MatadorError) -> None:
-        for place in places:
-            self._outcomes[place] = error
 
 
 async def renew(link: Link, channel: Channel, receipts: Sequence[Receipt]) -> list[bool]:
@@ -240,7 +246,16 @@ def lost(receipt: Receipt) -> LeaseLostError:
     )
 
 
-def _target(settlement: Settlement) -> str:
+def reason_of(letter: DeadLetter) -> bytes:
+    """Why it is a dead letter; in the form that always fits, whatever the text is.
+
+    Raises:
+        UnicodeEncodeError: the text cannot be stored.
+    """
+    return (storable_text(letter.reason, SHORT_TEXT) if letter.bare else letter.reason).encode()
+
+
+def target_of(settlement: Settlement) -> str:
     """The queue of the successor; empty: there is none."""
     match settlement:
         case Retry(message=message):

@@ -15,7 +15,8 @@ class Steps(Serving):
         """All steps of an envelope."""
         flat: list[bytes] = await self.link.call("HGETALL", self._key(envelope_id))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {step.decode(): value for step, value in pairs}
+        # A name that is no text is not of our making, and no step asks for it.
+        return {step.decode(errors="replace"): value for step, value in pairs}
 
     async def save(self, envelope_id: str, step: str, value: bytes, ttl: float) -> None:
         """Store a step, and keep all of the envelope for ``ttl`` seconds from now."""

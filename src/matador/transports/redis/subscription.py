@@ -47,9 +47,21 @@ class RedisSubscription(WaitingSubscription):
             name: Lane(queue, base, name, consumer)
             for name in ("t", *map(str, range(levels - 1, -1, -1)))
         }
-        self._ranked = [lane for lane in self._lanes.values() if lane.name != "t"]
-        self._by_key = {lane.key.encode(): lane for lane in self._ranked}
+        self._rank()
         self._claimable = True  # something may have come back before we were here
+
+    def _rank(self) -> None:
+        ranked = [lane for lane in self._lanes.values() if lane.name != "t"]
+        self._ranked = sorted(ranked, key=lambda lane: -int(lane.name))
+        self._by_key = {lane.key.encode(): lane for lane in ranked}
+
+    def _lane(self, name: bytes) -> Lane:
+        """A lane by its name; one that was not there when we came is read from now on."""
+        known = name.decode()
+        if known not in self._lanes:
+            self._lanes[known] = Lane(self._queue, self._base, known, self._consumer)
+            self._rank()
+        return self._lanes[known]
 
     def claimable(self) -> None:
         """Something waits to be claimed: look for it, even if a read is waiting for news."""
@@ -80,7 +92,7 @@ class RedisSubscription(WaitingSubscription):
         if rows is None:
             await self._declare(self._queue)
             return []
-        return [claimed_of(self._lanes[row[0].decode()], row) for row in rows]
+        return [claimed_of(self._lane(row[0]), row) for row in rows]
 
     async def _read(self, limit: int) -> list[Delivery]:
         """What is new in several lanes, in order of priority."""
@@ -90,7 +102,7 @@ class RedisSubscription(WaitingSubscription):
             return []
         deliveries: list[Delivery] = []
         for name, entries in zip(found[::2], found[1::2], strict=True):
-            deliveries += deliveries_of(self._lanes[name.decode()], entries)
+            deliveries += deliveries_of(self._lane(name), entries)
         return deliveries
 
     async def _wait(self, limit: int) -> list[Delivery]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from matador.errors import MatadorError, QueueNotFoundError, TransportError
 from matador.model.capabilities import Capabilities
@@ -30,8 +30,8 @@ from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.once import Notes
 from matador.transports.redis.pubsub import RedisPubSubTransport
 from matador.transports.redis.scripts import script
-from matador.transports.redis.server import ServerTransport, consumer_name
-from matador.transports.redis.settling import Settling
+from matador.transports.redis.server import ServerTransport, consumer_name, restore_each
+from matador.transports.redis.settling import Settling, target_of
 from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis.url import parse_url
 
@@ -89,7 +89,7 @@ class RedisTransport(ServerTransport):
         self._notes = Notes(self._link, self._prefix, self._key)
         self._declared: dict[str, list[Argument]] = {}
         self._consuming: dict[str, Consuming] = {}
-        self._taker = consumer_name()
+        self._taker = consumer_name(self._lease)
         self._taken: dict[str, dict[str, Lane]] = {}
 
     @classmethod
@@ -144,20 +144,16 @@ class RedisTransport(ServerTransport):
             letters = topology.dead_letters[kind]
             length = "" if letters.max_length is None else letters.max_length
             made[name] = [0, "", length, _milliseconds(letters.ttl)]
-        await self._declare_all(channel, made)
         self._declared.update(made)
+        await asyncio.gather(*(self._declare(channel, queue) for queue in made))
         return []
 
     async def _restore(self, channel: Channel) -> None:
-        await self._declare_all(channel, self._declared)
+        await restore_each(self._declared, lambda queue: self._declare(channel, queue))
 
-    async def _declare_all(self, channel: Channel, queues: dict[str, list[Argument]]) -> None:
-        await asyncio.gather(
-            *(
-                self._link.run_on(channel, script("declare"), [self._key(queue)], arguments)
-                for queue, arguments in queues.items()
-            )
-        )
+    async def _declare(self, channel: Channel, queue: str) -> None:
+        arguments = self._declared[queue]
+        await self._link.run_on(channel, script("declare"), [self._key(queue)], arguments)
 
     async def _declare_again(self, queue: str) -> None:
         """Make a queue that the server has lost.
@@ -167,24 +163,40 @@ class RedisTransport(ServerTransport):
         """
         if queue not in self._declared:
             raise sending.no_such_queue(queue, self._link.where)
-        await self._link.run(script("declare"), [self._key(queue)], self._declared[queue])
+        await self._declare(await self._link.channel(), queue)
 
     # -- sending and receiving ---------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``. One call a queue and batch, and all of them travel together."""
         outcomes = await sending.store(self._link, self._key, messages)
-        missing = [
+
+        async def again(places: Sequence[int]) -> Sequence[MatadorError | None]:
+            return await sending.store(self._link, self._key, [messages[p] for p in places])
+
+        await self._make_lost(outcomes, lambda place: messages[place].queue, again)
+        return outcomes
+
+    async def _make_lost(
+        self,
+        outcomes: list[MatadorError | None],
+        queue_of: Callable[[int], str],
+        again: Callable[[Sequence[int]], Awaitable[Sequence[MatadorError | None]]],
+    ) -> None:
+        """Make queues of ours that the server has lost, and do what failed for want of them."""
+        if not any(outcomes):
+            return
+        places = [
             place
             for place, outcome in enumerate(outcomes)
-            if isinstance(outcome, QueueNotFoundError) and messages[place].queue in self._declared
+            if isinstance(outcome, QueueNotFoundError) and queue_of(place) in self._declared
         ]
-        if missing:  # the server was emptied
-            await self._restore(await self._link.channel())
-            again = await sending.store(self._link, self._key, [messages[p] for p in missing])
-            for place, outcome in zip(missing, again, strict=True):
+        if places:
+            for queue in {queue_of(place) for place in places}:
+                with contextlib.suppress(TransportError):  # then it fails for this reason again
+                    await self._declare_again(queue)
+            for place, outcome in zip(places, await again(places), strict=True):
                 outcomes[place] = outcome
-        return outcomes
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
@@ -199,7 +211,7 @@ class RedisTransport(ServerTransport):
             queue,
             base,
             levels=levels,
-            consumer=consumer_name(),
+            consumer=consumer_name(self._lease),
             lease=self._lease,
             block=self._block,
             give_back=self._give_back,
@@ -216,8 +228,15 @@ class RedisTransport(ServerTransport):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic, but for a retry in a queue of another name: there
         the successor is stored first."""
-        channel = await self._link.channel()
-        outcomes = await Settling(self._link, channel, self._key, settlements).settle()
+
+        async def settle(some: Sequence[Settlement]) -> list[MatadorError | None]:
+            return await Settling(self._link, await self._link.channel(), self._key, some).settle()
+
+        async def again(places: Sequence[int]) -> Sequence[MatadorError | None]:
+            return await settle([settlements[place] for place in places])
+
+        outcomes = await settle(settlements)
+        await self._make_lost(outcomes, lambda place: target_of(settlements[place]), again)
         for settlement in settlements:
             if type(settlement) is Release:
                 self._is_claimable(settlement.receipt.queue)

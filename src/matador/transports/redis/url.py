@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
-from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
+from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader, split
 
 Mode: TypeAlias = Literal["streams", "list", "pubsub"]
 """``streams``: everything. ``list``: plain lists. ``pubsub``: to all who listen, kept nowhere."""
@@ -81,9 +81,9 @@ def parse_url(url: str) -> RedisUrl:
         >>> parse_url("redis://localhost/2?lease=60").options
         {'lease': 60.0}
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise ConfigurationError(f"not a Redis address ({parts.scheme}://); write {_FORMS}")
+    parts = split("Redis address", url)
+    if parts.scheme not in SCHEMES:  # not repeated: without its "//" it may be a user's name
+        raise ConfigurationError(f"not a Redis address; write {_FORMS}")
     read = Reader.of("Redis address", parts, _OPTIONS)
     tls = parts.scheme.startswith("rediss")
     read.check_tls(tls, "write rediss://")
@@ -139,8 +139,8 @@ def _host(text: str, sentinel: bool) -> tuple[str, int]:
         raise ConfigurationError(f"Redis address: the host is missing; write {_FORMS}")
     if not port:
         return host, default
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigurationError(f"Redis address: {port!r} is not a port")
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
+        raise ConfigurationError(f"Redis address: the port is not a number; write {_FORMS}")
     return host, int(port)
 
 

@@ -13,9 +13,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from redis import exceptions as redis_errors
+
 from matador.errors import TransportError
 from matador.transports.redis.channel import Channel
 from matador.transports.redis.link import Link
+from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
 
@@ -88,17 +91,26 @@ class Watcher:
             rung = await channel.call(
                 "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
             )
-        except Exception as error:
-            raise self._link.translated(channel, error) from error
+        except redis_errors.RedisError as error:
+            await self._without_bell(channel, error, wait)
+            return
         if rung:
             self._heard = rung[0][1][-1][0]
+
+    async def _without_bell(self, channel: Channel, error: Exception, wait: float) -> None:
+        """The bell is of no use, but the connection is: look from time to time."""
+        if is_gone(error):
+            raise self._link.translated(channel, error) from error
+        log.warning("%s: its bell cannot be heard, looking now and then: %s", self._base, error)
+        await asyncio.sleep(min(wait, _PAUSE))
 
     async def _last_ring(self, channel: Channel) -> bytes | str:
         bell = f"{self._base}:bell"
         try:
             rings = await channel.call("XREVRANGE", bell, "+", "-", "COUNT", 1)
-        except Exception as error:
-            raise self._link.translated(channel, error) from error
+        except redis_errors.RedisError as error:
+            await self._without_bell(channel, error, 0.0)
+            return "$"
         return rings[0][0] if rings else "0-0"
 
     async def _drop(self) -> None:

@@ -12,6 +12,7 @@ from matador.errors import (
     SendUnconfirmedError,
     StorageFullError,
     TransportError,
+    UnstorableError,
     UnsupportedError,
 )
 
@@ -85,6 +86,17 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
                 return ConnectionFailedError(f"cannot reach {said}; check host, port and TLS")
             return SendUnconfirmedError(
                 f"the connection was lost before the answer came, so the outcome is unknown: {said}"
+            )
+        case UnicodeEncodeError():
+            return UnstorableError(f"a text cannot be encoded: {said}")
+        case redis_errors.ResponseError() if str(error).startswith("BUSY "):
+            return NotConnectedError(
+                f"{where} is busy with a script and takes commands once it is done"
+            )
+        case redis_errors.ResponseError() if str(error).startswith("WRONGTYPE"):
+            return TransportError(
+                f"a key that should be ours holds something else: {said}; another program writes "
+                f"names with this prefix: give one of the two another prefix, or delete the key"
             )
         case redis_errors.DataError() | redis_errors.LockError():
             return ConfigurationError(said)

@@ -4,18 +4,16 @@ local base, lane, consumer, claim = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = base .. ':' .. lane
 local queue = settings(base)
 local held, ids, lost = {}, {}, {}
-if queue then
-  if #ARGV < 8 then
-    for place = 4, #ARGV do
-      local by, count = holder(key, ARGV[place])
-      if by == consumer then
-        held[ARGV[place]] = count
-      end
+if #ARGV < 8 then
+  for place = 4, #ARGV do
+    local by, count = holder(key, ARGV[place])
+    if by == consumer then
+      held[ARGV[place]] = count
     end
-  else
-    for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
-      held[row[1]] = row[4]
-    end
+  end
+else
+  for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
+    held[row[1]] = row[4]
   end
 end
 for place = 4, #ARGV do
@@ -33,10 +31,12 @@ if queue and queue.retention then
     redis.call('XACK', key, GROUP, ...)
   end)
   for _, id in ipairs(ids) do
-    redis.call('ZADD', base .. ':done', readable_until, lane .. ':' .. id)
+    if failed(redis.pcall('ZADD', base .. ':done', readable_until, lane .. ':' .. id)) then
+      redis.call('XDEL', key, id) -- nobody would ever forget it
+    end
   end
   forget_uncounted(base, lane, ids)
-  expire(base, queue)
+  pcall(expire, base, queue)
 else
   remove(base, lane, ids)
 end

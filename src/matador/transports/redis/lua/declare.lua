@@ -1,7 +1,7 @@
 -- Make a queue, or bring its settings up to date. ARGV: priorities, retention, max_length, ttl
 -- (milliseconds; empty: none). Lanes once made stay, so that nothing in them is forgotten.
 local base = KEYS[1]
-local levels = tonumber(redis.call('HGET', base, 'levels') or '1')
+local levels = number(redis.call('HGET', base, 'levels'), 1, HIGHEST + 1) or 1
 if ARGV[1] == '1' then
   levels = HIGHEST + 1
 end

@@ -9,7 +9,7 @@ local stored, held, released = 0, 0, 0
 for _, lane in ipairs(lanes(queue)) do
   local key = base .. ':' .. lane
   stored = stored + redis.call('XLEN', key)
-  local pending = redis.call('XPENDING', key, GROUP)
+  local pending = grouped(key, 'XPENDING', key, GROUP)
   held = held + pending[1]
   for _, row in ipairs(pending[4] or {}) do
     if row[1] == NOBODY then

@@ -3,7 +3,7 @@ local base, consumer = KEYS[1], ARGV[1]
 local queue = settings(base)
 for _, lane in ipairs(queue and lanes(queue) or {}) do
   local key = base .. ':' .. lane
-  if #redis.call('XPENDING', key, GROUP, '-', '+', 1, consumer) == 0 then
+  if #grouped(key, 'XPENDING', key, GROUP, '-', '+', 1, consumer) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', key, GROUP, consumer)
   end
 end

@@ -1,5 +1,5 @@
 -- Give back what a consumer was sent but never got: its connection was lost on the way. ARGV:
--- consumer, then the places of all that it did get. Says how many.
+-- consumer, then the names of all that it did get. Says how many.
 local base, held = KEYS[1], KEYS[1] .. ':held:' .. ARGV[1]
 local known, number = {}, 0
 for place = 2, #ARGV do
@@ -7,7 +7,7 @@ for place = 2, #ARGV do
 end
 local messages = redis.call('LRANGE', held, 0, -1)
 for place = #messages, 1, -1 do
-  if not known[string.match(messages[place], '^(%d+):')] then
+  if not known[name_of(messages[place])] then
     redis.call('LPUSH', base .. ':ready', messages[place])
     redis.call('LREM', held, -1, messages[place])
     number = number + 1

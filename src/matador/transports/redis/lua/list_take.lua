@@ -1,4 +1,4 @@
--- Hand certain messages over. ARGV: consumer, lease, then their places. Gives them in that order,
+-- Hand certain messages over. ARGV: consumer, lease, then their names. Gives them in that order,
 -- but for those in other hands; nil: no such queue.
 local base, consumer = KEYS[1], ARGV[1]
 if redis.call('EXISTS', base) == 0 then
@@ -11,7 +11,7 @@ for place = 3, #ARGV do
 end
 local held = base .. ':held:' .. consumer
 for _, message in ipairs(redis.call('LRANGE', base .. ':ready', 0, -1)) do
-  local place = wanted[string.match(message, '^(%d+):')]
+  local place = wanted[name_of(message)]
   if place then
     redis.call('RPUSH', held, message)
     redis.call('LREM', base .. ':ready', 1, message)
@@ -19,7 +19,7 @@ for _, message in ipairs(redis.call('LRANGE', base .. ':ready', 0, -1)) do
   end
 end
 for _, message in ipairs(redis.call('ZRANGE', base .. ':delayed', 0, -1)) do
-  local place = wanted[string.match(message, '^(%d+):')]
+  local place = wanted[name_of(message)]
   if place then
     redis.call('RPUSH', held, message)
     redis.call('ZREM', base .. ':delayed', message)

@@ -1,24 +1,35 @@
 -- Beat, let in what is due, take back what is in hands that do not beat. ARGV: consumer, lease.
--- Gives the milliseconds until the next is due (-1: none is delayed); nil: no such queue.
+-- Gives the milliseconds until the next is due (-1: none is delayed), and what went wrong if something
+-- did; nil: no such queue.
 local base, consumer, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 if redis.call('EXISTS', base) == 0 then
   return nil
 end
 beat(base, consumer, lease)
-local time = now()
-local delayed = base .. ':delayed'
-for _, message in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', time, 'LIMIT', 0, CHUNK)) do
-  redis.call('RPUSH', base .. ':ready', message)
-  redis.call('ZREM', delayed, message)
+local time, problem = now(), ''
+
+local function let_in()
+  local delayed = base .. ':delayed'
+  for _, message in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', time, 'LIMIT', 0, CHUNK)) do
+    redis.call('RPUSH', base .. ':ready', message)
+    redis.call('ZREM', delayed, message)
+  end
+  local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+  return first and math.max(0, math.min(tonumber(first), FAR) - time) or -1
+end
+
+-- Whatever is wrong with the one, the others are done.
+local let, wait = pcall(let_in)
+if not let then
+  wait, problem = -1, said(wait)
 end
 local gone = redis.call('ZRANGEBYSCORE', base .. ':consumers', '-inf', time, 'WITHSCORES', 'LIMIT', 0, 100)
 for place = 1, #gone, 2 do
-  if take_back(base, gone[place]) and tonumber(gone[place + 1]) < time - SEEN_OFF then
+  local taken, all = pcall(take_back, base, gone[place])
+  if not taken then
+    problem = said(all)
+  elseif all and tonumber(gone[place + 1]) < time - SEEN_OFF then
     redis.call('ZREM', base .. ':consumers', gone[place])
   end
 end
-local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-if first then
-  return math.max(0, tonumber(first) - time)
-end
-return -1
+return { wait, problem }

@@ -11,11 +11,18 @@ local key = base .. ':' .. lane
 if redis.call('EXISTS', key) == 0 then
   return { '0-0', {}, {} }
 end
-local entries = redis.call('XRANGE', key, ARGV[2], '+', 'COUNT', ARGV[3])
+local entries = redis.pcall('XRANGE', key, ARGV[2], '+', 'COUNT', ARGV[3])
+if failed(entries) then
+  if redis.call('TYPE', key).ok == 'stream' then
+    entries = {} -- from behind the last id that there can be
+  else
+    return entries
+  end
+end
 local held = {}
 if #entries > 0 then
   local first, last = entries[1][1], entries[#entries][1]
-  for place, row in ipairs(redis.call('XPENDING', key, GROUP, first, last, #entries)) do
+  for place, row in ipairs(grouped(key, 'XPENDING', key, GROUP, first, last, #entries)) do
     held[place] = { row[1], row[2], row[4], uncounted(base, lane, row[1]) }
   end
 end

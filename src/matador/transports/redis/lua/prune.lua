@@ -4,7 +4,7 @@ local base = KEYS[1]
 local queue = settings(base)
 for _, lane in ipairs(queue and lanes(queue) or {}) do
   local key = base .. ':' .. lane
-  for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', key, GROUP)) do
+  for _, row in ipairs(grouped(key, 'XINFO', 'CONSUMERS', key, GROUP)) do
     local found = {}
     for place = 1, #row, 2 do
       found[row[place]] = row[place + 1]

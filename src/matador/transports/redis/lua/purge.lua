@@ -8,7 +8,7 @@ local number = redis.call('ZREMRANGEBYRANK', base .. ':delayed', 0, CHUNK - 1)
 for _, lane in ipairs(lanes(queue)) do
   local key = base .. ':' .. lane
   local ids = {}
-  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', CHUNK, NOBODY)) do
+  for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', CHUNK, NOBODY)) do
     ids[#ids + 1] = row[1]
   end
   local last = group_of(key)['last-delivered-id']

@@ -9,7 +9,7 @@ local found = {}
 for _, lane in ipairs(lanes(queue)) do
   if left > 0 and lane ~= 't' then
     local key = base .. ':' .. lane
-    local reply = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', left,
+    local reply = grouped(key, 'XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', left,
       'STREAMS', key, '>')
     if reply then
       local entries = reply[1][2]

@@ -7,7 +7,8 @@ for place = 2, #ARGV do
   known[ARGV[place]] = true
 end
 for _, lane in ipairs(queue and lanes(queue) or {}) do
-  for _, row in ipairs(redis.call('XPENDING', base .. ':' .. lane, GROUP, '-', '+', 1000000, consumer)) do
+  local key = base .. ':' .. lane
+  for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', 1000000, consumer)) do
     if not known[lane .. ':' .. row[1]] then
       give_back(base, lane, row[1])
       number = number + 1

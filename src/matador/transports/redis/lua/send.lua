@@ -1,15 +1,19 @@
--- Store messages that need nothing special. ARGV: id, body, id, body ... Says whether the queue is
--- there; else nothing is stored.
+-- Store messages that need nothing special. ARGV: id, body, id, body ... Gives 1; 0 if the queue is not
+-- there and nothing was stored; else {place from 0, why} of those that were not stored.
 local base = KEYS[1]
 local queue = settings(base)
 if not queue then
   return 0
 end
-local key = base .. ':0'
+local key, refused = base .. ':0', {}
 for place = 1, #ARGV, 2 do
-  redis.call('XADD', key, next_id(base, queue), 'i', ARGV[place], 'b', ARGV[place + 1])
+  local added = redis.pcall('XADD', key, next_id(base, queue), 'i', ARGV[place], 'b', ARGV[place + 1])
+  if type(added) == 'table' then -- an error: an id is a text
+    local added, why = pcall(add, base, queue, '0', { 'i', ARGV[place], 'b', ARGV[place + 1] })
+    if not added then
+      refused[#refused + 1] = { (place - 1) / 2, said(why) }
+    end
+  end
 end
-if queue.max_length or queue.ttl then
-  trim(base, queue)
-end
-return 1
+pcall(trim, base, queue)
+return #refused == 0 and 1 or refused

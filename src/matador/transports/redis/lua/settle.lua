@@ -1,9 +1,9 @@
 -- Give back, retry or put among the dead letters. KEYS: the queue, then queues for successors, all of
 -- one hash tag. ARGV, again and again: lane, consumer, id, claim, place of the successor's queue in
--- KEYS (0: give back, -1: forget, its successor is elsewhere), delay, priority, reason, how many fields follow, fields. A dead letter
--- without fields keeps those of the original. For each: 0 done, 1 lost, 2 no such queue.
+-- KEYS (0: give back, -1: forget, its successor is elsewhere), delay, priority, reason, how many fields
+-- follow, fields. A dead letter without fields keeps those of the original, with -1 its body alone. For
+-- each: 0 done, 1 lost, 2 no such queue, or why it failed.
 local base = KEYS[1]
-local queue = settings(base)
 local outcomes, targets, released = {}, {}, false
 
 local function successor(key, id, place, count)
@@ -14,9 +14,11 @@ local function successor(key, id, place, count)
   if not entry then
     return nil
   end
-  local fields = {}
+  local fields = count < 0 and { 'b', '' } or {}
   for at = 1, #entry[2], 2 do
-    if entry[2][at] ~= 'r' then
+    if count < 0 then
+      fields[2] = entry[2][at] == 'b' and entry[2][at + 1] or fields[2]
+    elseif entry[2][at] ~= 'r' then
       fields[#fields + 1] = entry[2][at]
       fields[#fields + 1] = entry[2][at + 1]
     end
@@ -27,9 +29,6 @@ end
 local function settle(place, count)
   local lane, consumer, id = ARGV[place], ARGV[place + 1], ARGV[place + 2]
   local key = base .. ':' .. lane
-  if not queue then
-    return 1
-  end
   local by, claim = holder(key, id)
   if by ~= consumer or claim ~= tonumber(ARGV[place + 3]) then
     return 1
@@ -66,13 +65,12 @@ end
 local place = 1
 while place <= #ARGV do
   local count = tonumber(ARGV[place + 8])
-  outcomes[#outcomes + 1] = settle(place, count)
-  place = place + 9 + count
+  local tried, outcome = pcall(settle, place, count)
+  outcomes[#outcomes + 1] = tried and outcome or said(outcome)
+  place = place + 9 + math.max(0, count)
 end
 for target, found in pairs(targets) do
-  if found.max_length or found.ttl then
-    trim(KEYS[target], found)
-  end
+  pcall(trim, KEYS[target], found)
 end
 if released then
   ring(base)

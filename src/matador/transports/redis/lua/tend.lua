@@ -1,28 +1,34 @@
--- Let in what is due, forget what is past its time. ARGV: lease. Gives: milliseconds until the next
--- is due (-1: none is delayed), whether something waits to be claimed. nil: no such queue.
+-- Let in what is due, forget what is past its time. ARGV: the lease of holders that do not say
+-- theirs. Gives: milliseconds until the next is due (-1: none is delayed), whether something waits to be
+-- claimed, and what went wrong if something did. nil: no such queue.
 local base = KEYS[1]
 local queue = settings(base)
 if not queue then
   return nil
 end
 tidy(base, queue)
-local key = base .. ':delayed'
-local time = now()
-local due = redis.call('ZRANGEBYSCORE', key, '-inf', time, 'LIMIT', 0, 200)
-for _, member in ipairs(due) do
-  local found = cmsgpack.unpack(string.sub(member, 17))
-  local level = math.min(found[1], queue.levels - 1)
-  redis.call('XADD', base .. ':' .. level, next_id(base, queue), unpack(found[2]))
-  redis.call('ZREM', key, member)
-end
-local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-local wait = -1
-if first then
-  wait = math.max(0, tonumber(first) - time)
-end
-for _, lane in ipairs(lanes(queue)) do
-  if #redis.call('XPENDING', base .. ':' .. lane, GROUP, 'IDLE', ARGV[1], '-', '+', 1) > 0 then
-    return { wait, 1 }
+
+local function let_in()
+  local key, time = base .. ':delayed', now()
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', time, 'LIMIT', 0, 200)) do
+    local level, fields = delayed_of(member)
+    add(base, queue, math.min(level, queue.levels - 1), fields)
+    redis.call('ZREM', key, member)
   end
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return first and math.max(0, moment(first) - time) or -1
 end
-return { wait, 0 }
+
+local function has_stale()
+  for _, lane in ipairs(lanes(queue)) do
+    if #stale(base .. ':' .. lane, ARGV[1], 1) > 0 then
+      return 1
+    end
+  end
+  return 0
+end
+
+-- Whatever is wrong with the one, the other is done.
+local let, wait = pcall(let_in)
+local looked, claimable = pcall(has_stale)
+return { let and wait or -1, looked and claimable or 0, not let and said(wait) or not looked and said(claimable) or '' }
