@@ -20,6 +20,8 @@ import pytest
 BULLMQ = "6.7.0"
 BULLMQ_5 = "5.81.5"  # the last of those that keep the jobs of a paused queue in a list of their own
 IOREDIS = "5.11.1"  # its client, which 6 does not bring along
+FLEETS = os.environ.get("MATADOR_BULLMQ_NODE", f"{BULLMQ_5} {BULLMQ}").split()
+"""The versions whose fleets the tests join."""
 FOLDER = Path(__file__).parents[2] / ".brokers" / "node"
 PROGRAM = Path(__file__).with_name("bullmq_node.cjs")
 
