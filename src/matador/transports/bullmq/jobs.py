@@ -81,6 +81,8 @@ class Job:
         fields = self._fields
         if b"parent" in fields:
             self._object(b"parent")
+        if b":" not in fields.get(b"parentKey", b":"):
+            self._odd("parentKey: not the key of a job")
         if self.content.problem is not None:
             self._odd(self.content.problem)
         if b"data" not in fields:

@@ -32,7 +32,7 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("bury", "take", "take_failed")
+OURS = ("finish_plainly", "take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships and does not load."""
 
@@ -300,11 +300,20 @@ class JobScripts(Scripts):
             arguments.append(_flat(more[1]))
         return Call("moveToFinished", keys, arguments)
 
-    def bury(self, id_: str, token: str, reason: str, kind: DeadLetterKind, now: int) -> Call:
+    def complete_plainly(self, id_: str, token: str, now: int) -> Call:
+        """A job is done, and cannot be completed as others are."""
+        return self._plainly(id_, token, now)
+
+    def fail_plainly(
+        self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind
+    ) -> Call:
         """A job failed for good, and cannot be failed as others are."""
+        return self._plainly(id_, token, now, kind, reason)
+
+    def _plainly(self, id_: str, token: str, now: int, *more: str) -> Call:
         keys = self._named("active", "failed", "stalled", "events")
         keys += [self.job_key(id_), self.lock_key(id_)]
-        return Call("bury", keys, [id_bytes(id_), token, reason, kind, now])
+        return Call("finish_plainly", keys, [id_bytes(id_), token, now, *more])
 
     def again(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
         """A job goes to the end of the queue, with other fields."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import WatchError
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import MatadorError, TransportError, UnstorableError
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -82,6 +82,8 @@ class Settling:
         calls: Sequence[tuple[int, Call]],
         settlements: Sequence[Settlement],
         outcomes: list[MatadorError | None],
+        *,
+        is_last: bool = False,
     ) -> None:
         try:
             answers = await self._link.run(self._session, [call for _, call in calls])
@@ -94,7 +96,11 @@ class Settling:
         for (index, _), answer in zip(calls, answers, strict=True):
             receipt = settlements[index].receipt
             if isinstance(answer, MatadorError):
-                outcomes[index] = refused(answer, receipt)
+                plain = None if is_last else self._plainly(settlements[index], answer)
+                if plain is not None:
+                    unfit.append((index, plain))
+                else:
+                    outcomes[index] = refused(answer, receipt)
             elif answer in _CHILDREN and isinstance(settlements[index], Complete):
                 unfit.append((index, self._fail(receipt, _CHILDREN[answer])))
             elif isinstance(answer, int) and answer < 0:
@@ -106,7 +112,21 @@ class Settling:
         if markers:
             await self._link.run(self._session, [("ZADD", key, 0, "0") for key in markers])
         if unfit:
-            await self._run(unfit, settlements, outcomes)
+            await self._run(unfit, settlements, outcomes, is_last=True)
+
+    def _plainly(self, settlement: Settlement, error: MatadorError) -> Call | None:
+        """What to do about a job that BullMQ's script breaks off at; None: the caller decides."""
+        hold = hold_of(settlement.receipt)
+        if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
+            return None
+        scripts, now = self._session.scripts(hold.queue), self._session.next_now()
+        match settlement:
+            case Complete():
+                return scripts.complete_plainly(hold.id, hold.token, now)
+            case DeadLetter(kind=kind, reason=reason, message=None):
+                return scripts.fail_plainly(hold.id, hold.token, _text(reason), now, kind)
+            case _:
+                return None
 
     def _fail(self, receipt: Receipt, reason: str) -> Call:
         hold = hold_of(receipt)
@@ -142,13 +162,12 @@ class Settling:
                 return scripts.release(hold.id, hold.token)
             case DeadLetter(kind=kind, reason=reason, message=message, bare=bare):
                 at = self._session.next_now()  # failed jobs are in order of this time
-                said = reason.encode(errors="replace").decode()
                 if bare:
-                    return scripts.bury(hold.id, hold.token, said, kind, at)
+                    return scripts.fail_plainly(hold.id, hold.token, _text(reason), at, kind)
                 fields = _as_dead_letter(kind, hold)
                 if message is not None:
                     fields["data"] = data_of(self._session, message)
-                return scripts.fail(hold.id, hold.token, said, at, fields)
+                return scripts.fail(hold.id, hold.token, _text(reason), at, fields)
             case Retry(receipt=receipt, message=message):
                 assert target is not None
                 fields = {**_counted(hold), "stc": "0", "data": data_of(self._session, message)}
@@ -225,6 +244,11 @@ class Settling:
             await command(keys=step.keys, args=step.arguments, client=pipe)
         else:
             pipe.execute_command(*step)
+
+
+def _text(reason: str) -> str:
+    """A reason that can be encoded."""
+    return reason.encode(errors="replace").decode()
 
 
 def _counted(hold: Hold) -> dict[str, str]:

@@ -5,8 +5,11 @@
 --   * a key of a job that is of another type counts as missing, and is left alone;
 --   * a counter that is no number starts again;
 --   * an id that cannot be a job's is replaced by a job that says so;
+--   * a parent that cannot be read is none;
 --   * events are news for others: that they cannot be written is no reason to break off.
 local redis, cjson = (function(server, json)
+  local OWN = {@KEYS@} -- what a queue has beside its jobs: no job can have such an id
+
   -- Where jobs of a queue wait. BullMQ 5 renames the list when it pauses and when it resumes, and
   -- what is under the new name by then is gone; BullMQ 6 resumes with what is in either.
   local function waiting(queue)
@@ -23,7 +26,7 @@ local redis, cjson = (function(server, json)
   -- The id of a job: this one, or that of a new job in place of what cannot be one.
   local function admit(queue, id)
     local kind = server.call('TYPE', queue .. id).ok
-    if (kind == 'hash' or kind == 'none') and not ({@KEYS@})[id] then return id end
+    if (kind == 'hash' or kind == 'none') and not OWN[id] then return id end
     local new = 'matador-odd-' .. server.call('INCR', queue .. 'id')
     local data = kind == 'string' and server.call('GET', queue .. id) or ''
     local problem = 'job id "' .. id .. '": its key is no job, but a ' .. kind
@@ -55,11 +58,18 @@ local redis, cjson = (function(server, json)
     if (command == 'LPUSH' or command == 'RPUSH') and string.sub(key, -5) == ':wait' then
       return server.call(command, waiting(string.sub(key, 1, -5)), ...)
     end
+    if command == 'HSET' or command == 'HINCRBY' then -- for a job, were it not for its id
+      local name = string.match(string.sub(key, -20), ':([^:]*)$')
+      if name and name ~= 'meta' and OWN[name] then return 0 end
+    end
     local answer = server.pcall(command, key, ...)
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end
       if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; the rest are numbers
         for index = 2, #answer do answer[index] = tonumber(answer[index]) and answer[index] end
+      elseif command == 'HMGET' and (...) == 'parentKey' and answer[1] then
+        -- Looking for the parent's id in a long text without a colon would take minutes.
+        answer[1] = string.find(answer[1], ':', 1, true) and answer[1]
       elseif command == 'ZPOPMIN' and answer[1] then
         answer[1] = admit(string.sub(key, 1, -#'prioritized' - 1), answer[1])
       end
