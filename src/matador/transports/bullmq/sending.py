@@ -26,6 +26,7 @@ from matador.transports.bullmq.scripts import Call
 
 _MOST_EACH = 100
 _MOST_BYTES = 1 << 20
+_LONGEST = 2**53  # ms: what a worker on Node can count
 
 
 async def store(
@@ -137,8 +138,15 @@ def other_id(message: Message) -> str:
 
 
 def milliseconds(delay: float) -> int:
-    """A delay in whole milliseconds, never shorter."""
-    return max(0, ceil(delay * 1000))
+    """A delay in whole milliseconds, never shorter.
+
+    Raises:
+        ValueError, OverflowError: it is longer than the server can reckon with.
+    """
+    found = max(0, ceil(delay * 1000))
+    if found > _LONGEST:
+        raise OverflowError(f"a delay of {delay:g} s")
+    return found
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, MessageTooLargeError)

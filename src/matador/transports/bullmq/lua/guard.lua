@@ -28,7 +28,7 @@ local redis, cjson = (function(server, json)
     local kind = server.call('TYPE', queue .. id).ok
     if (kind == 'hash' or kind == 'none') and not OWN[id] then return id end
     local new = 'matador-odd-' .. server.call('INCR', queue .. 'id')
-    local data = kind == 'string' and server.call('GET', queue .. id) or ''
+    local data = kind == 'string' and not OWN[id] and server.call('GET', queue .. id) or ''
     local problem = 'job id "' .. id .. '": its key is no job, but a ' .. kind
     server.call('HSET', queue .. new, 'name', '', 'data', data, 'matador-problem', problem)
     return new
