@@ -8,7 +8,10 @@
 --   * a parent that cannot be read is none;
 --   * events are news for others: that they cannot be written is no reason to break off.
 local redis, cjson = (function(server, json)
-  local OWN = {@KEYS@} -- what a queue has beside its jobs: no job can have such an id
+  -- Has a queue such a key beside its jobs? No job can have that id.
+  local function is_own(id)
+    return #id <= 16 and ({@KEYS@})[id]
+  end
 
   -- Where jobs of a queue wait. BullMQ 5 renames the list when it pauses and when it resumes, and
   -- what is under the new name by then is gone; BullMQ 6 resumes with what is in either.
@@ -26,9 +29,9 @@ local redis, cjson = (function(server, json)
   -- The id of a job: this one, or that of a new job in place of what cannot be one.
   local function admit(queue, id)
     local kind = server.call('TYPE', queue .. id).ok
-    if (kind == 'hash' or kind == 'none') and not OWN[id] then return id end
+    if (kind == 'hash' or kind == 'none') and not is_own(id) then return id end
     local new = 'matador-odd-' .. server.call('INCR', queue .. 'id')
-    local data = kind == 'string' and not OWN[id] and server.call('GET', queue .. id) or ''
+    local data = kind == 'string' and not is_own(id) and server.call('GET', queue .. id) or ''
     local problem = 'job id "' .. id .. '": its key is no job, but a ' .. kind
     server.call('HSET', queue .. new, 'name', '', 'data', data, 'matador-problem', problem)
     return new
@@ -58,9 +61,9 @@ local redis, cjson = (function(server, json)
     if (command == 'LPUSH' or command == 'RPUSH') and string.sub(key, -5) == ':wait' then
       return server.call(command, waiting(string.sub(key, 1, -5)), ...)
     end
-    if command == 'HSET' or command == 'HINCRBY' then -- for a job, were it not for its id
-      local name = string.match(string.sub(key, -20), ':([^:]*)$')
-      if name and name ~= 'meta' and OWN[name] then return 0 end
+    if command == 'HSET' and (...) == 'delay' or command == 'HINCRBY' and (...) == 'stc' then
+      local name = string.match(string.sub(key, -17), ':([^:]*)$')
+      if name and is_own(name) then return 0 end
     end
     local answer = server.pcall(command, key, ...)
     if type(answer) == 'table' then
