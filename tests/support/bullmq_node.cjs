@@ -1,6 +1,6 @@
 // BullMQ on Node, for tests: one JSON line in is a command, one JSON line out its answer or a job
 // that a worker processed. Ends when its input ends.
-const { Queue, Worker } = require("bullmq");
+const { FlowProducer, Queue, Worker } = require("bullmq");
 const readline = require("node:readline");
 
 const [port, prefix] = process.argv.slice(2);
@@ -20,9 +20,32 @@ const commands = {
   counts: ({ queue }) => queueOf(queue).getJobCounts(),
   job: async ({ queue, id }) => {
     const job = await queueOf(queue).getJob(id);
-    const { data, delay, failedReason } = job;
-    return { data, delay, failedReason, state: await job.getState() };
+    if (!job) return null;
+    const { data, delay, failedReason, attemptsMade } = job;
+    const state = await job.getState();
+    return { data, delay, failedReason, attemptsMade, state };
   },
+  pause: async ({ queue }) => (await queueOf(queue).pause(), true),
+  resume: async ({ queue }) => (await queueOf(queue).resume(), true),
+  schedule: async ({ queue, id, repeat, template }) =>
+    (await queueOf(queue).upsertJobScheduler(id, repeat, template)).id,
+  unschedule: ({ queue, id }) => queueOf(queue).removeJobScheduler(id),
+  waiting: async ({ queue }) => {
+    const found = await queueOf(queue).getJobs(["wait", "paused", "delayed", "prioritized"]);
+    return found.map(({ id, name, data }) => ({ id, name, data }));
+  },
+  // A parent with children, all in one queue.
+  flow: async ({ queue, parent, children }) => {
+    const producer = new FlowProducer({ connection, prefix });
+    const made = await producer.add({
+      queueName: queue,
+      ...parent,
+      children: children.map((child) => ({ queueName: queue, ...child })),
+    });
+    await producer.close();
+    return made.job.id;
+  },
+  children: async ({ queue, id }) => (await queueOf(queue).getJob(id)).getChildrenValues(),
   retry: async ({ queue, id }) => {
     const job = await queueOf(queue).getJob(id);
     await job.retry();

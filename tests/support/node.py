@@ -18,35 +18,39 @@ from typing import Any
 import pytest
 
 BULLMQ = "6.7.0"
-IOREDIS = "5.11.1"  # its client, which it does not bring along
+BULLMQ_5 = "5.81.5"  # the last of those that keep the jobs of a paused queue in a list of their own
+IOREDIS = "5.11.1"  # its client, which 6 does not bring along
+FLEETS = os.environ.get("MATADOR_BULLMQ_NODE", f"{BULLMQ_5} {BULLMQ}").split()
+"""The versions whose fleets the tests join."""
 FOLDER = Path(__file__).parents[2] / ".brokers" / "node"
 PROGRAM = Path(__file__).with_name("bullmq_node.cjs")
 
 
-def bullmq_modules() -> Path:
+def bullmq_modules(version: str = BULLMQ) -> Path:
     """The folder with Node's ``bullmq``; installs it if it is not there."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         _absent("there is no node and npm: install Debian's packages nodejs and npm")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
+    folder = FOLDER / version
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may start at once
-        if not (_is_there("bullmq", BULLMQ) and _is_there("ioredis", IOREDIS)):
-            _install()
-    return FOLDER / "node_modules"
+        if not (_is_there(folder, "bullmq", version) and _is_there(folder, "ioredis", IOREDIS)):
+            _install(folder, version)
+    return folder / "node_modules"
 
 
-def _is_there(name: str, version: str) -> bool:
-    package = FOLDER / "node_modules" / name / "package.json"
+def _is_there(folder: Path, name: str, version: str) -> bool:
+    package = folder / "node_modules" / name / "package.json"
     return package.exists() and json.loads(package.read_text())["version"] == version
 
 
-def _install() -> None:
-    packages = [f"bullmq@{BULLMQ}", f"ioredis@{IOREDIS}"]
+def _install(folder: Path, version: str) -> None:
+    packages = [f"bullmq@{version}", f"ioredis@{IOREDIS}"]
     options = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts"]
-    command = ["npm", "install", "--prefix", str(FOLDER), *options, *packages]
+    command = ["npm", "install", "--prefix", str(folder), *options, *packages]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     if run.returncode != 0:
-        _absent(f"npm could not install bullmq {BULLMQ}: {run.stderr[-500:]}")
+        _absent(f"npm could not install bullmq {version}: {run.stderr[-500:]}")
 
 
 def _absent(reason: str) -> None:
@@ -58,13 +62,14 @@ def _absent(reason: str) -> None:
 class Node:
     """A Node process with BullMQ's ``Queue`` and ``Worker``, told what to do line by line."""
 
-    def __init__(self, port: int, prefix: str) -> None:
+    def __init__(self, port: int, prefix: str, version: str = BULLMQ) -> None:
+        self._version = version
         self._arguments = [str(PROGRAM), str(port), prefix]
         self._process: asyncio.subprocess.Process | None = None
         self._said: defaultdict[str, deque[Any]] = defaultdict(deque)
 
     async def __aenter__(self) -> Node:
-        modules = await asyncio.to_thread(bullmq_modules)
+        modules = await asyncio.to_thread(bullmq_modules, self._version)
         self._process = await asyncio.create_subprocess_exec(
             "node",
             *self._arguments,

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from tests.support.node import Node
+from tests.support.node import FLEETS, Node
 from tests.support.redis import OwnServer, forget_keys, plain_client
 
 from matador.model.topology import DeadLetters, Topology, WorkQueue
@@ -41,6 +41,15 @@ def prefix() -> str:
 @pytest_asyncio.fixture
 async def node(server: OwnServer, prefix: str) -> AsyncIterator[Node]:
     async with Node(server.port, prefix) as node:
+        yield node
+
+
+@pytest_asyncio.fixture(params=FLEETS)
+async def fleet(
+    server: OwnServer, prefix: str, request: pytest.FixtureRequest
+) -> AsyncIterator[Node]:
+    """BullMQ on Node, in each version that differs."""
+    async with Node(server.port, prefix, request.param) as node:
         yield node
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from matador.errors import LeaseLostError, QueueNotFoundError
+from redis.exceptions import ResponseError
+
+from matador.errors import (
+    LeaseLostError,
+    MatadorError,
+    QueueNotFoundError,
+    TransportError,
+    UnstorableError,
+)
 from matador.model.message import Receipt
 
 
@@ -18,3 +26,21 @@ def no_such_queue(queue: str, where: str) -> QueueNotFoundError:
     return QueueNotFoundError(
         f"{where} has no queue {queue!r}: apply the topology that declares it"
     )
+
+
+def is_wrong_type(answer: object) -> bool:
+    """Did a command find a key of another type than its own?"""
+    return isinstance(answer, MatadorError) and "WRONGTYPE" in str(answer.__cause__)
+
+
+def refused(error: MatadorError, receipt: Receipt) -> MatadorError:
+    """The error of a script that settles a job: was it what is in the job, or may it pass?"""
+    cause = error.__cause__
+    if type(error) is not TransportError or not isinstance(cause, ResponseError):
+        return error
+    # A script that breaks off names its line; what the server says of itself has other errors.
+    if "WRONGTYPE" not in str(cause) and "user_script:" not in str(cause):
+        return error
+    made = UnstorableError(f"a job of {receipt.queue!r} is odd and cannot be settled: {cause}")
+    made.__cause__ = cause
+    return made

@@ -1,10 +1,16 @@
-"""Jobs as the server gives them: as deliveries with their receipts, or as stored messages."""
+"""Jobs as the server gives them: as deliveries with their receipts, or as stored messages.
+
+Reading never fails. What cannot be read of a job is left out, and the delivery says what it was;
+numbers that make no sense count as the nearest one that does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
+
+import msgspec
 
 from matador.model.message import (
     REASON_HEADER,
@@ -16,12 +22,21 @@ from matador.model.message import (
 from matador.transports.bullmq import wire
 from matador.transports.bullmq.names import our_priority
 from matador.transports.bullmq.queues import Place
+from matador.transports.bullmq.scripts import REMOVE, Keep
+
+LATEST = 253_402_300_799_000
+"""The last time there is, in ms: in the year 9999."""
+
+_MOST = 2**31 - 1
+
+_decode = msgspec.json.Decoder().decode
 
 
 class Hold(NamedTuple):
     """The handle of a delivery: whose job, and the token of its lock.
 
     ``failed``: it is among the failed jobs. ``due``: it was taken before its time, in ms.
+    ``keep``: what becomes of it when it is done. ``attempts``: how many failed so far.
     """
 
     queue: str
@@ -29,6 +44,8 @@ class Hold(NamedTuple):
     token: str
     failed: bool = False
     due: int = 0
+    keep: Keep = REMOVE
+    attempts: int = 0
 
 
 def hold_of(receipt: Receipt) -> Hold | None:
@@ -37,32 +54,93 @@ def hold_of(receipt: Receipt) -> Hold | None:
     return handle if isinstance(handle, Hold) else None
 
 
+def number(text: bytes | None, most: int = _MOST) -> int:
+    """A count or a time; 0 if it is not there, or not a number, or negative."""
+    try:
+        return min(max(0, int(text or b"0")), most)
+    except ValueError:
+        return 0
+
+
 class Job:
     """The fields of a job."""
 
-    __slots__ = ("_fields", "content", "id")
+    __slots__ = ("_fields", "content", "id", "options", "problem")
 
     def __init__(self, id_: str, fields: Sequence[bytes] | Mapping[bytes, bytes]) -> None:
         self.id = id_
         if not isinstance(fields, Mapping):  # a script gives names and values in turn
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
         self._fields = fields
-        name = self._fields.get(b"name", b"").decode(errors="replace")
-        self.content = wire.read(self._fields.get(b"data", b""), name)
+        self.problem: str | None = None
+        self.content = wire.read(fields.get(b"data", b""), self._text(b"name"))
+        self.options = self._object(b"opts")
+        self._look()
 
-    def number(self, field: bytes) -> int:
-        """A number of the job; 0 if it is not there."""
+    def _look(self) -> None:
+        fields = self._fields
+        if b"parent" in fields:
+            self._object(b"parent")
+        if b":" not in fields.get(b"parentKey", b":"):
+            self._odd("parentKey: not the key of a job")
+        if self.content.problem is not None:
+            self._odd(self.content.problem)
+        if b"data" not in fields:
+            self._odd("data: missing")
+        if b"defa" in fields:  # a child of it failed, or it stalled too often for another worker
+            self._odd(f"failed by BullMQ before it ran: {self._text(b'defa')}")
+        if b"matador-problem" in fields:
+            self._odd(self._text(b"matador-problem"))
+
+    def _odd(self, problem: str) -> None:
+        self.problem = problem if self.problem is None else f"{self.problem}; {problem}"
+
+    def _text(self, field: bytes) -> str:
+        value = self._fields.get(field, b"")
         try:
-            return int(self._fields.get(field) or b"0")
-        except ValueError:
-            return 0
+            return value.decode()
+        except UnicodeDecodeError:
+            self._odd(f"{field.decode()}: not UTF-8")
+            return value.decode(errors="replace")
+
+    def _object(self, field: bytes) -> dict[str, Any]:
+        try:
+            found = _decode(self._fields.get(field, b"{}"))
+        except wire.UNREADABLE:
+            self._odd(f"{field.decode()}: not JSON")
+            return {}
+        if not isinstance(found, dict):
+            self._odd(f"{field.decode()}: not a JSON object")
+            return {}
+        return cast("dict[str, Any]", found)
+
+    @property
+    def scheduler(self) -> str | None:
+        """The id of the scheduler whose job it is."""
+        found = self._fields.get(b"rjk")
+        return None if found is None else found.decode(errors="replace")
+
+    @property
+    def data(self) -> bytes:
+        """As they are stored."""
+        return self._fields.get(b"data", b"{}")
 
     @property
     def priority(self) -> int | None:
         """As it was sent, or as somebody else gave it."""
         if self.content.id:
             return self.content.priority
-        return our_priority(self.number(b"priority"))
+        return our_priority(number(self._fields.get(b"priority")))
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts failed, of whichever worker."""
+        return number(self._fields.get(b"atm"))
+
+    @property
+    def attempts_elsewhere(self) -> int:
+        """How many attempts of workers in other languages the message itself does not count."""
+        return max(0, self.attempts - number(self._fields.get(b"matador-counted")))
 
     def headers(self, failed: bool) -> dict[str, str | int]:
         """The headers; those of a failed job say why it failed."""
@@ -74,26 +152,30 @@ class Job:
     def count(self, failed: bool) -> int:
         """How often it was handed out, the present time included."""
         # A job stalls when its worker vanishes; one that is given back or retried does not.
-        return self.number(b"matador-taken") if failed else self.number(b"stc") + 1
+        if failed:
+            return number(self._fields.get(b"matador-taken"))
+        return number(self._fields.get(b"stc"), _MOST - 1) + 1
 
     def delivery(self, name: str, place: Place, token: str, due: int = 0) -> Delivery:
         """The job as a delivery."""
         failed = place.kind is not None
         count = self.count(failed)
+        keep = _keep(self.options.get("removeOnComplete", REMOVE))
         receipt = Receipt(
             name,
-            Hold(place.queue, self.id, token, failed, due),
+            Hold(place.queue, self.id, token, failed, due, keep, self.attempts),
             count,
             count > 1,
             self.priority,
             self.content.ordering_key,
         )
-        return Delivery(self.content.body, self.headers(failed), receipt)
+        return Delivery(self.content.body, self.headers(failed), receipt, self.problem)
 
     def stored(self, name: str, place: Place, state: MessageState) -> StoredMessage:
         """The job as it is looked at."""
         failed = place.kind is not None
-        sent = self.number(b"timestamp")
+        sent = number(self._fields.get(b"timestamp"), LATEST)
+        delay = number(self._fields.get(b"delay"), LATEST)
         count = self.count(failed)
         delayed = state == "delayed"
         return StoredMessage(
@@ -104,11 +186,28 @@ class Job:
             headers=self.headers(failed),
             state=state,
             stored_at=_time(sent),
-            due_at=_time(sent + self.number(b"delay")) if delayed else None,
+            due_at=_time(sent + delay) if delayed else None,
             delivery_count=count if failed or state == "in-flight" else count - 1,
             priority=self.priority,
             ordering_key=self.content.ordering_key,
         )
+
+
+def _keep(asked: object) -> Keep:
+    """``removeOnComplete`` of a job. What makes no sense keeps it, so that nothing is lost."""
+    if isinstance(asked, bool):
+        return asked
+    if isinstance(asked, int):
+        return min(max(-1, asked), _MOST)
+    if isinstance(asked, dict):
+        limits = {
+            name: value
+            for name, value in cast("dict[str, object]", asked).items()
+            if name in ("count", "age", "limit") and type(value) is int and 0 <= value <= _MOST
+        }
+        if "count" in limits or "age" in limits:
+            return limits
+    return False
 
 
 def position_of(sent: int, id_: str) -> str:
@@ -123,4 +222,4 @@ def parts_of(position: str) -> tuple[int, str]:
 
 
 def _time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return datetime.fromtimestamp(min(milliseconds, LATEST) / 1000, UTC)

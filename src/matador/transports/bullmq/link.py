@@ -11,7 +11,7 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
 from matador.model.backoff import ReconnectBackoff
@@ -26,6 +26,7 @@ from matador.transports.supervisor import ConnectionSupervisor
 # Quick at first: a server that restarts is back within a second or two.
 BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
+_LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
 class Session:
@@ -39,12 +40,16 @@ class Session:
         self._scripts: dict[str, JobScripts] = {}
         self._ahead = 0.0
         self._last = 0
+        self.largest = _LARGEST
 
     async def prepare(self) -> None:
-        """Load the scripts, and learn what time it is there."""
+        """Load the scripts, and learn what time it is there, and how large a value may be."""
         await self.load()
         seconds, micros = await self.client.time()
         self._ahead = seconds + micros / 1e6 - time.monotonic()
+        with contextlib.suppress(ResponseError):  # not everybody may ask
+            said = await self.client.config_get("proto-max-bulk-len")
+            self.largest = int(said.get("proto-max-bulk-len", _LARGEST))
 
     async def load(self) -> None:
         """Make the server know the scripts."""

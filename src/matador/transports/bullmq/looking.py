@@ -8,9 +8,13 @@ from typing import Any, TypeAlias
 
 from matador.errors import MatadorError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
-from matador.transports.bullmq.jobs import Job, parts_of
+from matador.model.topology import DEAD_LETTER_KINDS
+from matador.transports.bullmq.errors import is_wrong_type
+from matador.transports.bullmq.jobs import LATEST, Job, number, parts_of
 from matador.transports.bullmq.link import Link, Session
+from matador.transports.bullmq.names import id_text
 from matador.transports.bullmq.queues import Place
+from matador.transports.bullmq.schedulers import go_on
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.taking import Failed
 
@@ -24,6 +28,7 @@ _STATES: dict[str, MessageState] = {
 }
 _LISTS = ("active", "wait", "paused")
 _KIND = "matador-kind"
+_KINDS = {kind.encode(): kind for kind in DEAD_LETTER_KINDS}
 
 Row: TypeAlias = tuple[int, str, MessageState]
 """A job: when it was sent, its id, its state."""
@@ -48,7 +53,7 @@ async def browse(
             link, session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page]
         )
         for (_, id_, state), flat in zip(page, answers, strict=True):
-            if flat:
+            if flat and not is_wrong_type(flat):
                 yield Job(id_, flat).stored(name, place, state)
                 left -= 1
         if left <= 0:
@@ -67,11 +72,9 @@ async def take(
     scripts, token, now = session.scripts(place.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
     rows = await _run(link, session, [scripts.take(id_, token, now, lock) for id_ in ids])
-    return [
-        Job(id_, row[0]).delivery(name, place, token, row[1])
-        for id_, row in zip(ids, rows, strict=True)
-        if row
-    ]
+    jobs = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
+    still = await go_on(link, session, place.queue, [job for job, _ in jobs])
+    return [job.delivery(name, place, token, due) for job, due in jobs if job.id not in still]
 
 
 async def purge(link: Link, session: Session, place: Place) -> int:
@@ -115,12 +118,14 @@ async def _waiting(link: Link, session: Session, place: Place) -> list[Row]:
     for name, ids in zip(_STATES, ranges, strict=True):
         ordered: list[bytes] = ids[::-1] if name in _LISTS else ids
         state = _STATES[name]
-        found.extend((id_.decode(), state) for id_ in ordered)
+        found.extend((id_text(id_), state) for id_ in ordered)
     sent = await _run(
         link, session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found]
     )
     rows: list[Row] = [
-        (int(at), id_, state) for (id_, state), at in zip(found, sent, strict=True) if at
+        (number(at, LATEST), id_, state)
+        for (id_, state), at in zip(found, sent, strict=True)
+        if not is_wrong_type(at)
     ]
     return sorted(rows, key=lambda row: row[0])  # within a millisecond: as they are stored
 
@@ -129,7 +134,7 @@ async def _failed(link: Link, session: Session, place: Place) -> list[Row]:
     """The failed jobs of a kind, in order of failing."""
     scripts = session.scripts(place.queue)
     (ranges,) = await _run(link, session, [scripts.ranges("failed")])
-    ids = [id_.decode() for id_ in ranges[0]]
+    ids = [id_text(id_) for id_ in ranges[0]]
     facts = await _run(
         link,
         session,
@@ -143,10 +148,13 @@ async def _failed(link: Link, session: Session, place: Place) -> list[Row]:
         ],
     )
     rows: list[Row] = []
-    for id_, (kind, sent), held in zip(ids, facts[::2], facts[1::2], strict=True):
+    for id_, found, held in zip(ids, facts[::2], facts[1::2], strict=True):
+        if is_wrong_type(found):
+            continue
+        kind, sent = found
         # A job that somebody else has failed names no kind.
-        if sent and (kind or b"undeliverable").decode() == place.kind:
-            rows.append((int(sent), id_, "in-flight" if held else "ready"))
+        if _KINDS.get(kind, "undeliverable") == place.kind:
+            rows.append((number(sent, LATEST), id_, "in-flight" if held else "ready"))
     return rows
 
 
@@ -164,6 +172,6 @@ async def _run(link: Link, session: Session, calls: Sequence[Call | tuple[Any, .
     for start in range(0, len(calls), _PAGE):
         answers += await link.run(session, calls[start : start + _PAGE])
     for answer in answers:
-        if isinstance(answer, MatadorError):
+        if isinstance(answer, MatadorError) and not is_wrong_type(answer):
             raise answer
     return answers

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
+
+_HEX = "hex~"  # before ids that are not UTF-8
+
+KEYS = (
+    *("wait", "paused", "active", "delayed", "prioritized", "completed", "failed", "meta", "id"),
+    *("events", "marker", "stalled", "stalled-check", "limiter", "pc", "repeat"),
+    "waiting-children",
+)
+"""What BullMQ keeps beside the jobs of a queue: a job of such an id would overwrite it."""
 
 LOWEST = 2_097_152
 """BullMQ's last priority; its first is 1. Without one (0) a job comes before all that have one."""
@@ -27,9 +38,27 @@ def job_id(message_id: str) -> str:
         >>> job_id("m-1"), job_id("42"), job_id("a:b")
         ('m-1', '', '')
     """
-    if ":" in message_id or message_id.lstrip("-").isdecimal():
+    if ":" in message_id or message_id.lstrip("-").isdecimal() or message_id in KEYS:
         return ""
-    return message_id
+    return "" if message_id.startswith(_HEX) else message_id
+
+
+def id_text(id_: bytes) -> str:
+    """The id of a job as text, from which ``id_bytes`` makes the same bytes.
+
+    Example:
+        >>> id_text(b"m-1"), id_text(b"\\xff")
+        ('m-1', 'hex~ff')
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        if not (text := id_.decode()).startswith(_HEX):
+            return text
+    return _HEX + id_.hex()
+
+
+def id_bytes(id_: str) -> bytes:
+    """The id of a job as the server knows it. See ``id_text``."""
+    return bytes.fromhex(id_[len(_HEX) :]) if id_.startswith(_HEX) else id_.encode()
 
 
 def bull_priority(priority: int | None) -> int:

@@ -2,7 +2,11 @@
 
 The official package knows the scripts, the keys and how arguments are packed; most of its methods
 run a script at once. Here the same arguments become values (``Call``), so that many calls travel
-together. Two small scripts are our own: BullMQ has none that takes one certain job.
+together. Small scripts of our own take one certain job, and fail one in the plainest way.
+
+BullMQ's scripts are sent with ``lua/guard.lua`` before them, so that what is odd in a job does not
+break them off half-way, and so that the pause of every version is honoured. Those that settle a job
+leave it in the hands of its holder if they break off all the same.
 """
 
 from __future__ import annotations
@@ -16,18 +20,23 @@ import msgspec
 from bullmq.redis_connection import RedisConnection, loadScript
 from bullmq.scripts import Scripts
 
-from matador.model.topology import DeadLetterKind
+from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
+from matador.transports.bullmq.names import KEYS, id_bytes
 
 _pack = msgspec.msgpack.encode
 
 Argument: TypeAlias = str | int | float | bytes
 
-OURS = ("take", "take_failed")
+Keep: TypeAlias = bool | int | dict[str, int]
+"""Which jobs are kept, as ``removeOnComplete`` says it: False all, True none, or so many."""
+
+REMOVE: Keep = True
+
+OURS = ("finish_plainly", "take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships and does not load."""
 
-USED = (
-    *OURS,
+THEIRS = (
     *SHIPPED,
     "addDelayedJob",
     "addPrioritizedJob",
@@ -42,8 +51,39 @@ USED = (
     "moveToFinished",
     "removeJob",
     "retryJob",
+    "updateJobScheduler",
 )
+USED = (*OURS, *THEIRS)
 """All scripts that are called here: the server is told them at every connection."""
+
+_HARMLESS = ("extendLock", "getCounts", "getRanges")  # they do nothing to a job
+
+# Where the scripts that settle a job find the active list, the job's key, its id and the token.
+_SETTLING = {
+    "moveJobFromActiveToWait": ("KEYS[1]", "ARGV[3]", "ARGV[1]", "ARGV[2]"),
+    "moveToDelayed": ("KEYS[2]", "KEYS[5]", "ARGV[3]", "ARGV[4]"),
+    "moveToFinished": ("KEYS[2]", "KEYS[12]", "ARGV[1]", "cmsgpack.unpack(ARGV[8]).token"),
+    "retryJob": ("KEYS[1]", "KEYS[4]", "ARGV[4]", "ARGV[5]"),
+}
+# They take the lock off before anything else: one that is gone after an error was ours.
+_KEEP = """
+local done, answer = pcall(function()
+%(script)s
+end)
+if done then return answer end
+local active, lock, id = %(active)s, %(job)s .. ':lock', %(id)s
+if redis.call('EXISTS', lock) == 0 then
+  redis.call('SET', lock, %(token)s, 'PX', 30000)
+  if not redis.call('LPOS', active, id) then redis.call('LPUSH', active, id) end
+end
+error(answer, 0)
+"""
+# BullMQ 5 has schedulers without data of their own: the next job gets those of the last one.
+_WITH_DATA = """
+if ARGV[3] ~= '{}' and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
+  redis.call('HSETNX', KEYS[1] .. ':' .. ARGV[2], 'data', ARGV[3])
+end
+"""
 
 # A job that a Node worker fails is tried three times, as documented for jobs on Redis.
 _OPTIONS = {
@@ -69,13 +109,29 @@ def our_script(name: str) -> str:
     return (files("matador.transports.bullmq") / "lua" / f"{name}.lua").read_text("utf-8")
 
 
+@cache
+def guarded(name: str, script: str) -> str:
+    """A script of BullMQ's as it is sent to the server."""
+    if name in _HARMLESS:
+        return script
+    if name in _SETTLING:
+        active, job, id_, token = _SETTLING[name]
+        found = {"script": script, "active": active, "job": job, "id": id_, "token": token}
+        script = _KEEP % found
+    if name == "updateJobScheduler":
+        script = _WITH_DATA + script
+    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
+    return our_script("guard").replace("@KEYS@", keys) + script
+
+
 def load_more(connection: Any) -> None:
     """Make our own scripts, and those the package leaves out, known to its connection."""
     client, commands = connection.conn, connection.commands
     for name in OURS:
         commands[name] = client.register_script(our_script(name))
-    for name, file in SHIPPED.items():
-        commands[name] = client.register_script(loadScript(file))
+    for name in THEIRS:
+        script = loadScript(SHIPPED[name]) if name in SHIPPED else commands[name].script
+        commands[name] = client.register_script(guarded(name, script))
 
 
 def connection_of(client: Any) -> Any:
@@ -113,13 +169,13 @@ class JobScripts(Scripts):
         """The key of a part of the queue."""
         return self._all[name]
 
-    def job_key(self, id_: str) -> str:
+    def job_key(self, id_: str) -> bytes:
         """The key of a job."""
-        return self._all[""] + id_
+        return self._bytes[""] + id_bytes(id_)
 
-    def lock_key(self, id_: str) -> str:
+    def lock_key(self, id_: str) -> bytes:
         """The key of a job's lock."""
-        return f"{self._all['']}{id_}:lock"
+        return self.job_key(id_) + b":lock"
 
     def _named(self, *names: str) -> list[str | bytes]:
         return [self._bytes[name] for name in names]  # bytes are not encoded at every call
@@ -185,21 +241,23 @@ class JobScripts(Scripts):
 
     def take(self, id_: str, token: str, now: int, lock: int) -> Call:
         """Take a certain job that waits."""
-        keys = self._named("wait", "active", "prioritized", "delayed", "events")
+        keys = self._named("wait", "active", "prioritized", "delayed", "events", "paused")
         keys += [self.job_key(id_), self.lock_key(id_)]
-        return Call("take", keys, [id_, token, lock, now])
+        return Call("take", keys, [id_bytes(id_), token, lock, now])
 
     def take_failed(
         self, kind: DeadLetterKind, token: str, lock: int, most: int, ids: Sequence[str] = ()
     ) -> Call:
         """Hold failed jobs of a kind: these, or the oldest."""
-        default = int(kind == "undeliverable")
-        arguments = [self._all[""], kind, default, most, lock, token, *ids]
+        others = [other for other in DEAD_LETTER_KINDS if other != kind]
+        named = f",{','.join(others)}," if kind == "undeliverable" else ""
+        arguments = [self._all[""], kind, named, most, lock, token, *map(id_bytes, ids)]
         return Call("take_failed", [self._all["failed"]], arguments)
 
     def extend(self, id_: str, token: str, lock: int) -> Call:
         """Hold a job for longer."""
-        return Call("extendLock", [self.lock_key(id_), self._all["stalled"]], [token, lock, id_])
+        keys = [self.lock_key(id_), self._bytes["stalled"]]
+        return Call("extendLock", keys, [token, lock, id_bytes(id_)])
 
     def recover(self, now: int, interval: int) -> Call:
         """Give back what vanished workers held; does nothing if somebody just did."""
@@ -218,28 +276,55 @@ class JobScripts(Scripts):
 
     # -- settling ----------------------------------------------------------------------------------
 
-    def complete(self, id_: str, token: str) -> Call:
-        """A job is done: it is removed."""
-        keys, arguments = self.moveToFinishedArgs(  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportGeneralTypeIssues] - untyped
-            cast("Any", _Job(id_)), None, "returnvalue", True, "completed", token, False
-        )
-        return Call("moveToFinished", cast("Any", keys), cast("Any", arguments))
+    def complete(self, id_: str, token: str, keep: Keep = REMOVE) -> Call:
+        """A job is done: it is removed, or kept as whoever added it wants it."""
+        return self._finish(id_, token, None, "returnvalue", keep, "completed", None)
 
     def fail(self, id_: str, token: str, reason: str, now: int, fields: Mapping[str, str]) -> Call:
         """A job failed for good: it is kept among the failed ones."""
-        keys, arguments = self.moveToFinishedArgs(  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportGeneralTypeIssues] - untyped
-            cast("Any", _Job(id_)), reason, "failedReason", False, "failed", token, False, fields
+        return self._finish(id_, token, reason, "failedReason", False, "failed", (now, fields))
+
+    def _finish(
+        self,
+        id_: str,
+        token: str,
+        value: str | None,
+        field: str,
+        keep: Keep,
+        target: str,
+        more: tuple[int, Mapping[str, str]] | None,
+    ) -> Call:
+        found, packed = self.moveToFinishedArgs(  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportGeneralTypeIssues] - untyped
+            cast("Any", _Job("")), value, field, keep, target, token, False
         )
-        made: list[Any] = list(cast("Any", arguments))
-        made[1] = now
-        return Call("moveToFinished", cast("Any", keys), made)
+        keys, arguments = list(cast("Any", found)), list(cast("Any", packed))
+        keys[11], arguments[0] = self.job_key(id_), id_bytes(id_)
+        if more is not None:
+            arguments[1] = more[0]
+            arguments.append(_flat(more[1]))
+        return Call("moveToFinished", keys, arguments)
+
+    def complete_plainly(self, id_: str, token: str, now: int) -> Call:
+        """A job is done, and cannot be completed as others are."""
+        return self._plainly(id_, token, now)
+
+    def fail_plainly(
+        self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind
+    ) -> Call:
+        """A job failed for good, and cannot be failed as others are."""
+        return self._plainly(id_, token, now, kind, reason)
+
+    def _plainly(self, id_: str, token: str, now: int, *more: str) -> Call:
+        keys = self._named("active", "failed", "stalled", "events")
+        keys += [self.job_key(id_), self.lock_key(id_)]
+        return Call("finish_plainly", keys, [id_bytes(id_), token, now, *more])
 
     def again(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
         """A job goes to the end of the queue, with other fields."""
         keys = self._named("active", "wait", "paused")
         keys.append(self.job_key(id_))
         keys += self._named("meta", "events", "delayed", "prioritized", "pc", "marker", "stalled")
-        arguments = [self._all[""], now, "LPUSH", id_, token, _flat(fields)]
+        arguments = [self._all[""], now, "LPUSH", id_bytes(id_), token, _flat(fields)]
         return Call("retryJob", keys, arguments)
 
     def later(
@@ -251,9 +336,8 @@ class JobScripts(Scripts):
         keys += self._named("events", "meta", "stalled", "wait", "limiter", "pc")
         skip = "1" if fields is None else "0"
         packed = b"" if fields is None else _flat(fields)
-        return Call(
-            "moveToDelayed", keys, [self._all[""], str(now), id_, token, delay, skip, packed, "0"]
-        )
+        where = [self._all[""], str(now), id_bytes(id_), token]
+        return Call("moveToDelayed", keys, [*where, delay, skip, packed, "0"])
 
     def release(self, id_: str, token: str) -> Call:
         """A job goes back to the front of the queue."""
@@ -268,7 +352,31 @@ class JobScripts(Scripts):
             "marker",
             "events",
         )
-        return Call("moveJobFromActiveToWait", keys, [id_, token, self.job_key(id_)])
+        arguments = [id_bytes(id_), token, self.job_key(id_)]
+        return Call("moveJobFromActiveToWait", keys, arguments)
+
+    # -- schedulers --------------------------------------------------------------------------------
+
+    def next_iteration(
+        self, scheduler: str, id_: str, data: bytes, at: int, now: int, options: Mapping[str, Any]
+    ) -> Call:
+        """A scheduler whose job was taken adds the next one, at that time; once for each job."""
+        keys = self._named(
+            "repeat",
+            "delayed",
+            "wait",
+            "paused",
+            "meta",
+            "prioritized",
+            "marker",
+            "id",
+            "events",
+            "pc",
+        )
+        keys += [self.job_key(id_), self._bytes["active"]]
+        packed = _pack(self.encodeOpts(dict(options)))  # pyright: ignore[reportUnknownMemberType] - untyped
+        arguments = [at, scheduler, data, packed, now, self._all[""], id_bytes(id_)]
+        return Call("updateJobScheduler", keys, arguments)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -287,7 +395,8 @@ class JobScripts(Scripts):
 
     def forget(self, id_: str) -> Call:
         """Remove a job, unless somebody holds it."""
-        return Call("removeJob", [self.job_key(id_), self._all["repeat"]], [id_, 0, self._all[""]])
+        keys = [self.job_key(id_), self._bytes["repeat"]]
+        return Call("removeJob", keys, [id_bytes(id_), 0, self._all[""]])
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from math import ceil
 from secrets import token_hex
 
-from matador.errors import ConfigurationError, MatadorError, UnsupportedError
+from matador.errors import (
+    MatadorError,
+    MessageTooLargeError,
+    UnstorableError,
+    UnsupportedError,
+)
 from matador.model.message import Message
 from matador.transports.bullmq import wire
 from matador.transports.bullmq.link import Link, Session
@@ -21,6 +26,7 @@ from matador.transports.bullmq.scripts import Call
 
 _MOST_EACH = 100
 _MOST_BYTES = 1 << 20
+_LONGEST = 2**53  # ms: what a worker on Node can count
 
 
 async def store(
@@ -58,15 +64,15 @@ async def _store(
     places: Sequence[tuple[int, Place]],
     outcomes: list[MatadorError | None],
 ) -> None:
-    calls: list[Call | tuple[str, str]] = []
+    calls: list[Call | tuple[str, str | bytes]] = []
     sent: list[tuple[int, Place]] = []
     for index, place in places:
         message = messages[index]
         id_ = job_id(message.id)
         try:
             call = add(session, place, message, id_)
-        except (TypeError, ValueError, OverflowError) as error:
-            outcomes[index] = unwritable(message, error)
+        except UNWRITABLE as error:
+            outcomes[index] = unwritable(message.id, error)
             continue
         scripts = session.scripts(place.queue)
         calls += (("EXISTS", scripts.job_key(id_) if id_ else scripts.key("") + "-"), call)
@@ -105,15 +111,25 @@ def add(session: Session, place: Place, message: Message, id_: str) -> Call:
 
     Raises:
         TypeError, ValueError, OverflowError: it cannot be written.
+        MessageTooLargeError: the server does not take as much.
     """
     return session.scripts(place.queue).add(
         id_,
         str(message.headers.get(wire.NAME_HEADER) or wire.DEFAULT_NAME),
-        wire.written(message),
+        data_of(session, message),
         session.now(),
         delay=milliseconds(message.delay),
         priority=bull_priority(message.priority) if place.priorities else 0,
     )
+
+
+def data_of(session: Session, message: Message) -> str:
+    """The data of the job for a message. Raises as ``add`` does."""
+    data = wire.written(message)
+    # A character may be four bytes; the server cuts the connection of who sends too much.
+    if len(data) * 4 > session.largest and (size := len(data.encode())) > session.largest:
+        raise MessageTooLargeError(size, session.largest, what="job")
+    return data
 
 
 def other_id(message: Message) -> str:
@@ -122,12 +138,25 @@ def other_id(message: Message) -> str:
 
 
 def milliseconds(delay: float) -> int:
-    """A delay in whole milliseconds, never shorter."""
-    return max(0, ceil(delay * 1000))
+    """A delay in whole milliseconds, never shorter.
+
+    Raises:
+        ValueError, OverflowError: it is longer than the server can reckon with.
+    """
+    found = max(0, ceil(delay * 1000))
+    if found > _LONGEST:
+        raise OverflowError(f"a delay of {delay:g} s")
+    return found
 
 
-def unwritable(message: Message, error: Exception) -> MatadorError:
-    """The error for a message whose headers or delay cannot be written."""
-    made = ConfigurationError(f"message {message.id!r} cannot be written: {error}")
+UNWRITABLE = (TypeError, ValueError, OverflowError, MessageTooLargeError)
+"""What making a call raises for a message that can never be stored."""
+
+
+def unwritable(id_: str, error: Exception) -> UnstorableError:
+    """The error for a message that can never be stored: a header, its id, its delay, its size."""
+    if isinstance(error, UnstorableError):
+        return error
+    made = UnstorableError(f"message {id_!r} cannot be written: {error}")
     made.__cause__ = error
     return made

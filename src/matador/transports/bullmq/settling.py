@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import WatchError
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import MatadorError, TransportError, UnstorableError
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -24,18 +24,26 @@ from matador.model.message import (
     Retry,
     Settlement,
 )
-from matador.model.topology import dead_letter_name
-from matador.transports.bullmq import wire
-from matador.transports.bullmq.errors import lost, no_such_queue
+from matador.model.topology import DeadLetterKind, dead_letter_name
+from matador.transports.bullmq.errors import lost, no_such_queue, refused
 from matador.transports.bullmq.jobs import Hold, hold_of
 from matador.transports.bullmq.link import Link, Session
 from matador.transports.bullmq.names import bull_priority, job_id
 from matador.transports.bullmq.queues import Place, Queues
 from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.sending import add, milliseconds, other_id, unwritable
+from matador.transports.bullmq.sending import (
+    UNWRITABLE,
+    add,
+    data_of,
+    milliseconds,
+    other_id,
+    unwritable,
+)
 
 _MOST_EACH = 200
 _TRIES = 20
+# What BullMQ answers when a parent is completed too early. Its own worker fails the job, too.
+_CHILDREN = {-4: "it has children that are not finished", -9: "a child of it has failed"}
 
 
 class Settling:
@@ -61,12 +69,10 @@ class Settling:
                     outcomes[index] = await self._move(hold, settlement, target)
                 else:
                     calls.append((index, self._call(hold, settlement, target)))
+            except UNWRITABLE as error:
+                outcomes[index] = unwritable(hold.id, error)
             except MatadorError as error:
                 outcomes[index] = error
-            except (TypeError, ValueError, OverflowError) as error:
-                message = getattr(settlement, "message", None)
-                assert isinstance(message, Message)
-                outcomes[index] = unwritable(message, error)
         for start in range(0, len(calls), _MOST_EACH):
             await self._run(calls[start : start + _MOST_EACH], settlements, outcomes)
         return outcomes
@@ -76,6 +82,8 @@ class Settling:
         calls: Sequence[tuple[int, Call]],
         settlements: Sequence[Settlement],
         outcomes: list[MatadorError | None],
+        *,
+        is_last: bool = False,
     ) -> None:
         try:
             answers = await self._link.run(self._session, [call for _, call in calls])
@@ -84,10 +92,17 @@ class Settling:
                 outcomes[index] = error
             return
         woken: set[str] = set()
+        unfit: list[tuple[int, Call]] = []
         for (index, _), answer in zip(calls, answers, strict=True):
             receipt = settlements[index].receipt
             if isinstance(answer, MatadorError):
-                outcomes[index] = answer
+                plain = None if is_last else self._plainly(settlements[index], answer)
+                if plain is not None:
+                    unfit.append((index, plain))
+                else:
+                    outcomes[index] = refused(answer, receipt)
+            elif answer in _CHILDREN and isinstance(settlements[index], Complete):
+                unfit.append((index, self._fail(receipt, _CHILDREN[answer])))
             elif isinstance(answer, int) and answer < 0:
                 outcomes[index] = lost(receipt)
             elif isinstance(settlements[index], Release):
@@ -96,6 +111,29 @@ class Settling:
         markers = [self._session.scripts(queue).key("marker") for queue in woken]
         if markers:
             await self._link.run(self._session, [("ZADD", key, 0, "0") for key in markers])
+        if unfit:
+            await self._run(unfit, settlements, outcomes, is_last=True)
+
+    def _plainly(self, settlement: Settlement, error: MatadorError) -> Call | None:
+        """What to do about a job that BullMQ's script breaks off at; None: the caller decides."""
+        hold = hold_of(settlement.receipt)
+        if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
+            return None
+        scripts, now = self._session.scripts(hold.queue), self._session.next_now()
+        match settlement:
+            case Complete():
+                return scripts.complete_plainly(hold.id, hold.token, now)
+            case DeadLetter(kind=kind, reason=reason, message=None):
+                return scripts.fail_plainly(hold.id, hold.token, _text(reason), now, kind)
+            case _:
+                return None
+
+    def _fail(self, receipt: Receipt, reason: str) -> Call:
+        hold = hold_of(receipt)
+        assert hold is not None
+        fields = _as_dead_letter("undeliverable", hold)
+        scripts = self._session.scripts(hold.queue)
+        return scripts.fail(hold.id, hold.token, reason, self._session.next_now(), fields)
 
     async def _target(self, settlement: Settlement) -> Place | None:
         """Where the successor goes, if there is one."""
@@ -117,20 +155,22 @@ class Settling:
         scripts, now = self._session.scripts(hold.queue), self._session.now()
         match settlement:
             case Complete():
-                return scripts.complete(hold.id, hold.token)
+                return scripts.complete(hold.id, hold.token, hold.keep)
             case Release():
                 if hold.due > now:
                     return scripts.later(hold.id, hold.token, now, hold.due - now, None)
                 return scripts.release(hold.id, hold.token)
-            case DeadLetter(kind=kind, reason=reason, message=message):
-                fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0"}
-                if message is not None:
-                    fields["data"] = wire.written(message)
+            case DeadLetter(kind=kind, reason=reason, message=message, bare=bare):
                 at = self._session.next_now()  # failed jobs are in order of this time
-                return scripts.fail(hold.id, hold.token, reason, at, fields)
+                if bare:
+                    return scripts.fail_plainly(hold.id, hold.token, _text(reason), at, kind)
+                fields = _as_dead_letter(kind, hold)
+                if message is not None:
+                    fields["data"] = data_of(self._session, message)
+                return scripts.fail(hold.id, hold.token, _text(reason), at, fields)
             case Retry(receipt=receipt, message=message):
                 assert target is not None
-                fields = {"stc": "0", "data": wire.written(message)}
+                fields = {**_counted(hold), "stc": "0", "data": data_of(self._session, message)}
                 if message.priority != receipt.priority:
                     number = bull_priority(message.priority) if target.priorities else 0
                     fields["priority"] = str(number)
@@ -171,12 +211,10 @@ class Settling:
                     answers = await pipe.execute()
                 except WatchError:  # renewed meanwhile, or lost: look again
                     continue
-                except MatadorError:
-                    raise
-                except (TypeError, ValueError, OverflowError):
+                except (MatadorError, *UNWRITABLE):
                     raise
                 except Exception as error:  # noqa: BLE001 - translated
-                    return self._link.translated(self._session, error)
+                    return refused(self._link.translated(self._session, error), settlement.receipt)
             return _first_error(answers, settlement.receipt)
         return TransportError(f"a delivery from {settlement.receipt.queue!r} changes all the time")
 
@@ -206,6 +244,20 @@ class Settling:
             await command(keys=step.keys, args=step.arguments, client=pipe)
         else:
             pipe.execute_command(*step)
+
+
+def _text(reason: str) -> str:
+    """A reason that can be encoded."""
+    return reason.encode(errors="replace").decode()
+
+
+def _counted(hold: Hold) -> dict[str, str]:
+    """Which attempts the message counts: BullMQ counts this one, too, when it moves the job."""
+    return {"matador-counted": str(hold.attempts + 1)}
+
+
+def _as_dead_letter(kind: DeadLetterKind, hold: Hold) -> dict[str, str]:
+    return {**_counted(hold), "stc": "0", "matador-kind": kind, "matador-taken": "0"}
 
 
 def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:

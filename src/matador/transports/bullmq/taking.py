@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from matador.errors import MatadorError
 from matador.model.message import Delivery
-from matador.transports.bullmq.jobs import Job
+from matador.transports.bullmq.jobs import Hold, Job
 from matador.transports.bullmq.link import Link, Session
+from matador.transports.bullmq.names import id_text
 from matador.transports.bullmq.queues import Place
+from matador.transports.bullmq.schedulers import go_on
 
 _POLL = 0.2  # seconds between looks at the failed jobs: BullMQ wakes nobody for them
 _SHORTEST = 0.001
@@ -54,20 +56,26 @@ class Waiting:
         tokens = [self._token() for _ in range(count)]
         calls = [scripts.next_job(token, now, self._lock) for token in tokens]
         found: list[Delivery] = []
+        scheduled: list[Job] = []
         failure: MatadorError | None = None
         wait = self._block
         for token, answer in zip(tokens, await self._link.run(session, calls), strict=True):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
-                job = Job(answer[1].decode(), answer[0])
+                job = Job(id_text(answer[1]), answer[0])
                 found.append(job.delivery(self._name, self._place, token))
+                if job.scheduler is not None:
+                    scheduled.append(job)
             else:
                 wait = min(wait, self._until(now, answer))
         if failure is not None and not found:
             raise failure
         # What is asked in vain costs the server as much as a job: ask for a little more than came.
         self._together = count * 2 if len(found) == count else len(found) + 1
+        if scheduled:
+            still = await go_on(self._link, session, self._place.queue, scheduled)
+            found = [one for one in found if cast("Hold", one.receipt.handle).id not in still]
         return found, wait
 
     def _until(self, now: int, answer: Sequence[Any]) -> float:
@@ -116,7 +124,7 @@ class Failed:
         if isinstance(rows, MatadorError):
             raise rows
         return [
-            Job(id_.decode(), flat).delivery(self._name, self._place, token) for id_, flat in rows
+            Job(id_text(id_), flat).delivery(self._name, self._place, token) for id_, flat in rows
         ]
 
     async def wait(self, session: Session, seconds: float) -> bool:

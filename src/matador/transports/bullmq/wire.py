@@ -47,6 +47,7 @@ class Content(msgspec.Struct, frozen=True):
     id: str = ""
     priority: int | None = None
     ordering_key: str | None = None
+    problem: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -74,22 +75,30 @@ def written(message: Message) -> str:
     return b"".join((b'{"_jobData":', content, b',"_metadata":', _encode(metadata), b"}")).decode()
 
 
+# What decoding raises; the last of them for what is nested too deep.
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
 def read(data: bytes, name: str) -> Content:
     """What a job carries. Never fails: what is not understood is the body as it is."""
     try:
         wrapped = _decode(data)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return Content(data, {NAME_HEADER: name})
     body = bytes(wrapped.body)
     headers: Headers = {} if name == DEFAULT_NAME else {NAME_HEADER: name}
     try:
         metadata = _decode_metadata(wrapped.metadata)
+    except UNREADABLE:
+        return Content(body, {**_foreign(wrapped.metadata), **headers})
+    try:
         if metadata.encoding == "text":
             body = _decode_text(body).encode()
         elif metadata.encoding == "base64":
             body = b64decode(_decode_text(body), validate=True)
-    except (msgspec.MsgspecError, ValueError):
-        return Content(body, {**_foreign(wrapped.metadata), **headers})
+    except UNREADABLE:
+        problem = f"_jobData: not {metadata.encoding}, as its metadata say"
+        return Content(body, {**metadata.headers, **headers}, metadata.id, problem=problem)
     foreign = {} if metadata.id else _foreign(wrapped.metadata)
     return Content(
         body,
@@ -107,7 +116,7 @@ def _is_json(body: bytes) -> bool:
     try:
         body.decode()
         _decode_any(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return False
     return True
 
@@ -116,7 +125,7 @@ def _foreign(metadata: msgspec.Raw) -> dict[str, str | int]:
     """Metadata that are not ours, as headers."""
     try:
         found = _decode_any(metadata)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {}
     if not isinstance(found, dict):
         return {}

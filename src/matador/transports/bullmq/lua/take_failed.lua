@@ -1,17 +1,24 @@
 -- Lock failed jobs of one kind that nobody holds, and count that they were handed out. They stay
 -- in the failed set; with the lock on, neither BullMQ nor a dashboard removes or retries them.
 -- KEYS: failed
--- ARGV: key prefix of the queue, kind, is it the kind of jobs that name none, how many at most,
---       lock in ms, token, job ids (none: from the oldest on)
-local prefix, kind, most = ARGV[1], ARGV[2], tonumber(ARGV[4])
+-- ARGV: key prefix of the queue, kind, the other kinds in one text with commas around each (jobs
+--       that name none of them are of this kind) or nothing, how many at most, lock in ms, token,
+--       job ids (none: from the oldest on)
+local prefix, kind, others, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local taken = {}
+
+local function is_ours(named)
+  if named == kind then return true end
+  return others ~= '' and not (named and string.find(others, ',' .. named .. ',', 1, true))
+end
 
 local function take(id)
   local key = prefix .. id
-  local named = redis.call('HGET', key, 'matador-kind')
-  if named ~= kind and (named or ARGV[3] ~= '1') then return end
+  local named = redis.pcall('HGET', key, 'matador-kind')
+  if type(named) == 'table' or not is_ours(named) or redis.call('EXISTS', key) == 0 then return end
   if redis.call('SET', key .. ':lock', ARGV[6], 'PX', ARGV[5], 'NX') then
-    redis.call('HINCRBY', key, 'matador-taken', 1)
+    local count = redis.pcall('HINCRBY', key, 'matador-taken', 1)
+    if type(count) == 'table' then redis.call('HSET', key, 'matador-taken', 1) end
     taken[#taken + 1] = {id, redis.call('HGETALL', key)}
   end
 end

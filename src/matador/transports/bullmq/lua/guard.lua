@@ -1,0 +1,100 @@
+-- Stands before each of BullMQ's scripts. They trust what they find and change things step by step:
+-- one odd value breaks them off half-way, and the jobs in their hands are lost. Here their calls of
+-- the server go through a guard:
+--   * a job that goes to the waiting list of a paused queue goes where BullMQ 5 keeps it meanwhile;
+--   * a key of a job that is of another type counts as missing, and is left alone;
+--   * a counter that is no number starts again;
+--   * an id that cannot be a job's is replaced by a job that says so;
+--   * a parent that cannot be read is none;
+--   * events are news for others: that they cannot be written is no reason to break off.
+local redis, cjson = (function(server, json)
+  -- Has a queue such a key beside its jobs? No job can have that id.
+  local function is_own(id)
+    return #id <= 16 and ({@KEYS@})[id]
+  end
+
+  -- Where jobs of a queue wait. BullMQ 5 renames the list when it pauses and when it resumes, and
+  -- what is under the new name by then is gone; BullMQ 6 resumes with what is in either.
+  local function waiting(queue)
+    local wait, paused = queue .. 'wait', queue .. 'paused'
+    if server.call('HEXISTS', queue .. 'meta', 'paused') == 0 then return wait end
+    if server.call('EXISTS', paused) == 0 then
+      if server.call('EXISTS', wait) == 1 then server.call('RENAME', wait, paused) end
+    else
+      repeat until not server.call('RPOPLPUSH', wait, paused)
+    end
+    return paused
+  end
+
+  -- The id of a job: this one, or that of a new job in place of what cannot be one.
+  local function admit(queue, id)
+    local kind = server.call('TYPE', queue .. id).ok
+    if (kind == 'hash' or kind == 'none') and not is_own(id) then return id end
+    local new = 'matador-odd-' .. server.call('INCR', queue .. 'id')
+    local data = kind == 'string' and not is_own(id) and server.call('GET', queue .. id) or ''
+    local problem = 'job id "' .. id .. '": its key is no job, but a ' .. kind
+    server.call('HSET', queue .. new, 'name', '', 'data', data, 'matador-problem', problem)
+    return new
+  end
+
+  -- What a call that failed answers all the same; if there is nothing, it fails once more.
+  local function without(said, command, key, ...)
+    local first, second = ...
+    local empty = { -- for a key that is missing
+      HMGET = {}, HGETALL = {}, HGET = false, HEXISTS = 0, HSET = 0, HMSET = 0, HDEL = 0,
+      HINCRBY = 0, GET = false, ZSCORE = false, ZCARD = 0, SCARD = 0, SREM = 0,
+    }
+    if command == 'XADD' or command == 'XTRIM' then return false end
+    if string.find(said, 'WRONGTYPE', 1, true) then
+      if empty[command] ~= nil then return empty[command] end
+    elseif command == 'HINCRBY' and
+      (string.find(said, 'integer', 1, true) or string.find(said, 'overflow', 1, true)) then
+      server.call('HSET', key, first, second)
+      return tonumber(second)
+    elseif command == 'ZADD' and string.find(said, 'valid float', 1, true) then
+      return server.call('ZADD', key, 0, second)
+    end
+    return server.call(command, key, ...)
+  end
+
+  local function call(command, key, ...)
+    if (command == 'LPUSH' or command == 'RPUSH') and string.sub(key, -5) == ':wait' then
+      return server.call(command, waiting(string.sub(key, 1, -5)), ...)
+    end
+    if command == 'HSET' and (...) == 'delay' or command == 'HINCRBY' and (...) == 'stc' then
+      local name = string.match(string.sub(key, -17), ':([^:]*)$')
+      if name and is_own(name) then return 0 end
+    end
+    local answer = server.pcall(command, key, ...)
+    if type(answer) == 'table' then
+      if answer.err then return without(answer.err, command, key, ...) end
+      if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; the rest are numbers
+        for index = 2, #answer do answer[index] = tonumber(answer[index]) and answer[index] end
+      elseif command == 'HMGET' and (...) == 'parentKey' and answer[1] then
+        -- Looking for the parent's id in a long text without a colon would take minutes.
+        answer[1] = string.find(answer[1], ':', 1, true) and answer[1]
+      elseif command == 'ZPOPMIN' and answer[1] then
+        answer[1] = admit(string.sub(key, 1, -#'prioritized' - 1), answer[1])
+      end
+    elseif command == 'RPOPLPUSH' and answer then
+      local id = admit(string.sub(key, 1, -#'wait' - 1), answer)
+      if id ~= answer then server.call('LSET', (...), 0, id) end
+      return id
+    end
+    return answer
+  end
+
+  -- Where a parent is written that cannot be read, there is none.
+  local function decode(text)
+    local done, found = pcall(json.decode, text)
+    if not done or type(found) ~= 'table' then found = {} end
+    for _, name in ipairs({'id', 'queueKey'}) do
+      local kind = type(found[name])
+      if kind ~= 'nil' and kind ~= 'string' and kind ~= 'number' then found[name] = nil end
+    end
+    return setmetatable(found, {__index = {id = '', queueKey = ''}})
+  end
+
+  return setmetatable({call = call}, {__index = server}),
+    setmetatable({decode = decode}, {__index = json})
+end)(redis, cjson)

@@ -1,0 +1,67 @@
+"""The parts of BullMQ's package that this transport relies on and that are not public.
+
+If a test fails after an update of the package: compare the script, or the method, with what
+``scripts.py``, ``schedulers.py`` and ``lua/guard.lua`` expect of it (keys, arguments, the commands
+it runs on a job before it can fail), run the tests of this folder, then write down what is there
+now and raise the upper bound of the extra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from importlib.metadata import version
+from inspect import signature
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from bullmq.job_scheduler import JobScheduler
+from bullmq.redis_connection import SCRIPT_DEFINITIONS, loadScript
+from bullmq.scripts import Scripts
+
+from matador.transports.bullmq.scripts import SHIPPED, THEIRS
+
+KNOWN = {
+    "moveJobFromActiveToWait": ("moveJobFromActiveToWait-9.lua", "ac9546cdd232"),
+    "addDelayedJob": ("addDelayedJob-6.lua", "33d07c0c376c"),
+    "addPrioritizedJob": ("addPrioritizedJob-9.lua", "5c72b69e53d0"),
+    "addStandardJob": ("addStandardJob-9.lua", "6f61f23b5d27"),
+    "drain": ("drain-5.lua", "38cdebab12d9"),
+    "extendLock": ("extendLock-2.lua", "aa54e3c99ff2"),
+    "getCounts": ("getCounts-1.lua", "8b92225a199e"),
+    "getRanges": ("getRanges-1.lua", "242c9ed1ef98"),
+    "moveStalledJobsToWait": ("moveStalledJobsToWait-9.lua", "dad86d89b50d"),
+    "moveToActive": ("moveToActive-11.lua", "7d35069db0b8"),
+    "moveToDelayed": ("moveToDelayed-11.lua", "1a7b9311ef92"),
+    "moveToFinished": ("moveToFinished-14.lua", "8e744ec5d65d"),
+    "removeJob": ("removeJob-2.lua", "f2acb16fda20"),
+    "retryJob": ("retryJob-11.lua", "01f75f760430"),
+    "updateJobScheduler": ("updateJobScheduler-12.lua", "8c71d358aa62"),
+}
+
+FILES = {**SCRIPT_DEFINITIONS, **SHIPPED}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_script_is_the_one_that_is_called(name: str) -> None:
+    text = loadScript(FILES[name]).encode()
+    assert (FILES[name], hashlib.sha256(text).hexdigest()[:12]) == KNOWN[name]
+
+
+def test_methods_take_what_they_are_given() -> None:
+    scripts, scheduler = cast("Any", Scripts), cast("Any", JobScheduler)
+    finish = "self, job, val, propVal, shouldRemove, target, token, fetchNext, fields_to_update"
+    assert ", ".join(signature(scripts.moveToFinishedArgs).parameters) == finish
+    assert ", ".join(signature(scripts.encodeOpts).parameters) == "self, opts"
+    upsert = "self, job_scheduler_id, repeat_opts, job_name, job_data, opts, override, producer_id"
+    assert ", ".join(signature(scheduler.upsertJobScheduler).parameters) == upsert
+    update = "self, job_scheduler_id, next_millis, template_data, delayed_job_opts, producer_id"
+    assert ", ".join(signature(scripts.updateJobSchedulerNextMillis).parameters) == update
+
+
+def test_the_extra_allows_no_minor_version_that_was_not_tested() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    major, minor, *_ = version("bullmq").split(".")
+    (extra,) = project["project"]["optional-dependencies"]["bullmq"]
+    assert extra.endswith(f",<{major}.{int(minor) + 1}")
