@@ -12,7 +12,8 @@ from urllib.parse import SplitResult
 
 from matador.errors import ConfigurationError
 
-_HOST = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::(\d{0,5}))?", re.ASCII)
+_HOST = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::(\d{1,5}))?", re.ASCII)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Lengths are bounded, so that a hostile text cannot make the search slow.
 _SECRETS = re.compile(
@@ -31,6 +32,11 @@ _SECRETS = re.compile(
 )
 
 
+def is_scheme(text: str) -> bool:
+    """Is this what may stand before ``://``? Anything else may be a secret, and is not shown."""
+    return _SCHEME.fullmatch(text) is not None
+
+
 def split_url(url: str) -> SplitResult:
     """Take an address apart. What is left outside ``username`` and ``password`` may be shown.
 
@@ -45,7 +51,7 @@ def split_url(url: str) -> SplitResult:
         'pa:ss'
     """
     scheme, separator, rest = url.partition("://")
-    if not separator:
+    if not separator or not is_scheme(scheme):
         raise ConfigurationError("not an address: write scheme://user:password@host:port/…")
     if _CONTROL.search(url):
         raise ConfigurationError(
@@ -75,7 +81,7 @@ def split_url(url: str) -> SplitResult:
 
 def _is_host(text: str) -> bool:
     found = _HOST.fullmatch(text)
-    return found is not None and (not found[1] or 0 < int(found[1]) < 65536)
+    return found is not None and (found[1] is None or 0 < int(found[1]) < 65536)
 
 
 def without_secrets(text: str) -> str:

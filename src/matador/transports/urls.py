@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TypeAlias
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 from matador.transports.base import Transport
+from matador.transports.credentials import is_scheme
 
 Maker: TypeAlias = Callable[[str], Transport]
-
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}")
 
 
 def _memory(url: str) -> Transport:
@@ -77,7 +75,7 @@ def transport_from_url(url: str) -> Transport:
     if maker is not None:
         return maker(url)
     known = ", ".join(f"{name}://" for name in _MAKERS)
-    if not separator or not _SCHEME.fullmatch(scheme):
+    if not separator or not is_scheme(scheme):
         # The text itself is not repeated: a URL without its scheme may still hold a password.
         raise ConfigurationError(
             f"not a transport URL: write for example sqlite:///shop.db (known: {known})"

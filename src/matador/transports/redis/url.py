@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
+from matador.transports.credentials import split_url
 from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
 
 Mode: TypeAlias = Literal["streams", "list", "pubsub"]
@@ -81,7 +82,7 @@ def parse_url(url: str) -> RedisUrl:
         >>> parse_url("redis://localhost/2?lease=60").options
         {'lease': 60.0}
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in SCHEMES:
         raise ConfigurationError(f"not a Redis address ({parts.scheme}://); write {_FORMS}")
     read = Reader.of("Redis address", parts, _OPTIONS)
