@@ -6,19 +6,21 @@ import contextlib
 import inspect
 import json
 import logging
-import re
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
+from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from matador.errors import MatadorError
+from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +29,20 @@ FAILED = 1
 WRONG_USAGE = 2
 
 _WIDE = 200  # columns where there is no terminal, so that tables are not cut
-_PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s/]*@|\b([\w.+-]+):[^\s/@'\"]+@(?=[\w\[])")
+_UNSEEN = "\N{REPLACEMENT CHARACTER}"
+# What could move the cursor, colour or rename a terminal, or turn the order of the letters, as a
+# picture of itself; each is one character, so that styles stay where they were.
+_PICTURES = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\N{SYMBOL FOR DELETE}",
+    **dict.fromkeys(range(0x80, 0xA0), _UNSEEN),  # C1: a terminal may take them for escapes
+    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)), _UNSEEN),  # bidirectional
+    **dict.fromkeys(range(0x2066, 0x206A), _UNSEEN),
+    **dict.fromkeys((0x2028, 0x2029, 0xFEFF), _UNSEEN),  # line and paragraph separators
+    **dict.fromkeys(range(0xD800, 0xE000), _UNSEEN),  # lone surrogates: they cannot be encoded
+    **dict.fromkeys(range(0xE0000, 0xE0080), _UNSEEN),  # tags: letters that nobody sees
+}
+_ONE_LINE = {**_PICTURES, ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "}
 # With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
 
@@ -54,22 +69,51 @@ def err() -> Console:
     return _console(sys.stderr)
 
 
+class _SafeConsole(Console):
+    """Prints no control character of what it is given: messages come from anybody."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        if isinstance(renderable, Text):
+            renderable = _without_controls(renderable)
+        return super().render(renderable, options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(text.translate(_PICTURES), **options)
+
+
+def _without_controls(text: Text) -> Text:
+    plain = text.plain
+    cleaned = plain.translate(_PICTURES)
+    if cleaned == plain:
+        return text
+    copy = text.copy()
+    copy.plain = cleaned
+    return copy
+
+
+def one_line(text: str) -> str:
+    """The text as one line, for a cell of a table: what breaks lines is shown as a picture.
+
+    Example:
+        >>> one_line("charged\\nerror: none")
+        'charged␊error: none'
+    """
+    return text.translate(_ONE_LINE)
+
+
+def tidy(text: str) -> str:
+    """A text as it may stand in a line: no password, and no further line that looks like ours."""
+    return without_secrets(text).replace("\n", "\n    ")
+
+
 def _console(file: TextIO) -> Console:
     # No markup: what is printed comes from users, and may have brackets.
-    made = Console(file=file, highlight=False, markup=False, emoji=False)
+    made = _SafeConsole(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDE
     return made
-
-
-def without_secrets(text: str) -> str:
-    """The text with the passwords in its URLs blotted out.
-
-    Example:
-        >>> without_secrets("amqp://me:secret@host/")
-        'amqp://me:***@host/'
-    """
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or ''}:***@", text)
 
 
 def say(renderable: RenderableType) -> None:
@@ -93,14 +137,31 @@ def results() -> TextIO:
 
 
 def _write_json(value: Any, indent: int | None) -> None:
+    try:
+        text = json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except (TypeError, ValueError):  # a message may hold what JSON has no word for
+        text = json.dumps(_as_json(value), indent=indent, default=str)
     target = results()
-    target.write(json.dumps(value, indent=indent, default=str) + "\n")
+    # json.dumps escapes all control characters but this one.
+    target.write(text.replace("\x7f", "\\u007f") + "\n")
     target.flush()
+
+
+def _as_json(value: Any) -> Any:
+    """The value with the keys and numbers that JSON lacks as strings."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {key if isinstance(key, str) else str(key): _as_json(one) for key, one in items}
+    if isinstance(value, list | tuple):
+        return [_as_json(one) for one in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def note(text: str, *, style: str = "dim") -> None:
     """Say something beside the result."""
-    err().print(Text(without_secrets(text), style=style), soft_wrap=True)
+    err().print(Text(tidy(text), style=style), soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -114,7 +175,7 @@ def complain(text: str) -> None:
 
 
 def _labelled(label: str, style: str, text: str) -> None:
-    line = Text.assemble((f"{label}:", f"bold {style}"), " ", without_secrets(text))
+    line = Text.assemble((f"{label}:", f"bold {style}"), " ", tidy(text))
     err().print(line, soft_wrap=True)
 
 
@@ -152,8 +213,7 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
         try:
             if kwargs.get("as_json") is not True:
                 return command(*args, **kwargs)
-            _machine.set(sys.stdout)
-            with contextlib.redirect_stdout(sys.stderr):
+            with _stdout_for_machines():
                 return command(*args, **kwargs)
         except CommandError as error:
             _fail(str(error), error.code, verbose)
@@ -169,6 +229,16 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
 
     run.__doc__ = _reflowed(command.__doc__ or "")
     return run
+
+
+@contextlib.contextmanager
+def _stdout_for_machines() -> Generator[None]:
+    before = _machine.set(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _machine.reset(before)
 
 
 def _reflowed(text: str) -> str:
@@ -201,7 +271,7 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; one that cannot be printed is reported the way logging does."""
         try:
-            text = without_secrets(self.format(record))
+            text = tidy(self.format(record))
             style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}.get(record.levelname)
             self._console.print(Text(text, style=style or "dim"), soft_wrap=True)
         except Exception:  # noqa: BLE001 - as logging's own handlers do

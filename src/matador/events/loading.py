@@ -87,7 +87,11 @@ def _import_file(where: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # payload types are looked up there by their module's name
     with _import_errors(where):
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]  # half a module is found by nobody, as with `import`
+            raise
     return module
 
 
