@@ -20,6 +20,7 @@ from rich.tree import Tree
 from tests.cli.conftest import Cli, Shop, Start, dedent, envelope
 
 from matador.cli import output
+from matador.cli.safe_text import SafeConsole
 
 # A title for the window, a colour, the cursor moved up, a C1 escape, letters turned around, a tag.
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x1b[2A\x9b2J\u202egnp.exe\u2066\U000e0041\x00\x7f\r\x85\u2028"
@@ -79,7 +80,7 @@ def test_a_line_of_a_stranger_never_looks_like_one_of_ours(printed: Callable[[],
 
 
 def test_styles_stay_on_the_words_they_were_put_on() -> None:
-    console = output._SafeConsole(
+    console = SafeConsole(
         file=io.StringIO(), force_terminal=True, color_system="standard", markup=False
     )
     console.print(Text.assemble("a\x1b\x1b", ("red", "red"), " b"))

@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import one_line, table
+from matador.cli.output import table
+from matador.cli.safe_text import one_line
 from matador.events.dead_letters import Letter
 
 _SHORT_ID = 8

@@ -8,17 +8,17 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from matador.cli.safe_text import SafeConsole, tidy
 from matador.errors import MatadorError
 from matador.transports.credentials import without_secrets
 
@@ -27,22 +27,10 @@ T = TypeVar("T")
 
 FAILED = 1
 WRONG_USAGE = 2
+INTERRUPTED = 130
+TERMINATED = 143
 
 _WIDE = 200  # columns where there is no terminal, so that tables are not cut
-_UNSEEN = "\N{REPLACEMENT CHARACTER}"
-# What could move the cursor, colour or rename a terminal, or turn the order of the letters, as a
-# picture of itself; each is one character, so that styles stay where they were.
-_PICTURES = {
-    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
-    0x7F: "\N{SYMBOL FOR DELETE}",
-    **dict.fromkeys(range(0x80, 0xA0), _UNSEEN),  # C1: a terminal may take them for escapes
-    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)), _UNSEEN),  # bidirectional
-    **dict.fromkeys(range(0x2066, 0x206A), _UNSEEN),
-    **dict.fromkeys((0x2028, 0x2029, 0xFEFF), _UNSEEN),  # line and paragraph separators
-    **dict.fromkeys(range(0xD800, 0xE000), _UNSEEN),  # lone surrogates: they cannot be encoded
-    **dict.fromkeys(range(0xE0000, 0xE0080), _UNSEEN),  # tags: letters that nobody sees
-}
-_ONE_LINE = {**_PICTURES, ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "}
 # With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
 
@@ -69,48 +57,9 @@ def err() -> Console:
     return _console(sys.stderr)
 
 
-class _SafeConsole(Console):
-    """Prints no control character of what it is given: messages come from anybody."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        if isinstance(renderable, Text):
-            renderable = _without_controls(renderable)
-        return super().render(renderable, options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(text.translate(_PICTURES), **options)
-
-
-def _without_controls(text: Text) -> Text:
-    plain = text.plain
-    cleaned = plain.translate(_PICTURES)
-    if cleaned == plain:
-        return text
-    copy = text.copy()
-    copy.plain = cleaned
-    return copy
-
-
-def one_line(text: str) -> str:
-    """The text as one line, for a cell of a table: what breaks lines is shown as a picture.
-
-    Example:
-        >>> one_line("charged\\nerror: none")
-        'charged␊error: none'
-    """
-    return text.translate(_ONE_LINE)
-
-
-def tidy(text: str) -> str:
-    """A text as it may stand in a line: no password, and no further line that looks like ours."""
-    return without_secrets(text).replace("\n", "\n    ")
-
-
 def _console(file: TextIO) -> Console:
     # No markup: what is printed comes from users, and may have brackets.
-    made = _SafeConsole(file=file, highlight=False, markup=False, emoji=False)
+    made = SafeConsole(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDE
     return made
@@ -219,8 +168,9 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
             _fail(str(error), error.code, verbose)
         except MatadorError as error:
             _fail(str(error), FAILED, verbose)
-        except KeyboardInterrupt:
-            _fail("interrupted", FAILED, verbose=False)
+        except KeyboardInterrupt as error:
+            more = f"; {error}" if str(error) else ""
+            _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
         except (typer.Exit, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 - the last line of defence

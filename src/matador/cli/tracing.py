@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from matador.cli.output import tidy
+from matador.cli.safe_text import tidy
 from matador.pipeline.hooks import (
     CheckpointEvent,
     ConnectionChange,
