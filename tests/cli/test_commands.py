@@ -134,8 +134,8 @@ def test_a_command_that_takes_long_can_be_ended(
     start: Start, folder: Path, number: signal.Signals, code: int, ignored: bool
 ) -> None:
     ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignored else ""
-    slow = f"{ignore}print('importing', flush=True)\nimport time\nwhile True: time.sleep(0.01)\n"
-    (folder / "slow.py").write_text(slow)
+    slow = "print('importing\\n', end='')\nimport time\nwhile True: time.sleep(0.01)\n"
+    (folder / "slow.py").write_text(ignore + slow)
     process = start("topology", "show", "slow.py")
     process.says("importing")
     process.signal(number)

@@ -65,6 +65,10 @@ class Reader:
         Raises:
             ConfigurationError: one that nobody knows, or is there twice.
         """
+        if parts.fragment:
+            raise ConfigurationError(
+                "the address has a '#'; write %23 if it belongs to the password"
+            )
         options: dict[str, str] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
