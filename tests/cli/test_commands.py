@@ -64,6 +64,16 @@ def test_wrong_usage_is_one_line(cli: Cli, arguments: list[str], says: str) -> N
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("group", [[], ["topology"], ["dead-letters"]])
+def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
+    cli: Cli, group: list[str]
+) -> None:
+    result = cli(*group)
+    assert result.code == 2
+    assert "Usage: matador" in result.out + result.err
+    assert "error:" not in result.err
+
+
 def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
     code = "import sys, matador.cli; print([m for m in ('typer', 'rich') if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -171,9 +171,9 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt as error:
             more = f"; {error}" if str(error) else ""
             _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
-        except (typer.Exit, BrokenPipeError):
+        except (typer.Exit, BrokenPipeError, SystemExit):
             raise
-        except Exception as error:  # noqa: BLE001 - the last line of defence
+        except BaseException as error:  # noqa: BLE001 - the last line of defence
             more = "" if verbose else " (--verbose shows where)"
             _fail(f"unexpected {type(error).__name__}: {error}{more}", FAILED, verbose)
 

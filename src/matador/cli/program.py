@@ -57,8 +57,9 @@ def start(
 ) -> None:
     """Events over the broker you already run, with no message lost.
 
-    Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 by SIGTERM. Results go
-    to stdout, all else to stderr.
+    Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 by SIGTERM.
+
+    Results go to stdout, all else to stderr.
     """
 
 
@@ -104,7 +105,8 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
-        complain(_one_line(error))
+        if said := _one_line(error):  # nothing, where the help was shown instead
+            complain(said)
         return getattr(error, "exit_code", FAILED)
     except typer.Abort:
         complain("interrupted")

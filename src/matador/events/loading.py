@@ -73,7 +73,8 @@ def _import_file(where: str) -> ModuleType:
     path = Path(where)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        known = [str(one) for one in sorted(path.parent.glob("*.py"))] if path.name else []
+        files = sorted(path.parent.glob("*.py")) if path.name else []
+        known = [str(one) for one in files if one.is_file()]
         raise ConfigurationError(f"the file {where} {what}{suggestion(str(path), known)}")
     path = path.resolve()
     _make_importable(path.parent)
