@@ -318,9 +318,6 @@ class HookSet:
         for wrap in reversed(self.wraps):
             proceed = _wrapping(wrap, event, proceed)
         await proceed()
-        if not ran:
-            log.warning("on_worker_wrap did not call proceed(); the message runs without it")
-            await once()
 
 
 def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
@@ -440,7 +437,11 @@ def _wrapping(wrap: Callable[..., Any], event: Processing, inner: Proceed) -> Pr
             result = wrap(event, call_inner)
             if inspect.isawaitable(result):
                 await result
-        except Exception:
+            if not reached:
+                log.warning("on_worker_wrap did not call proceed(); the message runs without it")
+        except BaseException as error:
+            if error is failure or not _is_its_own(error):
+                raise
             log.exception("the hook on_worker_wrap raised; delivery goes on")
         if failure is not None:
             raise failure
