@@ -13,4 +13,5 @@ def main() -> None:
 
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:  # before or behind all commands
+        sys.stderr.write("error: interrupted\n")
         sys.exit(130)
