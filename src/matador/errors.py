@@ -45,6 +45,7 @@ The whole tree::
     ├── CheckpointError
     │   ├── DuplicateStepKeyError           io() called twice with one key
     │   └── CheckpointStoreError            the store failed
+    │       ├── UnreadableStepValueError    what is stored of a step cannot be read
     │       └── UnstorableStepValueError    a step returned what cannot be stored
     ├── DoRetry                             raised by a callback: try again
     ├── DontRetry                           raised by a callback: never again
@@ -481,6 +482,16 @@ class CheckpointStoreError(CheckpointError):
     """The checkpoint store failed."""
 
     description = "The checkpoint store failed. Check that it is reachable and has room."
+
+
+class UnreadableStepValueError(CheckpointStoreError):
+    """What is stored of a step cannot be read here. The step is not run again for that."""
+
+    description = (
+        "The stored result of a step is damaged, was made by another version of its class, or "
+        "names a class that this process has not loaded: none is imported because a store says so. "
+        "Define the class at the top of the subscriber's module, or import it there."
+    )
 
 
 # -- control of retries -----------------------------------------------------------------------

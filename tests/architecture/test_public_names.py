@@ -147,6 +147,7 @@ ERRORS = {
     "TimeoutError",
     "TransportClosedError",
     "TransportError",
+    "UnreadableStepValueError",
     "UnstorableError",
     "UnstorableStepValueError",
     "UnsupportedError",

@@ -64,6 +64,16 @@ def test_wrong_usage_is_one_line(cli: Cli, arguments: list[str], says: str) -> N
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("group", [[], ["topology"], ["dead-letters"]])
+def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
+    cli: Cli, group: list[str]
+) -> None:
+    result = cli(*group)
+    assert result.code == 2
+    assert "Usage: matador" in result.out + result.err
+    assert "error:" not in result.err
+
+
 def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
     code = "import sys, matador.cli; print([m for m in ('typer', 'rich') if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -110,17 +120,37 @@ def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) 
     assert people[2].split() == ["shop.billing", "1", "1", "0", "0", "3"]
 
 
-def test_queues_watches_until_it_is_told_to_stop(start: Start, shop: Shop) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_queues_watches_until_it_is_told_to_stop(
+    start: Start, shop: Shop, number: signal.Signals
+) -> None:
     shop.bury(1)
     process = start("queues", "shop.py", "--watch", "--interval", "0.1", "--json")
     process.says('"undeliverable": 1')
     shop.bury(1, amount=7)
     process.says('"undeliverable": 2')
-    process.signal(signal.SIGINT)
+    process.signal(number)
     assert process.ends() == 0
     assert "Traceback" not in process.err
     for line in process.out.splitlines():
         json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "ignored"),
+    [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True)],
+)
+def test_a_command_that_takes_long_can_be_ended(
+    start: Start, folder: Path, number: signal.Signals, code: int, ignored: bool
+) -> None:
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignored else ""
+    slow = "print('importing\\n', end='')\nimport time\nwhile True: time.sleep(0.01)\n"
+    (folder / "slow.py").write_text(ignore + slow)
+    process = start("topology", "show", "slow.py")
+    process.says("importing")
+    process.signal(number)
+    assert process.ends() == code
+    assert process.err.splitlines() == ["importing", "error: interrupted"]
 
 
 # -- topology -------------------------------------------------------------------------------------

@@ -242,13 +242,16 @@ def test_a_redrive_that_is_killed_resumes_without_repeats(
     assert sorted(shop.ids("shop.billing")) == sorted(ids), "each exactly once"
 
 
-def test_an_interrupted_redrive_gives_back_what_it_holds(start: Start, shop: Shop) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_redrive_gives_back_what_it_holds(
+    start: Start, shop: Shop, number: signal.Signals, code: int
+) -> None:
     ids = shop.bury(9000)
     process = start("dead-letters", "redrive", "shop.py", "--all", "--yes")
     wait(lambda: len(shop.ids("shop.billing")) > 0, lambda: f"a first one; {process.err}")
-    process.signal(signal.SIGINT)
-    assert process.ends() == 1
-    assert "interrupted" in process.err
+    process.signal(number)
+    assert process.ends() == code
+    assert process.err.splitlines()[-1] == "error: interrupted"
     assert "Traceback" not in process.err
     assert not any(one.state == "in-flight" for one in shop.messages(DEAD))
     assert sorted(shop.ids("shop.billing") + shop.ids(DEAD)) == sorted(ids)

@@ -118,3 +118,28 @@ def test_passwords_in_an_error_are_blotted_out(cli: Cli, folder: Path) -> None:
     assert result.code == 1
     assert "sqlite://me:***@host" in result.err
     assert "secret" not in result.err
+
+
+def test_a_folder_is_not_suggested_for_itself(cli: Cli, folder: Path) -> None:
+    (folder / "shops.py").mkdir()
+    result = cli("queues", "shops.py")
+    assert result.code == 2
+    assert result.err == "error: the file shops.py is a folder; did you mean 'shop.py'?\n"
+
+
+def test_a_module_that_failed_is_not_found_half_made(cli: Cli, folder: Path) -> None:
+    (folder / "bad.py").write_text("import shop\nraise ValueError('no')\n")
+    for _ in range(2):
+        result = cli("queues", "bad.py")
+        assert result.code == 1
+        assert "ValueError: no" in result.err
+
+
+@pytest.mark.parametrize("error", ["BaseException", "GeneratorExit", "asyncio.CancelledError"])
+def test_whatever_a_module_raises_is_one_line(cli: Cli, folder: Path, error: str) -> None:
+    (folder / "bad.py").write_text(f"import asyncio\nraise {error}('odd')\n")
+    result = cli("queues", "bad.py")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        f"error: unexpected {error.rpartition('.')[2]}: odd (--verbose shows where)"
+    ]

@@ -22,6 +22,12 @@ _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 DEAD = "shop.billing.undeliverable"
 
 
+def _take_terminal() -> None:
+    """Ctrl-C is a signal to those whose terminal it is typed on."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """A command on a terminal of 30 lines and 120 columns."""
 
@@ -35,6 +41,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
+            preexec_fn=_take_terminal,
             env={**environment, "TERM": "xterm-256color", **settings},
         )
         os.close(slave)
@@ -152,3 +159,20 @@ def test_colours_are_left_out_where_they_are_not_wanted(terminal: Open, shop: Sh
     red = "\x1b[1;31m"
     assert red in colourful.raw, "dead letters are red"
     assert red not in plain.raw
+
+
+@pytest.mark.parametrize(("key", "code"), [("\x03", 130), (None, 143)])
+def test_a_question_can_be_interrupted(
+    terminal: Open, shop: Shop, key: str | None, code: int
+) -> None:
+    ids = shop.bury(2)
+    asked = terminal("dead-letters", "purge", "shop.py", "--all")
+    asked.shows(r"\[y/N\]")
+    if key is None:
+        asked.process.send_signal(signal.SIGTERM)
+    else:
+        asked.type(key)
+    assert asked.ends() == code
+    assert "error: interrupted" in asked.text
+    assert "Traceback" not in asked.text
+    assert shop.ids(DEAD) == ids

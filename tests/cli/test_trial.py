@@ -43,13 +43,17 @@ def test_the_test_event_of_the_module_is_sent(cli: Cli, folder: Path) -> None:
 
 
 def test_a_failure_says_what_a_worker_would_do(cli: Cli, folder: Path) -> None:
-    app = _module(folder, "\ntest_event = OrderPlaced('t-1', 500)\n")
-    result = cli("send-test-event", app, "--json")
+    slow = "    import time; time.sleep(0.05)\n"
+    head = "async def charge(envelope: Envelope[OrderPlaced]) -> None:\n"
+    assert head in SHOP
+    more = "\ntest_event = OrderPlaced('t-1', 500)\n"
+    (folder / "trial.py").write_text(SHOP.replace(head, head + slow) + more)
+    result = cli("send-test-event", "trial.py", "--json")
     assert result.code == 1
     runs = {run["subscriber"]: run for run in result.json["runs"]}
     assert runs["email-receipt"]["outcome"] == "handled"
     assert runs["charge"]["outcome"] == "failed"
-    assert runs["charge"]["duration_ms"] >= 0
+    assert runs["charge"]["duration_ms"] >= 50
     assert runs["charge"]["remark"] == (
         "DontRetry: the card was declined; "
         "a worker would keep it among the undeliverable dead letters"

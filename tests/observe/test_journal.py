@@ -39,7 +39,7 @@ from matador.observe.journal.records import (
 from matador.observe.journal.segments import Segment, finished, recover, writer_name
 from matador.observe.journal.writer import JournalWriter
 from matador.pipeline.hooks import EnqueueSuccess
-from matador.testing import make_envelope, wait_for
+from matador.testing import ManualClock, make_envelope, wait_for
 from matador.transports import MemoryTransport
 
 
@@ -138,11 +138,32 @@ async def test_every_envelope_sent_and_every_outcome_is_recorded(tmp_path: Path)
     ]
     failed = next(one for one in of_kind(DeliveryRecord, tmp_path) if one.outcome == "retry")
     assert (failed.error_type, failed.error) == ("ValueError", "not today")
-    assert failed.wait_ms >= 0
-    assert failed.duration_ms >= 0
     assert failed.worker
     dead = next(one for one in of_kind(DeliveryRecord, tmp_path) if one.outcome == "dead-letter")
     assert (dead.dead_letter_kind, dead.reason) == ("undeliverable", "nothing to ship")
+
+
+async def test_an_outcome_says_how_long_it_took_and_how_long_it_was_waited_for(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    @subscriber(description="Takes its time.", idempotent="yes")
+    async def slow(envelope: Envelope[OrderPlaced]) -> None:
+        manual_clock.advance(0.25)
+
+    app = Matador(
+        MemoryTransport(clock=manual_clock),
+        schema=Schema({OrderPlaced: [slow]}),
+        consume_from=["events"],
+        hooks=[Journal(tmp_path)],
+        clock=manual_clock,
+    )
+    async with app:
+        await app.send(OrderPlaced("1", 5), delay=10)
+        manual_clock.advance(12)
+        await wait_for(lambda: manual_clock.monotonic() > 12)
+    (handled,) = of_kind(DeliveryRecord, tmp_path)
+    assert handled.duration_ms == pytest.approx(250)
+    assert handled.wait_ms == pytest.approx(2000), "since it was due, not since it was sent"
 
 
 async def test_bytes_that_are_not_an_envelope_are_recorded_as_they_are(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -32,9 +34,12 @@ from matador.errors import (
     CheckpointStoreError,
     ConfigurationError,
     DuplicateStepKeyError,
+    UnreadableStepValueError,
     UnstorableStepValueError,
 )
 from matador.events.dead_letters import Selection
+from matador.pipeline.hooks import HookSet
+from matador.pipeline.steps import MISSING, Steps
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -383,6 +388,101 @@ async def test_a_value_that_cannot_be_stored_ends_in_the_dead_letters_at_once(
     assert ledger.runs == ["charge"], "the step had its effect: it must not run again"
     assert isinstance(heard.of("error")[0].error, UnstorableStepValueError)
     assert "'charge'" in str(letter.reason)
+
+
+Alias = DataclassPayment
+
+
+class Outer:
+    @dataclass(frozen=True)
+    class Payment:
+        id: str
+
+
+async def recalled(stored: bytes, ledger: Ledger, store: CheckpointStore) -> Any:
+    """What a subscriber is given for a step of which ``stored`` is in the store."""
+    await store.save("e-1", "charge", stored)
+    steps = Steps(store, HookSet(), "e-1", "charge-card")
+    await steps.load()
+    value = await steps.recall("charge")
+    return await ledger.step("charge")() if value is MISSING else value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matador_hostile:Payload",  # not loaded: it must not be imported
+        "matador_lazy:Payload",  # loaded, but it would import when it is asked
+        "matador_lazy.sub:Payload",
+        "os:system",
+        "subprocess:Popen",
+        "builtins:dict",
+        f"{__name__}:Alias",  # not what the class is called
+        f"{__name__}:Ledger",  # not data
+        f"{__name__}:Outer.nothing.more",
+        f"{__name__}:DataclassPayment.__init__",
+        f"{__name__}:__builtins__.exec",
+        __name__,
+        "",
+        ":",
+        "::",
+        ".:.",
+    ],
+)
+async def test_no_stored_value_makes_its_reader_import_or_call_anything(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matador_hostile.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Payload:\n    id: str\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    lazy = ModuleType("matador_lazy")
+    lazy.__getattr__ = lambda name: pytest.fail(f"asked for {name}")  # PEP 562
+    monkeypatch.setitem(sys.modules, "matador_lazy", lazy)
+    before = set(sys.modules)
+    ledger = Ledger()
+    stored = msgspec.json.encode({"value": {"id": "x", "amounts": []}, "type": name})
+    with pytest.raises(UnreadableStepValueError, match="'charge' cannot be read: no class"):
+        await recalled(stored, ledger, MemoryCheckpointStore())
+    assert set(sys.modules) == before
+    assert ledger.runs == []
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b'{"value": }',
+        b"[" * 100_000,
+        b'{"value": ' + b"[" * 100_000,
+        b'{"value": {"id": 7}, "type": "%s:DataclassPayment"}' % __name__.encode(),
+        b'{"value": {"id": 7}, "type": "%s:PydanticPayment"}' % __name__.encode(),
+        b'{"value": 1, "type": 7}',
+    ],
+)
+async def test_a_damaged_value_is_a_named_error(stored: bytes) -> None:
+    ledger = Ledger()
+    with pytest.raises(UnreadableStepValueError, match="'charge' cannot be read"):
+        await recalled(stored, ledger, MemoryCheckpointStore())
+    assert ledger.runs == [], "it was done once; a damaged note of it is no reason to do it again"
+
+
+async def test_what_earlier_versions_stored_is_read() -> None:
+    for value, stored in (
+        ({"id": 7}, b'{"value":{"id":7}}'),
+        (None, b'{"value":null}'),
+        (
+            DataclassPayment("p", (1,)),
+            b'{"value":{"id":"p","amounts":[1]},"type":"%s:DataclassPayment"}' % __name__.encode(),
+        ),
+        (
+            Outer.Payment("p"),
+            b'{"value":{"id":"p"},"type":"%s:Outer.Payment"}' % __name__.encode(),
+        ),
+    ):
+        assert await recalled(stored, Ledger(), MemoryCheckpointStore()) == value
 
 
 # -- dead letters ------------------------------------------------------------------------------

@@ -186,7 +186,8 @@ async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: Duplicat
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in outcomes] == [ValueError] * 3
     assert failing.runs == 1
-    assert not (await other).duplicate
+    async with asyncio.timeout(10):  # at once, that is; not when the lease of 30 s has passed
+        assert not (await other).duplicate
     assert working.runs == 1
 
 
@@ -202,16 +203,91 @@ async def test_who_waits_takes_over_from_one_that_is_cancelled(store: DuplicateS
     assert working.runs == 1
 
 
-async def test_long_work_is_held_for_as_long_as_it_takes(store: DuplicateStore) -> None:
-    here, elsewhere = Deduplicator(store, lease=0.1), Deduplicator(store, lease=0.1)
+class Watched(MemoryDuplicateStore):
+    """Remembers when keys were held for longer; fails when it is told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._time = clock
+        self.held: list[float] = []
+        self.errors: list[Exception] = []
+
+    async def hold(self, key: str, owner: str, lease: float) -> bool:
+        self.held.append(self._time.monotonic())
+        if self.errors:
+            raise self.errors.pop()
+        return await super().hold(key, owner, lease)
+
+
+async def passes(clock: ManualClock, seconds: float) -> None:
+    """Let time pass, and whoever it wakes do their work."""
+    for step in [0.0] + round(seconds / 0.25) * [0.25]:
+        clock.advance(step)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+async def test_long_work_is_held_for_as_long_as_it_takes(
+    errors: int, manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Watched(manual_clock)
+    store.errors = [ConnectionError("gone")] * errors
+    here, elsewhere = (Deduplicator(store, lease=30, sleep=manual_clock.sleep) for _ in range(2))
     work = Work()
     first = asyncio.create_task(here.run("k", work))
     await wait_for(lambda: work.runs)
     second = asyncio.create_task(elsewhere.run("k", work))
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    await wait_for(lambda: loop.time() - begun > 0.35)  # several leases
+    await passes(manual_clock, 100)
+    # Three times a lease; one that fails ends nothing.
+    assert store.held == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert caplog.text.count("could not be held; tried again") == errors
     assert work.runs == 1
     work.go_on.set()
     assert not (await first).duplicate
+    await passes(manual_clock, 1)
     assert (await second).duplicate
+    await passes(manual_clock, 30)
+    assert len(store.held) == 10, "held no longer than it takes"
+
+
+async def test_work_that_was_held_too_late_belongs_to_another(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Watched(manual_clock)
+    store.errors = [ConnectionError("gone")] * 3
+    here, elsewhere = (Deduplicator(store, lease=30, sleep=manual_clock.sleep) for _ in range(2))
+    slow, quick = Work(b"slow"), done(b"quick")
+    first = asyncio.create_task(here.run("k", slow))
+    await wait_for(lambda: slow.runs)
+    second = asyncio.create_task(elsewhere.run("k", quick))
+    await passes(manual_clock, 31)
+    handled = await second
+    assert (handled.result, handled.duplicate) == (b"quick", False)
+    await passes(manual_clock, 30)
+    assert store.held == [10, 20, 30, 40], "it has seen that it lost the key"
+    slow.go_on.set()
+    assert (await first).result == b"slow"
+    assert (await elsewhere.run("k", quick)).result == b"quick", "the first result counts"
+    assert "another one does the same" in caplog.text
+    assert "another one did the same meanwhile" in caplog.text
+
+
+async def test_redis_holds_long_work_for_as_long_as_it_takes(server: OwnServer) -> None:
+    store = RedisDuplicateStore(server.url, prefix="long")
+    await store.open()
+    work = Work()
+    running = asyncio.create_task(Deduplicator(store, lease=2).run("k", work))
+    await wait_for(lambda: work.runs)
+    async with plain_client(server.url) as client:
+        (key,) = await client.keys("long*")
+        left = [await client.pttl(key)]
+
+        async def renewed() -> bool:
+            left.append(await client.pttl(key))
+            return left[-1] > left[-2] > 0
+
+        await wait_for(renewed, timeout=10)
+    work.go_on.set()
+    assert not (await running).duplicate
+    await store.close()

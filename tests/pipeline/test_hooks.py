@@ -197,6 +197,41 @@ async def test_nor_do_two_of_them_together(outer: type[Hooks], inner: type[Hooks
     assert handler.runs == 1
 
 
+async def test_a_wrap_that_leaves_the_others_out_is_named_and_they_wrap_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler, wrapped = Handler(), list[str]()
+
+    class Inner(Hooks):
+        async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+            wrapped.append("before")
+            await proceed()
+            wrapped.append("after")
+
+    async with make_app(None, handler, hooks=[Never(), Inner()]) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert wrapped == ["before", "after"]
+    assert len(handler.envelopes) == 1
+    assert caplog.text.count("on_worker_wrap did not call proceed()") == 1
+
+
+async def test_a_wrap_that_cancels_nothing_but_says_so_is_a_hook_that_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = Handler()
+
+    class Odd(Hooks):
+        async def on_worker_wrap(self, event: Any, proceed: Proceed) -> None:
+            raise asyncio.CancelledError
+
+    async with make_app(None, handler, hooks=Odd()) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert len(handler.envelopes) == 1
+    assert "the hook on_worker_wrap raised; delivery goes on" in caplog.text
+
+
 async def test_a_wrap_sets_the_context_the_callback_runs_in() -> None:
     trace: ContextVar[str] = ContextVar("trace", default="none")
     seen: list[str] = []
@@ -315,3 +350,48 @@ async def test_who_is_told_of_a_stored_message_may_wait_or_not(
         await settled(app)
     assert [one.split()[1] for one in told] == ["o-1", "o-2"]
     assert ("on_enqueue_success raised" in caplog.text) is fails
+
+
+# -- questions: whoever answers first ----------------------------------------------------------
+
+
+class Silent(Hooks):
+    def get_attempts(self, envelope: Any) -> None:
+        return None
+
+    def load_universal_metadata(self) -> dict[str, Any]:
+        return {"a": 1, "b": 1}
+
+
+class Raising(Hooks):
+    async def get_attempts(self, envelope: Any) -> int:
+        raise ValueError("no idea")
+
+    async def load_universal_metadata(self) -> dict[str, Any]:
+        raise ValueError("no idea")
+
+
+class Answering(Hooks):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    async def get_attempts(self, envelope: Any) -> int:
+        return self._number
+
+    def load_universal_metadata(self) -> dict[str, Any]:
+        return {"b": self._number, "c": self._number}
+
+
+async def test_a_question_goes_on_to_the_next_until_somebody_answers() -> None:
+    hooks = HookSet([Silent(), Raising(), Answering(7), Answering(8)])
+    assert hooks.get_attempts is not None
+    assert await hooks.get_attempts(None) == 7
+    silent = HookSet([Raising(), Silent()])
+    assert silent.get_attempts is not None
+    assert await silent.get_attempts(None) is None
+
+
+async def test_metadata_of_all_is_merged_and_the_later_wins() -> None:
+    hooks = HookSet([Silent(), Answering(2), Raising(), Answering(3)])
+    assert hooks.load_universal_metadata is not None
+    assert await hooks.load_universal_metadata() == {"a": 1, "b": 3, "c": 3}

@@ -35,7 +35,8 @@ from matador.errors import (
 from matador.model.message import Message
 from matador.model.topology import DeadLetters, WorkQueue
 from matador.policy.retry import Discard, SendToDeadLetters
-from matador.testing import make_message, wait_for
+from matador.testing import ManualClock, make_message, wait_for
+from matador.transports.memory import MemoryTransport
 
 
 async def put(app: Matador, *bodies: bytes) -> Sequence[Message]:
@@ -62,7 +63,9 @@ def body(
 # -- success -----------------------------------------------------------------------------------
 
 
-async def test_a_handled_message_is_acknowledged_and_then_reported() -> None:
+async def test_a_handled_message_is_acknowledged_and_then_reported(
+    manual_clock: ManualClock,
+) -> None:
     done_when_told: list[int] = []
 
     class Look(Heard):
@@ -71,10 +74,13 @@ async def test_a_handled_message_is_acknowledged_and_then_reported() -> None:
             done_when_told.append(memory(app).completed(QUEUE))
 
     async def answer(envelope: Envelope[Any], ctx: Context) -> str:
+        manual_clock.advance(0.25)
         return "a result"
 
     heard = Look()
-    app = make_app(None, subscribed(answer), hooks=heard)
+    transport = MemoryTransport(clock=manual_clock)
+    app = make_app(transport, subscribed(answer), hooks=heard, clock=manual_clock)
+    began = manual_clock.time()
     async with app:
         await app.send(OrderPlaced("o-1"))
         await settled(app)
@@ -82,8 +88,8 @@ async def test_a_handled_message_is_acknowledged_and_then_reported() -> None:
     assert success.envelope.data == OrderPlaced("o-1")
     assert (success.result, success.queue, success.transport) == ("a result", QUEUE, "memory")
     assert success.subscriber.name == "handle"
-    assert success.duration >= 0
-    assert success.duration_ms == success.duration * 1000
+    assert (success.started_at, success.duration) == (began, pytest.approx(0.25))
+    assert success.duration_ms == pytest.approx(250)
     assert success.receipt.delivery_count == 1
     assert done_when_told == [1]
 

@@ -8,6 +8,10 @@ def main() -> None:
     # Imported here, so that importing `matador.cli` costs nothing.
     import sys
 
-    from matador.cli.program import run
+    try:
+        from matador.cli.program import run
 
-    sys.exit(run(sys.argv[1:]))
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:  # before or behind all commands
+        sys.stderr.write("error: interrupted\n")
+        sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import replace
 
 import typer
 from rich.text import Text
@@ -24,9 +25,9 @@ from matador.cli.output import (
     say_json,
     show_logs,
     table,
-    without_secrets,
 )
 from matador.events.app import Matador
+from matador.transports.credentials import without_secrets
 from matador.transports.sqlite import SqliteTransport
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
@@ -75,13 +76,16 @@ async def _check_transport(app: Matador) -> list[Check]:
 
 
 def _show(checks: list[Check], as_json: bool) -> None:
+    checks = [
+        replace(one, text=without_secrets(one.text), fix=without_secrets(one.fix)) for one in checks
+    ]
     numbers = Counter(one.status for one in checks)
     if as_json:
         listed = [
             {
                 "name": one.name,
                 "status": one.status,
-                "text": without_secrets(one.text),
+                "text": one.text,
                 "fix": one.fix or None,
             }
             for one in checks
@@ -91,7 +95,7 @@ def _show(checks: list[Check], as_json: bool) -> None:
     made = table("", "", "")
     made.show_header = False
     for one in checks:
-        said = Text(without_secrets(one.text))
+        said = Text(one.text)
         if one.fix:
             said.append(f"\n→ {one.fix}", "dim")
         made.add_row(Text(*_MARKS[one.status]), one.name, said)

@@ -94,16 +94,6 @@ def stopped_by_signals() -> Generator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def ended_by_signals() -> Generator[None]:
-    """SIGTERM interrupts like Ctrl-C: what is open is closed, and the user is told."""
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def on_spark(command: Callable[P, T]) -> Callable[P, T]:
     """A command whose errors of Spark become one line."""
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from matador.cli.output import table
+from matador.cli.safe_text import one_line
 from matador.events.dead_letters import Letter
 
 _SHORT_ID = 8
@@ -31,17 +32,17 @@ def letters_as_table(letters: Sequence[Letter]) -> Table:
     length = _id_length([letter.id for letter in letters])
     for letter in letters:
         envelope = letter.envelope
-        why = Text(_first_line(why_of(letter)), overflow="ellipsis", no_wrap=True)
+        why = Text(one_line(_first_line(why_of(letter))), overflow="ellipsis", no_wrap=True)
         queue = letter.queue.name + (" (unhandled)" if letter.kind == "unhandled" else "")
-        id_, died = Text(letter.id[:length], "bold"), _when(letter.stored.stored_at)
+        id_, died = Text(one_line(letter.id[:length]), "bold"), _when(letter.stored.stored_at)
         if envelope is None:
             made.add_row(id_, Text("undecodable", "yellow"), "", "", died, queue, why)
         else:
             docket = envelope.docket
             made.add_row(
                 id_,
-                docket.event_key,
-                docket.target_subscriber,
+                one_line(docket.event_key),
+                one_line(docket.target_subscriber),
                 str(docket.attempts),
                 died,
                 queue,
@@ -104,7 +105,7 @@ def letter_in_full(letter: Letter) -> RenderableType:
     fact("in", stored.queue)
     fact("died", _iso(stored.stored_at))
     fact("reason", stored.reason)
-    parts: list[RenderableType] = [Text(letter.id, "bold"), facts]
+    parts: list[RenderableType] = [Text(one_line(letter.id), "bold"), facts]
     if envelope is None:
         fact("problem", letter.problem)
         fact("bytes", f"{len(stored.body):,}")

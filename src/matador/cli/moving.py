@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -60,7 +61,13 @@ def _ask(verb: Verb, number: int) -> None:
             f"add --yes to do it without asking"
         )
     err().print(f"{verb} {plural(number, 'dead letter')}? [y/N] ", end="")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    # The event loop would only note a Ctrl-C, and go on waiting for the answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed")
 
 

@@ -6,28 +6,31 @@ import contextlib
 import inspect
 import json
 import logging
-import re
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
+from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from matador.cli.safe_text import SafeConsole, tidy
 from matador.errors import MatadorError
+from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 FAILED = 1
 WRONG_USAGE = 2
+INTERRUPTED = 130
+TERMINATED = 143
 
 _WIDE = 200  # columns where there is no terminal, so that tables are not cut
-_PASSWORD = re.compile(r"(\w[\w+.-]*://[^\s:/@]*):[^\s/]*@|\b([\w.+-]+):[^\s/@'\"]+@(?=[\w\[])")
 # With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
 
@@ -56,20 +59,10 @@ def err() -> Console:
 
 def _console(file: TextIO) -> Console:
     # No markup: what is printed comes from users, and may have brackets.
-    made = Console(file=file, highlight=False, markup=False, emoji=False)
+    made = SafeConsole(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDE
     return made
-
-
-def without_secrets(text: str) -> str:
-    """The text with the passwords in its URLs blotted out.
-
-    Example:
-        >>> without_secrets("amqp://me:secret@host/")
-        'amqp://me:***@host/'
-    """
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2] or ''}:***@", text)
 
 
 def say(renderable: RenderableType) -> None:
@@ -93,14 +86,31 @@ def results() -> TextIO:
 
 
 def _write_json(value: Any, indent: int | None) -> None:
+    try:
+        text = json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except (TypeError, ValueError):  # a message may hold what JSON has no word for
+        text = json.dumps(_as_json(value), indent=indent, default=str)
     target = results()
-    target.write(json.dumps(value, indent=indent, default=str) + "\n")
+    # json.dumps escapes all control characters but this one.
+    target.write(text.replace("\x7f", "\\u007f") + "\n")
     target.flush()
+
+
+def _as_json(value: Any) -> Any:
+    """The value with the keys and numbers that JSON lacks as strings."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {key if isinstance(key, str) else str(key): _as_json(one) for key, one in items}
+    if isinstance(value, list | tuple):
+        return [_as_json(one) for one in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def note(text: str, *, style: str = "dim") -> None:
     """Say something beside the result."""
-    err().print(Text(without_secrets(text), style=style), soft_wrap=True)
+    err().print(Text(tidy(text), style=style), soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -114,7 +124,7 @@ def complain(text: str) -> None:
 
 
 def _labelled(label: str, style: str, text: str) -> None:
-    line = Text.assemble((f"{label}:", f"bold {style}"), " ", without_secrets(text))
+    line = Text.assemble((f"{label}:", f"bold {style}"), " ", tidy(text))
     err().print(line, soft_wrap=True)
 
 
@@ -152,23 +162,33 @@ def reported(command: Callable[P, T]) -> Callable[P, T]:
         try:
             if kwargs.get("as_json") is not True:
                 return command(*args, **kwargs)
-            _machine.set(sys.stdout)
-            with contextlib.redirect_stdout(sys.stderr):
+            with _stdout_for_machines():
                 return command(*args, **kwargs)
         except CommandError as error:
             _fail(str(error), error.code, verbose)
         except MatadorError as error:
             _fail(str(error), FAILED, verbose)
-        except KeyboardInterrupt:
-            _fail("interrupted", FAILED, verbose=False)
-        except (typer.Exit, BrokenPipeError):
+        except KeyboardInterrupt as error:
+            more = f"; {error}" if str(error) else ""
+            _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
+        except (typer.Exit, BrokenPipeError, SystemExit):
             raise
-        except Exception as error:  # noqa: BLE001 - the last line of defence
+        except BaseException as error:  # noqa: BLE001 - the last line of defence
             more = "" if verbose else " (--verbose shows where)"
             _fail(f"unexpected {type(error).__name__}: {error}{more}", FAILED, verbose)
 
     run.__doc__ = _reflowed(command.__doc__ or "")
     return run
+
+
+@contextlib.contextmanager
+def _stdout_for_machines() -> Generator[None]:
+    before = _machine.set(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _machine.reset(before)
 
 
 def _reflowed(text: str) -> str:
@@ -201,7 +221,7 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; one that cannot be printed is reported the way logging does."""
         try:
-            text = without_secrets(self.format(record))
+            text = tidy(self.format(record))
             style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}.get(record.levelname)
             self._console.print(Text(text, style=style or "dim"), soft_wrap=True)
         except Exception:  # noqa: BLE001 - as logging's own handlers do

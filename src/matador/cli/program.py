@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -15,7 +19,7 @@ from matador.cli.doctor import doctor
 from matador.cli.journal import journal
 from matador.cli.lake import lake
 from matador.cli.options import examples
-from matador.cli.output import FAILED, complain
+from matador.cli.output import FAILED, INTERRUPTED, TERMINATED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.spark import spark
@@ -53,7 +57,9 @@ def start(
 ) -> None:
     """Events over the broker you already run, with no message lost.
 
-    Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to stdout, all else to stderr.
+    Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 by SIGTERM.
+
+    Results go to stdout, all else to stderr.
     """
 
 
@@ -86,19 +92,51 @@ program.add_typer(spark, name="spark")
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no ✓ must not end a command
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    with _terminated() as terminated:
+        code = _run(arguments)
+        return TERMINATED if code == INTERRUPTED and terminated.is_set() else code
+
+
+def _run(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(program)
     try:
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
-        complain(_one_line(error))
+        if said := _one_line(error):  # nothing, where the help was shown instead
+            complain(said)
         return getattr(error, "exit_code", FAILED)
     except typer.Abort:
         complain("interrupted")
-        return FAILED
+        return INTERRUPTED
     except BrokenPipeError:  # whoever reads our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _terminated() -> Generator[threading.Event]:
+    """SIGTERM interrupts like Ctrl-C, so that every command ends in good order; was there one?"""
+    terminated = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        terminated.set()
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)  # whoever listens to it knows what to do
+        else:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _one_line(error: Exception) -> str:

@@ -15,7 +15,6 @@ from matador.cli.connecting import missing_file, reachable
 from matador.cli.filters import All, Event, Subscriber
 from matador.cli.lakes import (
     LakeFolder,
-    ended_by_signals,
     on_spark,
     open_lake,
     quiet,
@@ -129,10 +128,10 @@ def replay(
     note(f"replay {name}; if it is interrupted, go on with: {again}")
     sender = app if rate is None and left > _FROM_HERE else target
     try:
-        with _usage(), ended_by_signals(), _progress("replay") as show:
+        with _usage(), _progress("replay") as show:
             done = source.replay(sender, **choice, rate=rate, replay_id=name, progress=show)
     except KeyboardInterrupt:
-        raise CommandError(f"interrupted; go on with: {again}") from None
+        raise KeyboardInterrupt(f"go on with: {again}") from None
     _report_replay(done, as_json, dry_run=False)
     if done.failed:
         raise typer.Exit(FAILED)
@@ -198,7 +197,7 @@ def redrive(
         replayed = f" and replay {replayable:,} of the lake" if replayable else ""
         what = plural(plan.found, "dead letter")
         _ask(f"redrive {what}{replayed}", f"{what} would be redriven{replayed}")
-    with _usage(), ended_by_signals(), _progress("redrive") as show:
+    with _usage(), _progress("redrive") as show:
         done = source.redrive(target, **choice, progress=show)
     _report_redrive(done, as_json, dry_run=False)
     if done.failed or done.held or (done.replayed is not None and done.replayed.failed):

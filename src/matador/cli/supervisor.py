@@ -7,6 +7,7 @@ outlives a supervisor that was killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -16,13 +17,14 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from matador.cli.output import results
+from matador.cli.output import TERMINATED, results
 
 log = logging.getLogger("matador.supervisor")
 
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 30.0
 _HEALTHY_AFTER = 5.0
+_SETTLED_AFTER = 60.0
 _GIVE_UP_AFTER = 5
 _LONGEST_LINE = 1 << 16
 # What a process does to itself; any other signal came from somebody else.
@@ -47,6 +49,27 @@ def stop_with_supervisor() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="matador-supervisor-watch", daemon=True).start()
+
+
+class Restarts:
+    """When a process that has ended is started again: later and later, and not without end."""
+
+    def __init__(self) -> None:
+        self._pause = _FIRST_PAUSE
+        self._bad_starts = 0
+
+    def pause(self, lived: float, code: int) -> float | None:
+        """Seconds to wait, for one that lived so long and ended so; None: no more of it."""
+        if lived >= _HEALTHY_AFTER:
+            self._bad_starts = 0
+        elif code >= 0 or -code in _OWN_SIGNALS:
+            self._bad_starts += 1
+        if self._bad_starts >= _GIVE_UP_AFTER:
+            return None
+        if lived >= _SETTLED_AFTER:
+            self._pause = _FIRST_PAUSE
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        return pause
 
 
 class _Supervisor:
@@ -78,22 +101,19 @@ class _Supervisor:
                 process.send_signal(number)
 
     async def _keep_running(self, number: int) -> None:
-        pause = _FIRST_PAUSE
-        bad_starts = 0
+        restarts = Restarts()
         while not self._stopping.is_set():
             started = time.monotonic()
             code = await self._run_once(number)
             if self._stopping.is_set():
                 # Ended by our own signal: it came before the child was ready for it.
-                self._failed = self._failed or code not in (0, -signal.SIGTERM)
+                self._failed = self._failed or code not in (0, -signal.SIGTERM, TERMINATED)
                 return
-            lived = time.monotonic() - started
-            if lived >= _HEALTHY_AFTER:
-                pause, bad_starts = _FIRST_PAUSE, 0
-            elif code >= 0 or -code in _OWN_SIGNALS:
-                bad_starts += 1
-            if bad_starts >= _GIVE_UP_AFTER:
-                log.error("process %d died %d times at its start; giving up", number, bad_starts)
+            pause = restarts.pause(time.monotonic() - started, code)
+            if pause is None:
+                log.error(
+                    "process %d died %d times at its start; giving up", number, _GIVE_UP_AFTER
+                )
                 self._failed = True
                 self._stopping.set()
                 self._tell(signal.SIGTERM)
@@ -101,23 +121,25 @@ class _Supervisor:
             log.warning(
                 "process %d %s; starting another in %.2f s", number, _how_it_ended(code), pause
             )
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
-            except TimeoutError:
-                pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _run_once(self, number: int) -> int:
         # A session of its own: Ctrl-C reaches the supervisor alone, which passes it on once.
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            "--process",
-            str(number),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--process",
+                str(number),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:  # too many processes, no memory: as bad as one that dies at once
+            log.error("process %d could not be started: %s", number, error)
+            return 1
         self._running[number] = process
         log.info("process %d is running, pid %d", number, process.pid)
         if self._stopping.is_set():  # a signal came while it was being started
@@ -151,6 +173,7 @@ async def _pass_on(source: asyncio.StreamReader | None, target: BinaryIO, prefix
 
 
 def _how_it_ended(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"exited with code {code}"
+    if code >= 0:
+        return f"exited with code {code}"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"was ended by {known.get(-code, f'signal {-code}')}"

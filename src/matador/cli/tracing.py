@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from matador.cli.output import without_secrets
+from matador.cli.safe_text import tidy
 from matador.pipeline.hooks import (
     CheckpointEvent,
     ConnectionChange,
@@ -87,5 +87,5 @@ class Tracing(Hooks):
         of = ""
         if envelope is not None:
             of = f"{envelope.docket.event_key} → {envelope.docket.target_subscriber}: "
-        line = Text.assemble((f"{hook:<27}", "cyan"), of, without_secrets(text))
+        line = Text.assemble((f"{hook:<27}", "cyan"), of, tidy(text))
         self._console.print(line, soft_wrap=True)

@@ -73,7 +73,8 @@ def _import_file(where: str) -> ModuleType:
     path = Path(where)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        known = [str(one) for one in sorted(path.parent.glob("*.py"))] if path.name else []
+        files = sorted(path.parent.glob("*.py")) if path.name else []
+        known = [str(one) for one in files if one.is_file()]
         raise ConfigurationError(f"the file {where} {what}{suggestion(str(path), known)}")
     path = path.resolve()
     _make_importable(path.parent)
@@ -87,7 +88,11 @@ def _import_file(where: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # payload types are looked up there by their module's name
     with _import_errors(where):
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]  # half a module is found by nobody, as with `import`
+            raise
     return module
 
 

@@ -166,6 +166,7 @@ class Deduplicator:
         store: what remembers; of this process by default.
         ttl: seconds for which a result is kept.
         lease: seconds after which the work of a process that died is begun by another.
+        sleep: how time is passed.
 
     Example:
         >>> once = Deduplicator(ttl=3600)
@@ -180,7 +181,9 @@ class Deduplicator:
         *,
         ttl: Seconds = 300.0,
         lease: Seconds = 30.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._sleep = sleep
         self._store: DuplicateStore = MemoryDuplicateStore() if store is None else store
         self._ttl = seconds(ttl, "Deduplicator: ttl", minimum=0.001)
         self._lease = seconds(lease, "Deduplicator: lease", minimum=0.1)
@@ -230,7 +233,7 @@ class Deduplicator:
                 return Handled(begun.result, duplicate=True)
             if begun.standing == "new":
                 break
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK)
         holding = asyncio.create_task(self._hold(key, owner))
         try:
@@ -246,7 +249,7 @@ class Deduplicator:
 
     async def _hold(self, key: str, owner: str) -> None:
         while True:
-            await asyncio.sleep(self._lease / _RENEWALS)
+            await self._sleep(self._lease / _RENEWALS)
             try:
                 kept = await self._store.hold(key, owner, self._lease)
             except Exception:

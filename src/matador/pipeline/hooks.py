@@ -318,9 +318,6 @@ class HookSet:
         for wrap in reversed(self.wraps):
             proceed = _wrapping(wrap, event, proceed)
         await proceed()
-        if not ran:
-            log.warning("on_worker_wrap did not call proceed(); the message runs without it")
-            await once()
 
 
 def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
@@ -425,25 +422,29 @@ def _wrapping(wrap: Callable[..., Any], event: Processing, inner: Proceed) -> Pr
 
     async def proceed() -> None:
         reached = False
-        failure: BaseException | None = None
+        failures: list[BaseException] = []
 
         async def call_inner() -> None:
-            nonlocal reached, failure
+            nonlocal reached
             reached = True
             try:
                 await inner()
             except BaseException as error:  # cancellation: remembered, so no hook can swallow it
-                failure = error
+                failures.append(error)
                 raise
 
         try:
             result = wrap(event, call_inner)
             if inspect.isawaitable(result):
                 await result
-        except Exception:
+            if not reached:
+                log.warning("on_worker_wrap did not call proceed(); the message runs without it")
+        except BaseException as error:
+            if error in failures or not _is_its_own(error):
+                raise
             log.exception("the hook on_worker_wrap raised; delivery goes on")
-        if failure is not None:
-            raise failure
+        if failures:
+            raise failures[0]
         if not reached:
             await inner()
 

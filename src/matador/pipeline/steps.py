@@ -1,15 +1,17 @@
 """The steps of one run of a resumable subscriber: each runs once, and is remembered.
 
 A step's value comes back on a later attempt as what it was: JSON data as it is, objects of the
-user's own classes (dataclass, msgspec, attrs, pydantic) through their type's name.
+user's own classes (dataclass, msgspec, attrs, pydantic) through their type's name. Whoever can
+write to the store must not thereby run code here: a name is looked up among the classes that the
+application has loaded itself, and nothing is ever imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +21,7 @@ from matador.errors import (
     CheckpointStoreError,
     ConfigurationError,
     DuplicateStepKeyError,
+    UnreadableStepValueError,
     UnstorableStepValueError,
 )
 from matador.pipeline.checkpoints import CheckpointStore
@@ -81,14 +84,24 @@ class Steps:
         self._used.add(key)
 
     async def recall(self, key: str) -> Any:
-        """The stored value of a step, or ``MISSING``."""
+        """The stored value of a step, or ``MISSING``.
+
+        Raises:
+            UnreadableStepValueError: it is damaged, or of a class that is not loaded here.
+        """
         stored = self._known.get(key)
         hooks = self._hooks
         if stored is None:
             if hooks.on_checkpoint_miss is not None:
                 await hooks.on_checkpoint_miss(self._event(step=key))
             return MISSING
-        value = _load_value(key, stored)
+        try:
+            value = _load_value(stored)
+        except Exception as error:
+            raise UnreadableStepValueError(
+                f"subscriber {self._subscriber!r}: what is stored of the step {key!r} cannot be "
+                f"read: {error}"
+            ) from error
         if hooks.on_checkpoint_hit is not None:
             await hooks.on_checkpoint_hit(self._event(step=key))
         return value
@@ -126,7 +139,7 @@ def _dump_value(key: str, value: Any) -> bytes:
             if (lost := not_finite(value)) is not None:
                 raise ValueError(lost)
         stored = msgspec.json.encode(_Stored(msgspec.Raw(raw), _type_name(value)))
-        _load_value(key, stored)
+        _load_value(stored)
     except (TypeError, ValueError, OverflowError, RecursionError, LookupError) as error:
         raise UnstorableStepValueError(
             f"the step {key!r} returned {type(value).__name__}, which cannot be stored: {error}"
@@ -134,7 +147,7 @@ def _dump_value(key: str, value: Any) -> bytes:
     return stored
 
 
-def _load_value(key: str, stored: bytes) -> Any:
+def _load_value(stored: bytes) -> Any:
     found = msgspec.json.decode(stored, type=_Stored)
     if found.type is None:
         return msgspec.json.decode(found.value)
@@ -148,21 +161,37 @@ def _load_value(key: str, stored: bytes) -> Any:
 def _type_name(value: Any) -> str | None:
     """How to find the class of an object again; None for plain data."""
     type_ = cast("type[Any]", type(value))
-    ours = (
+    return _full_name(type_) if _is_record(type_) else None
+
+
+def _find_type(name: str) -> type[Any]:
+    """The class of that name. Looked for without running anything: no import, no ``__getattr__``.
+
+    Raises:
+        LookupError: no loaded module has such a class.
+    """
+    module_name, _, path = name.partition(":")
+    found: Any = sys.modules.get(module_name)
+    for part in path.split("."):
+        home = isinstance(found, ModuleType | type)
+        found = object.__getattribute__(found, "__dict__").get(part) if home else None
+    if not isinstance(found, type) or not _is_record(found) or _full_name(found) != name:
+        raise LookupError(
+            f"no class {name} is loaded; define it at the top of a module that is imported with "
+            f"the subscriber"
+        )
+    return cast("type[Any]", found)
+
+
+def _is_record(type_: type[Any]) -> bool:
+    """Is it a class whose objects are data, by one of the four ways to say so?"""
+    return (
         dataclasses.is_dataclass(type_)
         or issubclass(type_, msgspec.Struct)
         or hasattr(type_, "__attrs_attrs__")
         or hasattr(type_, "__pydantic_validator__")
     )
-    return f"{type_.__module__}:{type_.__qualname__}" if ours else None
 
 
-def _find_type(name: str) -> Any:
-    module_name, _, path = name.partition(":")
-    module = sys.modules.get(module_name) or importlib.import_module(module_name)
-    found: Any = module
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise LookupError(f"{name} cannot be found again; define the class in a module")
-        found = getattr(found, part)
-    return found
+def _full_name(type_: type[Any]) -> str:
+    return f"{type_.__module__}:{type_.__qualname__}"

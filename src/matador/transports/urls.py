@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 from matador.transports.base import Transport
+from matador.transports.credentials import is_scheme
 
 Maker: TypeAlias = Callable[[str], Transport]
 
@@ -69,12 +69,13 @@ def transport_from_url(url: str) -> Transport:
         >>> transport_from_url("sqlite:///shop.db")
         SqliteTransport('shop.db')
     """
-    scheme = urlsplit(url).scheme if "://" in url else ""
-    maker = _MAKERS.get(scheme)
+    scheme, separator, _ = url.partition("://")
+    scheme = scheme.lower()
+    maker = _MAKERS.get(scheme) if separator else None
     if maker is not None:
         return maker(url)
     known = ", ".join(f"{name}://" for name in _MAKERS)
-    if not scheme:
+    if not separator or not is_scheme(scheme):
         # The text itself is not repeated: a URL without its scheme may still hold a password.
         raise ConfigurationError(
             f"not a transport URL: write for example sqlite:///shop.db (known: {known})"

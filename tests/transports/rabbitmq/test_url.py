@@ -53,7 +53,7 @@ def test_everything_can_be_said() -> None:
         ("amqp://host:70000", "not a host and a port"),
         ("amqp://a,,b", "not a host and a port"),
         ("amqp://host?management=rabbit-1:15672", "management must be auto, off, or an address"),
-        ("amqp://host?management=http://me:pw@rabbit-1:15672", "takes no user or password"),
+        ("amqp://host?management=http://me:pw%40rabbit-1:15672", "takes no user or password"),
     ],
 )
 def test_mistakes_are_named(url: str, said: str) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
 from matador.codec.base import Codec
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
-from matador.errors import ConfigurationError, ConnectionFailedError, MatadorError
+from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
 from matador.events.loading import load_application
 from matador.model.event import EventType, event_type_of
@@ -52,7 +51,7 @@ def subject_of(options: ReadOptions) -> Subject:
     elif app is not None:
         queue = _full_name(app.topology, queue)
     if options.url is not None:
-        transport = _transport(options.url)
+        transport = transport_from_url(options.url)
     else:
         assert app is not None
         transport = app.producer().transport
@@ -97,17 +96,6 @@ def shape_of(event: EventType | None, chosen: StructType) -> Shape:
     if event is None:
         return Shape(arrow_schema(chosen))
     return Shape(arrow_schema(chosen), frozenset(event.keys), TypedColumn(struct_of(event)))
-
-
-def _transport(url: str) -> Transport:
-    try:
-        return transport_from_url(url)
-    except MatadorError as error:
-        password = urlsplit(url).password
-        if password and password in str(error):
-            hidden = str(error).replace(password, "***")
-            raise ConfigurationError(hidden) from None
-        raise
 
 
 def _full_name(topology: Topology, queue: str) -> str:

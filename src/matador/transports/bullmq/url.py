@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
+from matador.transports.credentials import split_url
 from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
 
 _FORM = "bullmq://user:password@host:6379/0?prefix=bull"
@@ -52,7 +53,7 @@ def parse_url(url: str) -> BullMQUrl:
         >>> parse_url("bullmq://localhost/2?lease=60").seconds
         {'lease': 60.0}
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme != "bullmq":
         raise ConfigurationError(f"not a BullMQ address ({parts.scheme}://); write {_FORM}")
     read = Reader.of("BullMQ address", parts, _OPTIONS)

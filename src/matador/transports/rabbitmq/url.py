@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds, suggestion, whole_number
+from matador.transports.credentials import split_url
 
 DelayMechanism: TypeAlias = Literal["auto", "levels", "plugin"]
 
@@ -60,7 +61,7 @@ class Address:
     """
 
     hosts: tuple[tuple[str, int], ...]
-    user: str = "guest"
+    user: str = field(default="guest", repr=False)
     password: str = field(default="guest", repr=False)
     vhost: str = "/"
     tls: Tls | None = None
@@ -87,21 +88,18 @@ def parse_url(url: str) -> Address:
         ConfigurationError: it is malformed, or has an option nobody knows. The message never
             repeats the address: it may hold a password.
     """
-    scheme, separator, rest = url.partition("://")
-    if scheme not in _PORTS or not separator:
+    if url.partition("://")[0].lower() not in _PORTS:
         raise ConfigurationError(f"not an address of RabbitMQ: write {_FORM}")
-    rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    credentials, _, hosts = authority.rpartition("@")
-    user, _, password = credentials.partition(":")
+    parts = split_url(url)
     address = Address(
-        hosts=tuple(_hosts(hosts, _PORTS[scheme])),
-        vhost=unquote(path) if slash and path else "/",
-        tls=Tls() if scheme == "amqps" else None,
+        hosts=tuple(_hosts(parts.netloc.rpartition("@")[2], _PORTS[parts.scheme])),
+        vhost=unquote(parts.path[1:]) or "/",
+        tls=Tls() if parts.scheme == "amqps" else None,
     )
-    if credentials:
-        address = replace(address, user=unquote(user), password=unquote(password))
-    return _with_options(address, query)
+    if parts.username or parts.password:
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        address = replace(address, user=user, password=password)
+    return _with_options(address, parts.query)
 
 
 def _hosts(text: str, default_port: int) -> Iterator[tuple[str, int]]:

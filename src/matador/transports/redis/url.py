@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
-from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader, split
+from matador.transports.credentials import split_url
+from matador.transports.redis_client.address import PORT, SECONDS, TLS, Reader
 
 Mode: TypeAlias = Literal["streams", "list", "pubsub"]
 """``streams``: everything. ``list``: plain lists. ``pubsub``: to all who listen, kept nowhere."""
@@ -81,9 +82,9 @@ def parse_url(url: str) -> RedisUrl:
         >>> parse_url("redis://localhost/2?lease=60").options
         {'lease': 60.0}
     """
-    parts = split("Redis address", url)
-    if parts.scheme not in SCHEMES:  # not repeated: without its "//" it may be a user's name
-        raise ConfigurationError(f"not a Redis address; write {_FORMS}")
+    parts = split_url(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigurationError(f"not a Redis address ({parts.scheme}://); write {_FORMS}")
     read = Reader.of("Redis address", parts, _OPTIONS)
     tls = parts.scheme.startswith("rediss")
     read.check_tls(tls, "write rediss://")

@@ -1,18 +1,12 @@
-"""Reads what all addresses of a Redis server have: options, the database, files of TLS.
-
-No error repeats a part of an address that may be a password. An address whose password has an
-unencoded ``/``, ``?``, ``#`` or ``@`` is cut in the wrong place, and pieces of the password turn up
-as host, port, database or option.
-"""
+"""Reads what all addresses of a Redis server have: options, the database, files of TLS."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
@@ -20,20 +14,6 @@ from matador.model.options import suggestion
 SECONDS = ("lease", "timeout", "heartbeat")
 TLS = ("tls_ca", "tls_cert", "tls_key", "tls_verify")
 PORT = 6379
-
-
-_ENCODE = "percent-encode user and password: %2F for /, %3F for ?, %23 for #, %40 for @"
-
-
-def split(what: str, url: str) -> SplitResult:
-    """The parts of an address; ``what`` it is, for errors.
-
-    Raises:
-        ConfigurationError: it cannot be taken apart.
-    """
-    with contextlib.suppress(ValueError):  # whose text may have the whole address in it
-        return urlsplit(url)
-    raise ConfigurationError(f"{what}: it cannot be taken apart; {_ENCODE}")
 
 
 class Secured(Protocol):
@@ -83,13 +63,8 @@ class Reader:
         """The options behind the question mark.
 
         Raises:
-            ConfigurationError: one that nobody knows, or is there twice; or the address has a
-                character that does not belong where it is.
+            ConfigurationError: one that nobody knows, or is there twice.
         """
-        if parts.fragment:
-            raise ConfigurationError(f"{what}: it has a '#'; {_ENCODE}")
-        if "@" in parts.path + parts.query:
-            raise ConfigurationError(f"{what}: it has an '@' behind the host; {_ENCODE}")
         options: dict[str, str] = {}
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
@@ -119,7 +94,7 @@ class Reader:
             ConfigurationError: it is none.
         """
         if text and not (text.isdecimal() and len(text) < 10):
-            raise ConfigurationError(f"{self.what}: the database must be a number; {_ENCODE}")
+            raise ConfigurationError(f"{self.what}: the database must be a number")
         return int(text or "0")
 
     def seconds(self) -> dict[str, float]:

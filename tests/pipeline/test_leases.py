@@ -1,0 +1,155 @@
+"""Leases are renewed in time, all of them, and whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+
+from matador.errors import NotConnectedError
+from matador.model.message import Receipt
+from matador.pipeline.context import Context
+from matador.pipeline.leases import LeaseKeeper
+from matador.testing import ManualClock, make_envelope, make_receipt
+
+LEASE = 30.0
+
+
+class Renewals:
+    """What a transport is asked to renew: when, and how it answers."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.asked: list[tuple[float, list[str]]] = []
+        self.errors: deque[Exception | None] = deque()
+        self.lost: set[str] = set()
+        self.short = False
+
+    @property
+    def times(self) -> list[float]:
+        return [when for when, _ in self.asked]
+
+    async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
+        self.asked.append((self._clock.monotonic(), [one.queue for one in receipts]))
+        error = self.errors.popleft() if self.errors else None
+        if error is not None:
+            raise error
+        kept = [one.queue not in self.lost for one in receipts]
+        return kept[:-1] if self.short else kept
+
+
+class Keeping:
+    """A keeper whose time is passed by hand."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.transport = Renewals(clock)
+        self.keeper = LeaseKeeper(self.transport, LEASE)
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, a second at a time, and let the keeper do what it wants to."""
+        for _ in range(int(seconds)):
+            self._clock.advance(1)
+            for _ in range(5):
+                await _turn()
+
+
+async def _turn() -> None:
+    """One turn of the loop, whatever ``asyncio.sleep`` is meanwhile."""
+    turned = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turned.set_result, None)
+    await turned
+
+
+def receipt(name: str) -> Receipt:
+    return make_receipt(queue=name)
+
+
+@pytest.fixture
+def keeping(manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Keeping:
+    monkeypatch.setattr(asyncio, "sleep", manual_clock.sleep)
+    return Keeping(manual_clock)
+
+
+async def test_a_lease_is_renewed_three_times_before_it_would_pass(keeping: Keeping) -> None:
+    keeping.keeper.start()
+    await _turn()
+    keeping.keeper.hold(receipt("a"))
+    await keeping.passes(LEASE)
+    assert keeping.transport.times == [10, 20, 30]
+    await keeping.keeper.stop()
+    await keeping.passes(LEASE)
+    assert len(keeping.transport.asked) == 3, "stopped is stopped"
+
+
+async def test_failed_renewals_are_tried_again_while_there_is_time(
+    keeping: Keeping, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeping.keeper.start()
+    await _turn()
+    keeping.keeper.hold(receipt("a"))
+    keeping.transport.errors.extend([NotConnectedError("gone"), OSError("gone"), ValueError("odd")])
+    await keeping.passes(2 * LEASE)
+    assert keeping.transport.times == [10, 20, 30, 40, 50, 60]
+    assert keeping.keeper.held == 1, "a renewal that failed says nothing about the lease"
+    assert caplog.text.count("could not renew the leases of 1 messages") == 3
+    await keeping.keeper.stop()
+
+
+async def test_an_answer_that_makes_no_sense_ends_no_renewing(keeping: Keeping) -> None:
+    keeping.keeper.start()
+    await _turn()
+    for name in ("a", "b"):
+        keeping.keeper.hold(receipt(name))
+    keeping.transport.short = True
+    await keeping.passes(10)
+    keeping.transport.short = False
+    await keeping.passes(10)
+    assert keeping.transport.times == [10, 20]
+    assert keeping.keeper.held == 2
+    await keeping.keeper.stop()
+
+
+async def test_only_what_is_held_is_renewed_and_all_of_it_at_once(keeping: Keeping) -> None:
+    keeping.keeper.start()
+    await _turn()
+    await keeping.passes(10)
+    assert keeping.transport.asked == [], "nothing to renew, nobody is asked"
+    first, second = receipt("a"), receipt("b")
+    keeping.keeper.hold(first)
+    keeping.keeper.hold(second)
+    await keeping.passes(10)
+    keeping.keeper.let_go(first)
+    await keeping.passes(10)
+    assert [names for _, names in keeping.transport.asked] == [["a", "b"], ["b"]]
+    await keeping.keeper.stop()
+
+
+async def test_who_lost_a_lease_is_told_and_the_others_are_kept(keeping: Keeping) -> None:
+    keeping.keeper.start()
+    await _turn()
+    contexts = {name: Context(make_envelope({}), receipt(name), None, None) for name in ("a", "b")}  # pyright: ignore[reportArgumentType] - sends nothing
+    for context in contexts.values():
+        keeping.keeper.hold(context.receipt)
+        keeping.keeper.running(context.receipt, context)
+    keeping.transport.lost.add("a")
+    await keeping.passes(20)
+    assert (contexts["a"].lease_lost, contexts["b"].lease_lost) == (True, False)
+    assert [names for _, names in keeping.transport.asked] == [["a", "b"], ["b"]]
+    await keeping.keeper.stop()
+
+
+async def test_in_doubt_a_delivery_is_still_ours(keeping: Keeping) -> None:
+    kept, lost, unknown = receipt("kept"), receipt("lost"), receipt("unknown")
+    keeping.keeper.hold(kept)
+    keeping.keeper.hold(lost)
+    assert await keeping.keeper.confirm(kept)
+    keeping.transport.errors.append(NotConnectedError("gone"))
+    assert await keeping.keeper.confirm(kept)
+    keeping.transport.lost.add("lost")
+    assert not await keeping.keeper.confirm(lost)
+    assert keeping.keeper.held == 1, "what was lost is not renewed any more"
+    assert not await keeping.keeper.confirm(unknown)
+    assert keeping.keeper.certain <= LEASE / 3
