@@ -150,6 +150,7 @@ ERRORS = {
     "UnstorableError",
     "UnstorableStepValueError",
     "UnsupportedError",
+    "WrongLoopError",
 }
 
 

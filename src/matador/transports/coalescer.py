@@ -95,6 +95,8 @@ class Coalescer(Generic[Item, Outcome]):
     async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
         try:
             outcomes = await self._flush([item for item, _ in batch])
+            if len(outcomes) != len(batch):  # nobody must wait for ever for one that is missing
+                raise RuntimeError(f"{len(outcomes)} outcomes for {len(batch)} items")
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
