@@ -15,6 +15,7 @@ import msgspec
 from matador.codec.base import PayloadDecoder, PayloadEncoder
 from matador.codec.json_text import find_duplicate_key, written_surrogate
 from matador.codec.plain import (
+    has_raw_parts,
     has_room_for_null,
     lost_as_text,
     lost_in_msgpack,
@@ -38,20 +39,30 @@ class _Coder(NamedTuple):
     Attributes:
         lost: says what of a payload cannot be written. It may raise what ``encode`` raises.
         loses: reading it again may not show it.
-        clash: says which keys of a mapping came out as one, given the payload, its bytes, and what
-            was read again of them: JSON knows no 1, only ``"1"``.
+        keys: its mappings may have keys that come out as one: JSON knows no 1, only ``"1"``.
+        clash: says which ones did, given the payload, its bytes, and what was read of them.
     """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[Any], Any]
     lost: Callable[[Any], str | None]
     loses: bool = False
-    clash: Callable[[Any, bytes, Any], str | None] | None = None
+    keys: bool = False
+    clash: Callable[[Any, bytes, Any], str | None] = lambda payload, encoded, read: None
 
 
-def _twice_in_json(payload: Any, encoded: bytes, read: Any) -> str | None:
-    twice = find_duplicate_key(encoded)
-    return None if twice is None else same_key(twice)
+def _clash_in_json(
+    encode: Callable[[Any], bytes] | None,
+) -> Callable[[Any, bytes, Any], str | None]:
+    """With ``encode`` what was read is written again, which is much quicker than to search."""
+
+    def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
+        if encode is not None and encode(read) == encoded:
+            return None  # what was read has no key twice, and is all that was written
+        twice = find_duplicate_key(encoded)
+        return None if twice is None else same_key(twice)
+
+    return clash
 
 
 class PayloadCodec:
@@ -79,8 +90,7 @@ class PayloadCodec:
 
     def payload_encoder(self, event: EventType) -> PayloadEncoder:
         """See ``Preparing``."""
-        encode, decode, lost, loses, clash = self._coder(event)
-        of_plain_data = _twice_in_json if self._format == "json" else None
+        encode, decode, lost, loses, keys, clash = self._coder(event)
 
         def unchecked(payload: Any) -> msgspec.Raw:
             try:
@@ -101,9 +111,10 @@ class PayloadCodec:
                 raise _invalid(event, error, lost(payload)) from _cause(error)
             if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
                 raise InvalidEventError(f"event {event.key!r}: {what}")
-            clashing = of_plain_data if type(payload) is dict else clash
-            if clashing is not None and (what := clashing(payload, encoded, read)) is not None:
-                raise InvalidEventError(f"event {event.key!r}: {what}")
+            if keys or type(payload) is dict:
+                what = clash(payload, encoded, read)
+                if what is not None:
+                    raise InvalidEventError(f"event {event.key!r}: {what}")
             return msgspec.Raw(encoded)
 
         encoder = self._encoders[event.payload] = checked if self._check else unchecked
@@ -134,7 +145,8 @@ class PayloadCodec:
                     decode,
                     not_finite,
                     has_room_for_null(payload),
-                    _twice_in_json if may_have_keys(payload) else None,
+                    may_have_keys(payload),
+                    _clash_in_json(None if has_raw_parts(payload) else encode),
                 )
             else:
                 encode = msgspec.msgpack.Encoder().encode
@@ -170,10 +182,11 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
             return lost_in_msgpack(plain(payload, "json"))
 
         def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
-            # pydantic itself makes texts of all keys.
-            return None if read == payload else lost_as_text(plain(payload, "python"))
+            if read == payload or not isinstance(payload, model):
+                return None
+            return lost_as_text(plain(payload, "python"))  # pydantic made texts of all keys
 
-        return _Coder(to_msgpack, from_msgpack, lost_of_it, clash=clash)
+        return _Coder(to_msgpack, from_msgpack, lost_of_it, keys=True, clash=clash)
 
     write, check = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -195,7 +208,7 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
         return not_finite_in(plain(payload, "python"))
 
     as_strings = getattr(model, "model_config", {}).get("ser_json_inf_nan") == "strings"
-    return _Coder(to_json, from_json, lost, not as_strings, _twice_in_json)
+    return _Coder(to_json, from_json, lost, not as_strings, True, _clash_in_json(to_json))
 
 
 def _invalid(event: EventType, error: Exception, lost: str | None = None) -> InvalidEventError:

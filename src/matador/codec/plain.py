@@ -65,6 +65,11 @@ def may_have_keys(payload: type[Any]) -> bool:
     )
 
 
+def has_raw_parts(payload: type[Any]) -> bool:
+    """May a payload of that type hold JSON that nobody looks into, neither writing nor reading?"""
+    return any(isinstance(node, inspect.RawType) for node in _nodes(payload))
+
+
 def has_room_for_null(payload: type[Any]) -> bool:
     """May a null stand where a payload of that type had a number? Then a NaN is lost unseen."""
     for node in _nodes(payload):
