@@ -91,6 +91,7 @@ async def test_every_subscriber_gets_an_envelope_of_its_own() -> None:
 async def test_the_docket_is_filled_in(manual_clock: ManualClock) -> None:
     stern = subscribed(Handler(), "stern", importance="must-investigate")
     app = make_app(None, stern, subscribed(Handler(), "plain"), clock=manual_clock, consume_from=())
+    manual_clock.advance(0.123)
     async with app:
         await app.send(OrderPlaced("o-1"))
         first, second = stored(app)
@@ -244,6 +245,15 @@ async def test_metadata_merges_universal_then_event_then_send() -> None:
         await app.send_many([(OrderTagged("o-1"), SendOptions(metadata={"a": "send"}))])
         (first,) = {tuple(sorted(one.docket.metadata.items())) for one in stored(app)}
     assert dict(first) == {"a": "send", "b": "event", "c": "universal", "d": "the later hook"}
+
+
+async def test_metadata_of_the_event_travels_without_any_other() -> None:
+    schema = Schema({OrderTagged: [subscribed(Handler())]})
+    async with make_app(None, schema=schema, consume_from=()) as app:
+        await app.send(OrderTagged("o-1"))
+        await app.send_many([OrderTagged("o-1")])
+        for one in stored(app):
+            assert one.docket.metadata == {"a": "event", "b": "event"}
 
 
 async def test_without_metadata_there_is_none() -> None:
@@ -619,6 +629,28 @@ async def test_of_many_none_is_sent_if_one_does_not_fit() -> None:
             await app.send_many([OrderPlaced("o", 1), OrderPlaced("o", None)])  # pyright: ignore[reportArgumentType] - the error tested
         assert stored(app) == []
         assert app.state.is_idle
+
+
+async def test_as_many_batches_are_on_their_way_as_the_transport_likes() -> None:
+    under_way = most = 0
+
+    class Wide(MemoryTransport):
+        sends_at_once = 3
+        send_size = 2
+
+        async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+            nonlocal under_way, most
+            assert len(messages) <= 2
+            under_way += 1
+            most = max(most, under_way)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            under_way -= 1
+            return await super().send(messages)
+
+    async with producer(transport=Wide()) as app:
+        await asyncio.gather(*(app.send(OrderPlaced("o", n)) for n in range(30)))
+    assert most == 3
 
 
 async def test_sends_side_by_side_travel_together() -> None:

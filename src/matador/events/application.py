@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -128,7 +128,7 @@ class Application:
         self._clock: Clock = clock or SystemClock()
         self._activity = Activity()
         self._lifecycle = Lifecycle(self._activity, self._shutdown)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: AbstractEventLoop | None = None
         self._hooks = HookSet()
         self._listener = TransportListener()
         self._transport.observe(self._listener)
@@ -331,7 +331,7 @@ class Application:
             WrongLoopError: it was started in another event loop, and not shut down.
         """
         self._check_loop()
-        self._loop = asyncio.get_running_loop()
+        self._loop = get_running_loop()
         await self._lifecycle.start(self._start)
 
     async def stop_receiving(self) -> bool:
@@ -562,12 +562,12 @@ class Application:
             raise (NotStartedError if self._lifecycle.status == "new" else ShuttingDownError)
         if self._fan_out is None or self._dispatcher is None:
             raise NotStartedError
-        if self._loop is not asyncio.get_running_loop():
+        if self._loop is not get_running_loop():
             raise self._wrong_loop()
         return self._fan_out, self._dispatcher
 
     def _check_loop(self) -> None:
-        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+        if self._loop is not None and self._loop is not get_running_loop():
             raise self._wrong_loop()
 
     def _wrong_loop(self) -> WrongLoopError:
