@@ -75,7 +75,7 @@ class Ours:
     async def send(self, payload: harness.Payload) -> None:
         """One, confirmed."""
         assert self._app is not None
-        (await self._app.send(OrderPlaced(**payload))).raise_for_errors()
+        await self._app.send(OrderPlaced(**payload))
 
     async def send_many(self, payloads: list[harness.Payload]) -> None:
         """By 64 callers, each awaiting its own confirmation."""

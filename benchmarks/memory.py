@@ -79,8 +79,7 @@ async def _run(url: str, messages: int, worker: int) -> list[Sample]:
 
 async def _send(app: Matador, number: int) -> None:
     for start in range(0, number, _CHUNK):
-        for result in await app.send_many(shop.payloads(min(_CHUNK, number - start))):
-            result.raise_for_errors()
+        await app.send_many(shop.payloads(min(_CHUNK, number - start)))
         await _until_left(app, _AHEAD)
 
 

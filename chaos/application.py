@@ -82,6 +82,7 @@ def make_app(settings: AppSettings, facts: FactLog, *, consuming: bool) -> Matad
         ),
         shutdown=Shutdown(settings.shutdown_timeout),
         checkpoints=None if checkpoints is None else SqliteCheckpointStore(checkpoints),
+        send_errors="report",  # publishers note every outcome
     )
 
 

@@ -67,8 +67,7 @@ async def check_out(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
 
 
 async def announce(ctx: Context, order: OrderPlaced, payment: Payment) -> None:
-    result = await ctx.send(PaymentTaken(order.order_id, payment.id))
-    result.raise_for_errors()  # not stored: the step fails, and is tried again
+    await ctx.send(PaymentTaken(order.order_id, payment.id))  # raises if it could not be stored
 
 
 # --8<-- [end:subscriber]

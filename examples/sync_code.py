@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from matador import Envelope, Matador, Schema, SyncContext, event, subscriber
+from matador.errors import SendFailedError
 
 
 @event("order.placed", description="A customer placed an order.")
@@ -50,8 +51,11 @@ shop = app.sync()
 def place_order(form: dict[str, str]) -> tuple[int, str]:
     """A view, as Flask or Django would call it, from any thread."""
     order = OrderPlaced(form["order_id"], int(form["amount"]))
-    result = shop.send(order, correlation_id=form["request_id"])
-    return (202, "accepted") if result.ok else (503, "try again")
+    try:
+        shop.send(order, correlation_id=form["request_id"])
+    except SendFailedError:  # a message is not stored, or may not be
+        return 503, "try again"
+    return 202, "accepted"
 
 
 # --8<-- [end:view]

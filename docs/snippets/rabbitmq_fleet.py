@@ -16,7 +16,7 @@ from matador import (
     event,
     subscriber,
 )
-from matador.errors import SendUnconfirmedError
+from matador.errors import SendFailedError
 
 # --8<-- [start:url]
 URL = os.environ.get("RABBITMQ_URL", "amqp://app:secret@rabbit-1,rabbit-2/shop?heartbeat=10")
@@ -53,13 +53,15 @@ app = Matador(
 
 # --8<-- [start:outcome]
 async def place(order: OrderPlaced) -> SendResult:
-    result = await app.send(order)
-    for error in result.errors:
-        if isinstance(error.__cause__, SendUnconfirmedError):
-            print(error.subscriber, "may have it: send again if twice does no harm")
-        else:
-            print(error.subscriber, "has it not:", type(error.__cause__).__name__)
-    return result
+    try:
+        return await app.send(order)
+    except SendFailedError as failed:
+        for error in failed.result.errors:
+            if error.unknown:
+                print(error.subscriber, "may have it: send again if twice does no harm")
+            else:
+                print(error.subscriber, "has it not:", type(error.__cause__).__name__)
+        return failed.result
 
 
 # --8<-- [end:outcome]

@@ -102,7 +102,7 @@ async def main() -> None:
             correlation_id="request-42",
             metadata={"channel": "web"},
         )
-        print(f"{result.sent} sent, {result.skipped} skipped, {len(result.errors)} failed")
+        print(f"{result.sent} sent, {result.skipped} skipped")
         # --8<-- [end:send]
         # --8<-- [start:before]
         await producer.send(PriceChanged("pen", 3), before=PriceChanged("pen", 2))

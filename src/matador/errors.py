@@ -6,12 +6,13 @@ The whole tree::
     ├── LifecycleError
     │   ├── NotStartedError                 the application was not started
     │   ├── ShuttingDownError               it is shutting down, or has
+    │   ├── WrongLoopError                  it was started in another event loop
     │   └── TimeoutError                    something took too long (also a builtin one)
     ├── TransportError
     │   ├── NotConnectedError               there is no connection to the broker
     │   ├── TransportClosedError            the transport was closed
     │   ├── ConnectionFailedError           the broker could not be reached, or refused us
-    │   ├── SendFailedError                 one message could not be stored
+    │   ├── SendFailedError                 something of an event could not be stored
     │   │   ├── SendRefusedError            the broker refused it: it is not stored
     │   │   └── SendUnconfirmedError        the connection was lost meanwhile: it may be stored
     │   │       └── SendTimeoutError        no confirmation in time: it may be stored
@@ -58,6 +59,8 @@ import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+_LONGEST = 300
+
 
 class MatadorError(Exception):
     """The root of all errors of this package.
@@ -100,6 +103,18 @@ class MatadorError(Exception):
         return {"name": self.name, "message": str(self), "description": self.description}
 
 
+def _excerpt(text: str) -> str:
+    """A text that may repeat what strangers wrote, as one short line that can be printed."""
+    line = text[:_LONGEST]
+    if not line.isprintable():
+        line = "".join(one if one.isprintable() else _escaped(one) for one in line)
+    return line if len(text) <= _LONGEST >= len(line) else f"{line[: _LONGEST - 1]}…"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def _remade(kind: type[MatadorError], args: tuple[Any, ...]) -> MatadorError:
     error = kind.__new__(kind, *args)
     error.args = args
@@ -127,6 +142,16 @@ class ShuttingDownError(LifecycleError):
     description = (
         "The application is shutting down and accepts no new events. "
         "Send before the shutdown, or through another instance."
+    )
+
+
+class WrongLoopError(LifecycleError):
+    """The application was started in another event loop, or another thread, than this one."""
+
+    description = (
+        "An application belongs to the event loop in which it was started. In another loop or "
+        "thread use an application of its own (`app.producer()`), or `app.sync()`, which any "
+        "thread may call."
     )
 
 
@@ -172,11 +197,28 @@ class ConnectionFailedError(TransportError):
 
 
 class SendFailedError(TransportError):
-    """One message could not be stored; ``subscriber`` and ``queue`` say which."""
+    """Not all of an event could be stored; or, in ``SendResult.errors``, one message of it.
+
+    Attributes:
+        result: the ``SendResult`` of the event: what was stored, and every error. Raised by
+            ``send_many``, it is that of the first event that failed.
+        results: the results of all events of ``send_many``, in order; of ``send``, the one.
+        subscriber, queue: the message that could not be stored; of several, the first.
+        unknown: whether a message may be stored all the same, so that sending again may make two.
+
+    What the transport said about that message is the cause (``__cause__``). For an error in
+    ``SendResult.errors``, ``result`` is None and ``results`` is empty.
+
+    Example:
+        >>> try:
+        ...     await app.send(OrderPlaced("1", 5))
+        ... except SendFailedError as error:
+        ...     print(error.result.sent, [one.subscriber for one in error.result.errors])
+    """
 
     description = (
-        "The message was not confirmed as stored. It is safe to send it again; "
-        "where the outcome is unknown the message may arrive twice."
+        "Not everything that was sent is confirmed as stored; `result` says what is. Where the "
+        "outcome is unknown the message may be stored: sending it again may make two of it."
     )
 
     def __init__(
@@ -186,10 +228,15 @@ class SendFailedError(TransportError):
         queue: str | None = None,
         subscriber: str | None = None,
         cause: BaseException | None = None,
+        results: Sequence[Any] = (),
     ) -> None:
         super().__init__(message)
+        errors = [error for result in results for error in result.errors]
         self.queue = queue
         self.subscriber = subscriber
+        self.results = tuple(results)
+        self.result: Any = next((result for result in results if result.errors), None)
+        self.unknown = any(may_be_stored(one) for one in (self, cause, *errors))
         if cause is not None:
             self.__cause__ = cause
 
@@ -233,6 +280,13 @@ class AllTransportsFailedError(TransportError):
         listed = "; ".join(f"{name}: {error}" for name, error in errors)
         super().__init__(f"all transports failed: {listed}")
         self.errors = tuple(errors)
+
+
+def may_be_stored(error: BaseException | None) -> bool:
+    """Does this error of a send leave open whether the message was stored?"""
+    if isinstance(error, AllTransportsFailedError):
+        return any(may_be_stored(one) for _, one in error.errors)
+    return isinstance(error, SendUnconfirmedError) or getattr(error, "unknown", False)
 
 
 class UnsupportedError(TransportError):
@@ -279,8 +333,8 @@ class MessageTooLargeError(UnstorableError):
         "compress it (`codec=CompressedCodec(...)`), or raise `max_message_size`."
     )
 
-    def __init__(self, size: int, limit: int, *, what: str = "message") -> None:
-        super().__init__(f"the {what} has {size:,} bytes, the limit is {limit:,} bytes")
+    def __init__(self, size: int, limit: int, *, what: str = "message", why: str = "") -> None:
+        super().__init__(f"the {what} has {size:,} bytes, the limit is {limit:,} bytes{why}")
         self.size = size
         self.limit = limit
 
@@ -406,12 +460,15 @@ class InvalidEventError(MatadorError):
 
 
 class DecodeError(MatadorError):
-    """Bytes that are not an envelope."""
+    """Bytes that are not an envelope. The message is short and printable, whatever they were."""
 
     description = (
         "The message could not be decoded. It is kept as it is in the dead letters; "
         "find out who sent it, or configure the codec it was written with."
     )
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(None if message is None else _excerpt(message))
 
 
 class ConfigurationError(MatadorError, ValueError):

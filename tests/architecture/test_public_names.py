@@ -151,6 +151,7 @@ ERRORS = {
     "UnstorableError",
     "UnstorableStepValueError",
     "UnsupportedError",
+    "WrongLoopError",
 }
 
 

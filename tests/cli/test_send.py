@@ -173,3 +173,43 @@ def test_a_memory_transport_cannot_be_sent_to_from_outside(cli: Cli, folder: Pat
     result = cli("send", "here.py", "order.placed", ORDER)
     assert result.code == 1
     assert "inside each process" in result.err
+
+
+HALF = """
+from dataclasses import dataclass
+from matador import Matador, Schema, SubscriberStub, Topology, event
+from matador.errors import SendRefusedError
+from matador.transports import SqliteTransport
+
+@event("order.placed", description="An order.")
+@dataclass
+class OrderPlaced:
+    order_id: str
+
+class Half(SqliteTransport):
+    async def send(self, messages):
+        outcomes = await super().send(messages)
+        full = SendRefusedError("the queue is full")
+        return [full if m.queue == "shop.billing" else o for m, o in zip(messages, outcomes)]
+
+app = Matador(
+    Half("half.db"),
+    schema=Schema({OrderPlaced: [
+        SubscriberStub("email", description="It."),
+        SubscriberStub("bill", description="It.", queue="billing"),
+    ]}),
+    topology=Topology("shop", queues=["events", "billing"]),
+)
+"""
+
+
+def test_what_could_not_be_stored_is_shown_beside_what_was(cli: Cli, folder: Path) -> None:
+    (folder / "half.py").write_text(HALF)
+    result = cli("send", "half.py", "order.placed", '{"order_id": "1"}')
+    assert result.code == 1
+    assert "order.placed sent to 1 subscriber" in result.out
+    assert "the queue is full" in result.out
+    shown = cli("send", "half.py", "order.placed", '{"order_id": "1"}', "--json")
+    assert shown.code == 1
+    assert [one["subscriber"] for one in shown.json["sent"]] == ["email"]
+    assert [one["subscriber"] for one in shown.json["errors"]] == ["bill"]

@@ -6,13 +6,15 @@ import gzip
 import zlib
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from tests.support.envelopes import STAMP, make_raw, there_and_back, wire_headers
 
 from matador.codec import CompressedCodec, HeaderCodec, JsonCodec, MessagePackCodec
 from matador.codec.compressed import Algorithm
-from matador.errors import ConfigurationError, DecodeError
+from matador.errors import ConfigurationError, DecodeError, MessageTooLargeError
+from matador.model.envelope import ROOM_FOR_ERRORS
 
 each_algorithm = pytest.mark.parametrize("algorithm", ["gzip", "zstd"])
 LONG = make_raw(b'"' + b"x" * 5000 + b'"')
@@ -70,17 +72,33 @@ def test_gzip_bytes_are_the_same_every_time() -> None:
 def test_nothing_is_inflated_beyond_the_limit(algorithm: Algorithm) -> None:
     bomb = CompressedCodec(JsonCodec(), algorithm).encode(make_raw(b'"' + b"x" * 10_000_000 + b'"'))
     assert len(bomb.body) < 20_000
-    with pytest.raises(DecodeError, match="more than the limit of 1,000 bytes"):
+    with pytest.raises(DecodeError, match="more than the limit of 66,536 bytes"):
         CompressedCodec(JsonCodec(), max_size=1000).decode(bomb.body, {}, STAMP)
 
 
 @each_algorithm
-def test_a_body_of_exactly_the_limit_is_inflated(algorithm: Algorithm) -> None:
-    size = len(JsonCodec().encode(LONG).body)
-    body = CompressedCodec(JsonCodec(), algorithm).encode(LONG).body
-    assert CompressedCodec(JsonCodec(), max_size=size).decode(body, {}, STAMP) == LONG
+def test_a_body_of_the_limit_and_the_room_for_errors_is_inflated(algorithm: Algorithm) -> None:
+    long = make_raw(b'"' + b"x" * 2 * ROOM_FOR_ERRORS + b'"')
+    limit = len(JsonCodec().encode(long).body) - ROOM_FOR_ERRORS
+    body = CompressedCodec(JsonCodec(), algorithm).encode(long).body
+    assert CompressedCodec(JsonCodec(), max_size=limit).decode(body, {}, STAMP) == long
     with pytest.raises(DecodeError, match="limit"):
-        CompressedCodec(JsonCodec(), max_size=size - 1).decode(body, {}, STAMP)
+        CompressedCodec(JsonCodec(), max_size=limit - 1).decode(body, {}, STAMP)
+
+
+def test_what_could_not_be_inflated_is_not_sent_but_a_retry_of_it_is() -> None:
+    size = len(JsonCodec().encode(LONG).body)
+    assert CompressedCodec(JsonCodec(), max_size=size).encode(LONG)
+    small = CompressedCodec(JsonCodec(), max_size=size - 1)
+    with pytest.raises(MessageTooLargeError, match="before compression") as caught:
+        small.encode(LONG)
+    assert (caught.value.size, caught.value.limit) == (size, size - 1)
+    fits = CompressedCodec(JsonCodec(), max_size=size)
+    texts = {"first_error": "\x01" * 4000, "last_error": "\x01" * 4000}
+    retried = msgspec.structs.replace(
+        LONG, docket=msgspec.structs.replace(LONG.docket, attempts=2, **texts)
+    )
+    assert fits.decode(fits.encode(retried).body, {}, STAMP) == retried
 
 
 def damaged_gzip() -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -9,10 +10,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from tests.support.envelopes import CODECS, STAMP, make_raw, there_and_back
+from tests.support.envelopes import CODECS, STAMP, make_raw, there_and_back, wire_headers
 
 from matador.codec import Codec, JsonCodec, MessagePackCodec
+from matador.codec.json import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError
+from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS
+from matador.model.text import storable_text
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 NAN = float("nan")
@@ -268,6 +272,102 @@ def test_a_body_nested_too_deeply_is_refused(codec: Codec, place: str) -> None:
     assert body.count(marker) == 1
     with pytest.raises(DecodeError, match=r"deep|recursion"):
         codec.decode(body.replace(marker, nested(codec, 100_000)), {}, STAMP)
+
+
+# -- what a DecodeError says --------------------------------------------------------------------
+
+HOSTILE = "\x1b[2J\r\n\x00\u202e\ud800" * 40_000  # 200,000 characters nobody wants to see
+
+
+def hostile_bodies() -> dict[str, tuple[bytes, dict[str, Any]]]:
+    text = json.dumps(HOSTILE).encode()
+    good = {"docket": {"eventKey": "k", "targetSubscriber": "s", "attempts": 1}}
+    late = {**good["docket"], "createdAt": HOSTILE, "importance": "can-ignore"}
+    headers: dict[str, Any] = {**wire_headers()}
+    return {
+        "key": (b"{" + text + b":1," + text + b":2}", headers),
+        "text": (text, headers),
+        "id": (b'{"data":1,"id":[' + text + b"]}", headers),
+        "older": (
+            b'{"data":1,"key":"k","targetSubscriber":"s","universal":' + text + b"}",
+            headers,
+        ),
+        "docket": (json.dumps({"id": "1", "data": 1, "docket": late}).encode(), headers),
+        "metadata": (b'{"id":"1","data":1,"metadata":' + text + b"}", headers),
+        "numbers": (b"9" * 200_000, headers),
+        "nan": (b'{"id":"1","data":NaN}', headers),
+        "infinity": (b'{"id":"1","data":-Infinity}', headers),
+        "nested": (b"[" * 200_000, headers),
+        "bytes": (bytes(range(256)) * 1000, headers),
+        "attempts": (b'{"id":"1","data":1}', {**headers, "x-matador-attempts": HOSTILE}),
+        "created": (b'{"id":"1","data":1}', {**headers, "x-matador-created-at": HOSTILE}),
+        "time": (b'{"id":"1","data":1}', {**headers, "x-matador-created-at": "\x1b" * 200_000}),
+        "event": (b'{"id":"1","data":1}', {**headers, "x-matador-event-key": HOSTILE}),
+    }
+
+
+@each_codec
+@pytest.mark.parametrize("what", hostile_bodies())
+def test_what_is_said_of_a_hostile_message_is_short_and_can_be_printed(
+    codec: Codec, what: str
+) -> None:
+    body, headers = hostile_bodies()[what]
+    said = ""
+    try:
+        codec.decode(body, headers, STAMP)
+    except DecodeError as error:
+        said = str(error)
+    assert said or what in ("event", "key")  # none of the codec's business
+    assert len(said) <= 300
+    assert said.isprintable()
+
+
+def test_a_key_that_is_twice_there_is_named_in_short() -> None:
+    body = hostile_bodies()["key"][0]
+    found = find_duplicate_key(body)
+    assert found is not None
+    assert HOSTILE.startswith(found)
+    assert 20 <= len(found) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fine", "fine"),
+        ("é 漢 😀", "é 漢 😀"),
+        ("a\nb\x1b[2J\x00\x7f\u202e\ud800", r"a\nb\x1b[2J\x00\x7f\u202e\ud800"),
+        ("x" * 300, "x" * 300),
+        ("x" * 301, "x" * 299 + "…"),
+        ("\x00" * 299, "\\x00" * 74 + "\\x0…"),
+    ],
+    ids=lambda text: ascii(text)[:30],
+)
+def test_a_decode_error_cleans_its_text(text: str, said: str) -> None:
+    assert str(DecodeError(text)) == said
+    assert "could not be decoded" in str(DecodeError())
+
+
+def test_the_room_for_errors_is_enough_for_the_longest_texts() -> None:
+    plain = make_raw(b"1")
+    longest = storable_text("\x01" * 100_000)
+    docket = msgspec.structs.replace(
+        plain.docket,
+        attempts=MOST_ATTEMPTS,
+        first_error=longest,
+        last_error=longest,
+        original_queue="q" * 255,
+        scheduled_for=plain.docket.created_at,
+    )
+    grown = msgspec.structs.replace(plain, docket=docket)
+    for codec in (JsonCodec(), MessagePackCodec()):
+        growth = len(codec.encode(grown).body) - len(codec.encode(plain).body)
+        assert growth < ROOM_FOR_ERRORS
+
+
+def test_messagepack_with_half_of_a_character_says_so() -> None:
+    body = MessagePackCodec().encode(make_raw(b"\x01", correlation_id="aXXX")).body
+    with pytest.raises(DecodeError, match=r"lone surrogate \(U\+D800, half"):
+        MessagePackCodec().decode(body.replace(b"XXX", b"\xed\xa0\x80"), {}, STAMP)
 
 
 def test_messagepack_times_of_its_own_type_are_read_too() -> None:

@@ -249,10 +249,136 @@ def test_a_payload_that_contains_itself_is_an_invalid_event(codec: Codec) -> Non
 
 
 @each_format
-def test_a_lone_surrogate_is_an_invalid_event(codec: Codec) -> None:
-    for kind in KINDS.values():
-        with pytest.raises(InvalidEventError, match=r"surrogate|utf-8"):
-            codec.encode_payload(kind.event, kind.make(order_id="\ud800"))
+@each_kind
+def test_a_lone_surrogate_is_an_invalid_event_and_its_place_is_named(
+    codec: Codec, kind: Kind
+) -> None:
+    for field, value, place in [
+        ("order_id", "ab\ud800", r"has a lone surrogate \(U\+D800\) at 2 - at `\$\.order_id`"),
+        ("labels", {"x": "\udcff"}, r"lone surrogate \(U\+DCFF\) at 0 - at `\$\.labels\.x`"),
+        ("labels", {"\udcff": "x"}, r"the key '\\udcff' has a lone surrogate .* at `\$\.labels`"),
+    ]:
+        for given in (kind.make(**{field: value}), {**plain_order(), field: value}):
+            with pytest.raises(InvalidEventError, match=place) as caught:
+                codec.encode_payload(kind.event, given)
+            assert "utf-8" not in str(caught.value)
+
+
+def test_a_lone_surrogate_is_named_on_arrival_too() -> None:
+    kind = type_of(WithAnything)
+    body = b"\x81\xa7content\xa4a\xed\xa0\x80"
+    with pytest.raises(InvalidEventError, match=r"lone surrogate \(U\+D800, half"):
+        MessagePackCodec().decode_payload(kind, msgspec.Raw(body))
+
+
+def test_a_long_problem_is_cut() -> None:
+    @dataclass
+    class Doubtful:
+        text: str
+
+        def __post_init__(self) -> None:
+            raise ValueError(self.text * 2)
+
+    with pytest.raises(InvalidEventError) as caught:
+        JsonCodec().decode_payload(
+            type_of(Doubtful), msgspec.Raw(b'{"text":"' + b"x" * 9000 + b'"}')
+        )
+    assert 500 < len(str(caught.value)) < 1200
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Inner:
+    a: int
+
+
+@dataclass
+class WithMapping:
+    content: dict[str, int]
+
+
+@dataclass
+class WithAnything:
+    content: Any
+
+
+@dataclass
+class WithInner:
+    content: Inner
+
+
+@dataclass
+class WithInners:
+    content: list[Inner] | None
+
+
+class WithRaw(msgspec.Struct):
+    content: msgspec.Raw
+
+
+class WithPydantic(pydantic.BaseModel):
+    content: dict[Any, int]
+
+
+@dataclass
+class Tree:
+    content: list[Tree] | None = None
+
+
+TWICE: list[Any] = [
+    WithMapping({1: 1, "1": 2}),  # pyright: ignore[reportArgumentType] - as Python lets it in
+    WithAnything([{"x": {1.5: 1, "1.5": 2}}]),
+    WithInner({"a": 1, 1: 1, "1": 1}),  # pyright: ignore[reportArgumentType]
+    WithInners([{"a": 1, 1: 1, "1": 1}]),  # pyright: ignore[reportArgumentType]
+    WithRaw(msgspec.Raw(b'{"1":1,"1":2}')),
+    WithPydantic(content={1: 1, "1": 2}),
+    Tree([{"content": None, 1: 1, "1": 1}]),  # pyright: ignore[reportArgumentType]
+]
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), HeaderCodec()], ids=repr)
+@pytest.mark.parametrize("payload", TWICE, ids=lambda one: type(one).__name__)
+def test_keys_that_are_one_in_json_are_refused(codec: Codec, payload: Any) -> None:
+    kind = type_of(payload.__class__)
+    with pytest.raises(
+        InvalidEventError, match=r"two keys of one mapping are both '1(\.5)?' as text"
+    ):
+        codec.encode_payload(kind, payload)
+
+
+def test_keys_of_plain_data_are_looked_at_whatever_the_type() -> None:
+    with pytest.raises(InvalidEventError, match="two keys"):
+        JsonCodec().encode_payload(type_of(Inner), {"a": 1, 1: 1, "1": 1})
+
+
+@pytest.mark.parametrize(
+    ("payload", "written"),
+    [
+        (WithAnything({1: "a", 2: "b"}), b'{"content":{"1":"a","2":"b"}}'),
+        (WithMapping({"1": 1, "2": 2}), b'{"content":{"1":1,"2":2}}'),
+        (WithInners([Inner(1), Inner(1)]), b'{"content":[{"a":1},{"a":1}]}'),
+        (WithPydantic(content={1: 1}), b'{"content":{"1":1}}'),
+        (Tree([Tree(), Tree([])]), b'{"content":[{"content":null},{"content":[]}]}'),
+    ],
+)
+def test_other_keys_are_written_as_strings(payload: Any, written: bytes) -> None:
+    assert bytes(JsonCodec().encode_payload(type_of(payload.__class__), payload)) == written
+
+
+def test_keys_that_pydantic_makes_one_are_refused_in_messagepack_too() -> None:
+    kind = type_of(WithPydantic)
+    for codec in FORMATS:
+        with pytest.raises(InvalidEventError, match=r"two keys .* '1' as text"):
+            codec.encode_payload(kind, WithPydantic(content={1: 1, "1": 2}))
+        for good in ({1: 1, "2": 2}, {"1": 1}):
+            assert codec.encode_payload(kind, WithPydantic(content=dict(good)))
+
+
+def test_messagepack_tells_a_number_from_its_text() -> None:
+    payload = WithAnything({1: "a", "1": "b"})
+    assert there_and_back(MessagePackCodec(), type_of(WithAnything), payload) == payload
 
 
 @each_format

@@ -6,6 +6,7 @@ The messages here are spelled out as they stand on a queue, and never made by th
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 from tests.support.envelopes import NEW_ID, NOW, STAMP, make_raw, wire_headers
 
-from matador.codec import HeaderCodec, JsonCodec
+from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec, wire
 from matador.errors import DecodeError
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import event, event_type_of
@@ -135,15 +136,10 @@ def test_a_missing_header_is_named(header: str, value: str | None) -> None:
         ("x-matador-attempts", 2**31),
         ("x-matador-attempts", True),
         ("x-matador-attempts", [1]),
-        ("x-matador-importance", "urgent"),
         ("x-matador-created-at", "yesterday"),
         ("x-matador-created-at", "2026-11-15T19:02:37"),
         ("x-matador-created-at", 1794769357436),
-        ("x-matador-scheduled-for", ""),
-        ("x-matador-scheduled-for", "soon"),
         ("x-matador-event-key", {"a": 1}),
-        ("x-matador-correlation-id", b"\xff"),
-        ("x-matador-correlation-id", "\ud800"),
         ("x-matador-subscriber", "\ud800"),
     ],
     ids=lambda value: ascii(value)[:20] if not isinstance(value, int) else f"{value % 2**40}",
@@ -154,6 +150,45 @@ def test_a_wrong_header_is_named(header: str, value: Any) -> None:
         HeaderCodec().decode(BODY, headers, STAMP)
 
 
+@pytest.mark.parametrize("value", ["", "soon", "2026-11-15T19:02:37", 5, True, [1], {}, b"\xff"])
+def test_a_time_for_later_that_is_none_does_not_matter(value: Any) -> None:
+    headers = wire_headers(matador_scheduled_for=value)
+    assert HeaderCodec().decode(BODY, headers, STAMP).docket.scheduled_for is None
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("original-queue", "original_queue"),
+        ("first-error", "first_error"),
+        ("last-error", "last_error"),
+        ("correlation-id", "correlation_id"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (1.5, None),
+        (True, None),
+        ([1], None),
+        ({"a": 1}, None),
+        (b"\xff", None),
+        ("\ud800", None),
+        (2**40, None),
+        (17, "17"),
+        ("é", "é"),
+    ],
+    ids=ascii,
+)
+def test_an_optional_header_of_another_type_does_not_matter(
+    name: str, field: str, value: Any, read: str | None
+) -> None:
+    headers = {**wire_headers(), f"x-matador-{name}": value}
+    envelope = HeaderCodec().decode(BODY, headers, STAMP)
+    assert getattr(envelope.docket, field) == read
+    assert envelope.id == "50dbfa1b-48c7-4fcd-a99d-c8a164d1f02e"
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -162,7 +197,13 @@ def test_a_wrong_header_is_named(header: str, value: Any) -> None:
         (b'{"id":"1","data":"\xff"}', "UTF-8"),
         (b"{", "not JSON"),
         (b'{"id":"1","data":NaN}', "not JSON"),
-        (b'{"id":"1","data":"\\ud800"}', "not JSON"),
+        (b'{"id":"1","data":"\\ud800"}', r"lone surrogate \(\\ud800, .* at byte 18"),
+        (b'{"id":"1","data":"\\ud83d\\ude00 \\uDFFF"}', r"lone surrogate \(\\uDFFF, .* byte 31"),
+        (b'{"id":"1","data":"\\ud83d\\ud83d\\ude00"}', r"surrogate \(\\ud83d, .* at byte 18"),
+        (b'{"id":"1","data":"\\ud83d \\ude00"}', r"lone surrogate \(\\ud83d, .* at byte 18"),
+        (b'{"id":"1","data":"a\xed\xbf\xbf"}', r"lone surrogate \(U\+DFFF, .* at byte 19"),
+        (b'{"id":"1","data":"\\\\ud800"', "not JSON"),
+        (b'{"id":"1","data":"\\ud83d\\ude00"', "not JSON"),
         (b"[]", "not a JSON object"),
         (b"null", "not a JSON object"),
         (b'{"id":"1"}', "data"),
@@ -317,16 +358,92 @@ def test_a_required_field_that_is_missing_is_named(path: str) -> None:
         ("attempts", "1"),
         ("createdAt", "yesterday"),
         ("createdAt", "2026-11-15T19:02:37.435"),
-        ("scheduledFor", 5),
-        ("importance", "urgent"),
-        ("correlationId", {}),
         ("metadata", []),
+        ("metadata", 5),
     ],
 )
-def test_a_wrong_field_of_the_docket_is_named(field: str, value: Any) -> None:
-    message = {**FULL, "docket": {**FULL["docket"], field: value}}
-    with pytest.raises(DecodeError, match=rf"\$\.docket\.{field}"):
-        JsonCodec().decode(as_bytes(message), {}, STAMP)
+@pytest.mark.parametrize("importance", ["can-ignore", "grave"])
+def test_a_wrong_field_of_the_docket_is_named(field: str, value: Any, importance: str) -> None:
+    docket = {**FULL["docket"], "importance": importance, field: value}
+    for codec, encode in BOTH_FORMATS:
+        with pytest.raises(DecodeError, match=rf"\$\.docket\.{field}"):
+            codec.decode(encode({**FULL, "docket": docket}), {}, STAMP)
+
+
+BOTH_FORMATS: list[tuple[Codec, Callable[[object], bytes]]] = [
+    (JsonCodec(), as_bytes),
+    (MessagePackCodec(), msgspec.msgpack.encode),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "value", "read"),
+    [
+        ("scheduledFor", "scheduled_for", 5, None),
+        ("scheduledFor", "scheduled_for", "soon", None),
+        ("scheduledFor", "scheduled_for", "2026-11-15T19:03:07", None),
+        ("correlationId", "correlation_id", {}, None),
+        ("correlationId", "correlation_id", 5, "5"),
+        ("correlationId", "correlation_id", False, None),
+        ("eventDescription", "event_description", [], None),
+        ("originalQueue", "original_queue", 1.5, None),
+        ("firstError", "first_error", {"message": "x"}, None),
+        ("lastError", "last_error", ["x"], None),
+        ("metadata", "metadata", None, {}),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_an_optional_field_of_another_type_does_not_matter(
+    field: str, name: str, value: Any, read: Any, before: bool
+) -> None:
+    message = FULL if before else without(FULL, "before")
+    good = JsonCodec().decode(as_bytes(message), {}, STAMP)
+    docket = {**FULL["docket"], field: value}
+    for codec, encode in BOTH_FORMATS:
+        envelope = codec.decode(encode({**message, "docket": docket}), {}, STAMP)
+        assert envelope.docket == msgspec.structs.replace(good.docket, **{name: read})
+        assert (envelope.id, envelope.before is None) == (good.id, not before)
+
+
+def read_with_importance(value: Any) -> list[Docket]:
+    """The docket of every form of a message with this importance."""
+    docket = {**FULL["docket"], "importance": value}
+    bodies = [
+        codec.decode(encode({**FULL, "docket": docket}), {}, STAMP)
+        for codec, encode in BOTH_FORMATS
+    ]
+    headers = wire_headers(matador_importance=value)
+    older = {"key": "user.created", "targetSubscriber": "send-email", "data": 1}
+    bodies += [HeaderCodec().decode(body, headers, STAMP) for body in (BODY, as_bytes(older))]
+    return [one.docket for one in bodies]
+
+
+def test_an_unknown_importance_is_the_usual_one_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(3):
+        dockets = read_with_importance("test-of-one-warning")
+        assert {one.importance for one in dockets} == {"should-investigate"}
+    (warning,) = caplog.records
+    assert (warning.levelname, warning.name) == ("WARNING", "matador.codec")
+    text = "'test-of-one-warning' is not an importance: read as 'should-investigate'"
+    assert warning.message == text
+
+
+@pytest.mark.parametrize("value", [5, 1.5, True, ["can-ignore"], {"a": 1}], ids=repr)
+def test_an_importance_of_another_type_is_an_unknown_one(value: Any) -> None:
+    dockets = read_with_importance(value)
+    assert {one.importance for one in dockets} == {"should-investigate"}
+
+
+def test_the_warnings_about_importance_come_to_an_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_warned", set[str]())
+    for number in range(500):
+        read_with_importance(f"\x1b[2J{number}" * 100)
+    assert 10 < len(caplog.records) <= 100
+    assert all(one.message.isprintable() and len(one.message) < 200 for one in caplog.records)
 
 
 # -- the older body -------------------------------------------------------------------------------
@@ -516,19 +633,12 @@ def test_a_wrong_field_of_an_older_body_is_an_error(
 
 
 @both
-def test_a_wrong_importance_of_an_older_body_is_an_error(codec: HeaderCodec | JsonCodec) -> None:
-    with pytest.raises(DecodeError, match="x-matador-importance"):
-        read_older(codec, {"x-matador-importance": "urgent"})
-
-
-@both
 @pytest.mark.parametrize("value", [{"a": 1}, b"\xff", "\ud800", 1.5], ids=repr)
 @pytest.mark.parametrize("header", ["x-event-id", "x-matador-correlation-id", "x-correlation-id"])
-def test_a_wrong_header_of_an_older_body_is_named(
+def test_a_wrong_header_of_an_older_body_does_not_matter(
     codec: HeaderCodec | JsonCodec, header: str, value: Any
 ) -> None:
-    with pytest.raises(DecodeError, match=header):
-        read_older(codec, {header: value})
+    assert read_older(codec, {header: value}) == read_older(codec)
 
 
 @both

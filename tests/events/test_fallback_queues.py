@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.faulty import FaultyTransport
 from tests.support.shop import (
     Handler,
@@ -14,6 +15,7 @@ from tests.support.shop import (
 )
 
 from matador import Topology
+from matador.errors import SendFailedError, SendUnconfirmedError
 from matador.model.topology import WorkQueue
 
 CHAIN = Topology(
@@ -57,9 +59,11 @@ async def test_every_hop_of_the_chain_is_reported_and_the_last_error_returned() 
     transport.refuse_queues = {"shop.events", "shop.second", "shop.third"}
     app = make_app(transport, Handler(), topology=CHAIN, hooks=heard, consume_from=())
     async with app:
-        result = await app.send(OrderPlaced("o-1"))
-    (error,) = result.errors
-    assert error.queue == "shop.third"
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+    (error,) = caught.value.result.errors
+    assert error.queue == caught.value.queue == "shop.third"
+    assert not error.unknown
     assert [event.queue for event in heard.of("enqueue_warning")] == ["shop.second", "shop.third"]
     assert not any("instead" in event.text for event in heard.of("enqueue_warning"))
     assert len(heard.of("enqueue_error")) == 1
@@ -80,5 +84,20 @@ async def test_a_queue_without_a_fall_back_has_none() -> None:
     transport.refuse_queues = {"shop.alone"}
     one = subscribed(Handler(), queue="alone")
     async with make_app(transport, one, topology=CHAIN, consume_from=()) as app:
-        result = await app.send(OrderPlaced("o-1"))
-    assert (result.sent, len(result.errors)) == (0, 1)
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+    assert caught.value.queue == "shop.alone"
+    assert caught.value.result.sent == 0
+
+
+async def test_what_an_earlier_queue_may_have_stored_stays_unknown() -> None:
+    transport = FaultyTransport()
+    transport.refuse_queues = {"shop.second", "shop.third"}
+    transport.send_errors.append(SendUnconfirmedError("the connection is lost"))
+    async with make_app(transport, Handler(), topology=CHAIN, consume_from=()) as app:
+        with pytest.raises(SendFailedError, match="the outcome is unknown") as caught:
+            await app.send(OrderPlaced("o-1"))
+    assert caught.value.unknown
+    (error,) = caught.value.result.errors
+    assert "may or may not have been sent to handle (shop.third)" in str(error)
+    assert "shop.third is full; shop.events may have stored it" in str(error)

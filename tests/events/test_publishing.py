@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from matador import Envelope, Matador, Schema, Topology, event, subscriber
-from matador.errors import LifecycleError, QueueNotFoundError, SubscriberNotRegisteredError
+from matador import Envelope, Matador, Schema, Topology, WorkQueue, event, subscriber
+from matador.errors import (
+    LifecycleError,
+    MatadorError,
+    QueueNotFoundError,
+    SubscriberNotRegisteredError,
+)
 from matador.events.fanout import _IDS, derived_id
-from matador.model.message import Once
+from matador.model.message import Message, Once
 from matador.model.sending import SendOptions
 from matador.transports.memory import MemoryTransport
 
@@ -47,6 +52,37 @@ def stored(app: Matador, queue: str = "events") -> list[str]:
     transport = app.transport
     assert isinstance(transport, MemoryTransport)
     return [one.id for one in transport.messages(f"post.{queue}")]
+
+
+async def test_a_chosen_id_is_the_id_only_where_one_subscriber_is_chosen(app: Matador) -> None:
+    parcel = SCHEMA.event(ParcelSent)
+    ids: list[set[str]] = []
+    for chosen in (("tell",), ("tell", "count"), None):
+        options = SendOptions(id="parcel-1", subscribers=chosen)
+        (result,) = await app.publish([(parcel, ParcelSent(1), options)])
+        ids.append({one.id for one in result.messages})
+    assert ids[0] == {"parcel-1"}
+    assert ids[1] == ids[2]
+    assert len(ids[1] - ids[0]) == 2
+
+
+async def test_a_queue_of_a_chain_stores_it_once_too() -> None:
+    class Full(MemoryTransport):
+        async def send_once(
+            self, messages: Sequence[Message], once: Once
+        ) -> Sequence[MatadorError | None]:
+            if messages[0].queue == "post.events":
+                return [MatadorError("it is full")] * len(messages)
+            return await super().send_once(messages, once)
+
+    queues = [WorkQueue("events", fallback="spare"), "spare", "slow"]
+    app = Matador(Full(), schema=SCHEMA, topology=Topology("post", queues=queues))
+    parcel = SCHEMA.event(ParcelSent)
+    async with app:
+        for _ in range(2):
+            options = SendOptions(id="parcel-1", subscribers=("tell",))
+            await app.publish([(parcel, ParcelSent(1), options)], once=Once("import"))
+        assert stored(app, "spare") == ["parcel-1"]
 
 
 async def test_ids_derived_from_an_id_are_the_same_again(app: Matador) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,7 +29,9 @@ from tests.support.shop import (
 )
 
 from matador import (
+    CompressedCodec,
     Envelope,
+    HeaderCodec,
     Hooks,
     JsonCodec,
     Matador,
@@ -49,6 +52,8 @@ from matador.errors import (
     MessageTooLargeError,
     SendFailedError,
 )
+from matador.model.capabilities import Capabilities
+from matador.model.envelope import ROOM_FOR_ERRORS
 from matador.model.event import EventType
 from matador.model.message import Message
 from matador.model.topology import WorkQueue
@@ -86,6 +91,7 @@ async def test_every_subscriber_gets_an_envelope_of_its_own() -> None:
 async def test_the_docket_is_filled_in(manual_clock: ManualClock) -> None:
     stern = subscribed(Handler(), "stern", importance="must-investigate")
     app = make_app(None, stern, subscribed(Handler(), "plain"), clock=manual_clock, consume_from=())
+    manual_clock.advance(0.123)
     async with app:
         await app.send(OrderPlaced("o-1"))
         first, second = stored(app)
@@ -241,6 +247,15 @@ async def test_metadata_merges_universal_then_event_then_send() -> None:
     assert dict(first) == {"a": "send", "b": "event", "c": "universal", "d": "the later hook"}
 
 
+async def test_metadata_of_the_event_travels_without_any_other() -> None:
+    schema = Schema({OrderTagged: [subscribed(Handler())]})
+    async with make_app(None, schema=schema, consume_from=()) as app:
+        await app.send(OrderTagged("o-1"))
+        await app.send_many([OrderTagged("o-1")])
+        for one in stored(app):
+            assert one.docket.metadata == {"a": "event", "b": "event"}
+
+
 async def test_without_metadata_there_is_none() -> None:
     async with producer() as app:
         await app.send(OrderPlaced("o-1"))
@@ -284,7 +299,9 @@ async def test_one_that_fails_does_not_keep_the_others_from_being_sent() -> None
         consume_from=(),
     )
     async with app:
-        result = await app.send(OrderPlaced("o-1"))
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+    result = caught.value.result
     (error,) = result.errors
     assert (result.sent, result.ok) == (1, False)
     assert isinstance(error, SendFailedError)
@@ -294,32 +311,68 @@ async def test_one_that_fails_does_not_keep_the_others_from_being_sent() -> None
     (stored_one,) = heard.of("enqueue_success")
     assert (stored_one.queue, stored_one.transport) == (QUEUE, "memory")
     assert stored_one.envelope.data == OrderPlaced("o-1")
-    with pytest.raises(SendFailedError):
-        result.raise_for_errors()
-
-
-async def test_whatever_a_transport_raises_becomes_a_send_error() -> None:
-    transport = FaultyTransport()
-    async with producer(transport=transport) as app:
-        transport.send_errors.append(OSError("cable cut"))
-        result = await app.send(OrderPlaced("o-1"))
-        transport.send_errors.append(OSError("cable cut again"))
-        (many,) = await app.send_many([OrderPlaced("o-2")])
-        assert (await app.send(OrderPlaced("o-3"))).ok
-    for failed in (result, many):
-        (error,) = failed.errors
-        assert isinstance(error, SendFailedError)
-        assert "cable cut" in str(error)
 
 
 async def test_a_message_over_the_limit_is_refused_when_it_is_sent() -> None:
     async with producer(max_message_size=500) as app:
-        result = await app.send(OrderPlaced("x" * 500))
+        for correlation_id in (None, "c-1"):
+            with pytest.raises(SendFailedError, match="the limit is 500 bytes") as caught:
+                await app.send(OrderPlaced("x" * 500), correlation_id=correlation_id)
+            assert isinstance(caught.value.__cause__, MessageTooLargeError)
         assert (await app.send(OrderPlaced("x" * 50))).ok
         assert len(stored(app)) == 1
-    (error,) = result.errors
-    assert isinstance(error.__cause__, MessageTooLargeError)
-    assert "500 bytes" in str(error)
+
+
+def size_of(event: object, **options: Any) -> int:
+    async def measure() -> int:
+        async with producer() as app:
+            await app.send(event, **options)
+            (message,) = memory(app).messages(QUEUE)
+        return len(message.body)
+
+    return asyncio.run(measure())
+
+
+@pytest.mark.parametrize("options", [{}, {"correlation_id": "c-1"}], ids=["plain", "with-options"])
+@pytest.mark.parametrize(
+    ("ours", "brokers", "limit"),
+    [
+        (1_000_000, 1_000_000, 1_000_000 - ROOM_FOR_ERRORS),
+        (1_000_000, 1_000_000 + ROOM_FOR_ERRORS, 1_000_000),
+        (1_000_000, 1_000_000 + ROOM_FOR_ERRORS - 1, 999_999),
+        (1_000_000, None, 1_000_000),
+        (1_000_000, 2000, 1500),
+    ],
+)
+def test_room_is_left_for_the_errors_that_a_retry_adds(
+    ours: int, brokers: int | None, limit: int, options: dict[str, Any]
+) -> None:
+    class Small(MemoryTransport):
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, max_message_size=brokers)
+
+    filling = limit - size_of(OrderPlaced(""), **options)
+
+    async def send() -> None:
+        async with producer(transport=Small(), max_message_size=ours) as app:
+            assert (await app.send(OrderPlaced("x" * filling), **options)).ok
+            with pytest.raises(SendFailedError, match=f"the limit is {limit:,} bytes") as caught:
+                await app.send(OrderPlaced("x" * (filling + 1)), **options)
+            assert len(stored(app)) == 1
+        assert (limit < ours) == ("the broker takes" in str(caught.value))
+
+    asyncio.run(send())
+
+
+async def test_what_a_codec_finds_too_large_is_refused_for_that_subscriber_alone() -> None:
+    codec = CompressedCodec(JsonCodec(), threshold=0, max_size=1000)
+    async with producer(codec=codec) as app:
+        with pytest.raises(SendFailedError, match="before compression") as caught:
+            await app.send(OrderPlaced("x" * 1000))
+        assert isinstance(caught.value.__cause__, MessageTooLargeError)
+        assert caught.value.result.sent == 0
+        assert (await app.send(OrderPlaced("x"))).ok
 
 
 async def test_a_stub_is_sent_to_by_a_transport_that_reaches_others(tmp_path: Path) -> None:
@@ -338,9 +391,10 @@ async def test_a_stub_is_sent_to_by_a_transport_that_reaches_others(tmp_path: Pa
 async def test_a_stub_cannot_be_sent_to_in_process() -> None:
     stub = SubscriberStub("ship", description="Ship it.")
     async with make_app(None, stub, subscribed(Handler()), consume_from=()) as app:
-        result = await app.send(OrderPlaced("o-1"))
-    assert result.sent == 1
-    assert isinstance(result.errors[0].__cause__, InProcessCannotRunStubError)
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"))
+    assert caught.value.result.sent == 1
+    assert isinstance(caught.value.__cause__, InProcessCannotRunStubError)
 
 
 # -- delays, priorities, ordering keys ---------------------------------------------------------
@@ -364,18 +418,56 @@ async def test_a_delay_is_kept_by_the_transport(
     assert envelope.docket.scheduled_for == due
 
 
-@pytest.mark.parametrize("delay", [-1, float("nan"), "soon", True])
-async def test_a_delay_that_cannot_be_is_refused(delay: object) -> None:
-    async with producer() as app:
-        with pytest.raises(ConfigurationError, match="delay"):
-            await app.send(OrderPlaced("o-1"), delay=delay)  # pyright: ignore[reportArgumentType] - the error tested
+@pytest.mark.parametrize(
+    "delay",
+    [
+        -1,
+        -1e-9,
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        1e300,
+        1e12,
+        10**400,
+        10**5000,
+        -(10**400),
+        timedelta.max,
+        timedelta.min,
+        timedelta(days=8000 * 366),
+        "soon",
+        "1e300",
+        True,
+        None.__class__,
+        Decimal(5),
+    ],
+    ids=lambda delay: delay.bit_length() if isinstance(delay, int) else str(delay)[:20],
+)
+async def test_a_delay_that_cannot_be_is_refused(delay: Any) -> None:
+    async with producer("email", "bill") as app:
+        with pytest.raises(ConfigurationError, match="delay must") as caught:
+            await app.send(OrderPlaced("o-1"), delay=delay)
+        assert len(str(caught.value)) < 500
+        with pytest.raises(ConfigurationError, match="delay must"):
+            await app.send_many([OrderPlaced("o-1"), (OrderPlaced("o"), SendOptions(delay=delay))])
+        assert stored(app) == []
+        assert app.state.is_idle
+
+
+async def test_the_longest_delay_ends_with_the_last_year(manual_clock: ManualClock) -> None:
+    left = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - manual_clock.now()
+    async with producer(clock=manual_clock, transport=MemoryTransport(clock=manual_clock)) as app:
+        await app.send(OrderPlaced("o-1"), delay=left)
+        (one,) = stored(app)
+    assert one.docket.scheduled_for is not None
+    assert one.docket.scheduled_for.year == 9999
 
 
 async def test_a_delay_the_transport_cannot_keep_is_an_error() -> None:
     async with producer(transport=MemoryTransport(without=["delays"])) as app:
-        result = await app.send(OrderPlaced("o-1"), delay=5)
+        with pytest.raises(SendFailedError) as caught:
+            await app.send(OrderPlaced("o-1"), delay=5)
         assert stored(app) == []
-    assert isinstance(result.errors[0].__cause__, DelaysNotSupportedError)
+    assert isinstance(caught.value.__cause__, DelaysNotSupportedError)
 
 
 async def test_or_is_delivered_at_once_with_a_warning() -> None:
@@ -442,12 +534,55 @@ async def test_what_cannot_be_honoured_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    "options", [{"priority": -1}, {"priority": True}, {"ordering_key": 7}, {"correlation_id": 7}]
+    "options",
+    [
+        {"priority": -1},
+        {"priority": True},
+        {"ordering_key": 7},
+        {"ordering_key": "\ud800"},
+        {"correlation_id": 7},
+        {"correlation_id": "a\ud800"},
+        {"id": "\ud800"},
+        {"id": 7},
+    ],
+    ids=ascii,
 )
 async def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     async with producer() as app:
         with pytest.raises(ConfigurationError, match=next(iter(options))):
-            await app.send(OrderPlaced("o-1"), **options)
+            await app.send_many([(OrderPlaced("o-1"), SendOptions(**options))])
+        assert stored(app) == []
+
+
+@event("note.kept", description="With a mapping.")
+@dataclass(frozen=True)
+class NoteKept:
+    notes: dict[Any, Any]
+
+
+@pytest.mark.parametrize(
+    ("payload", "options"),
+    [
+        (NoteKept({1: "a", "1": "b"}), {}),
+        (NoteKept({"deep": [{1: "a", "1": "b"}]}), {}),
+        (NoteKept({}), {"before": NoteKept({1: "a", "1": "b"})}),
+        (NoteKept({}), {"metadata": {1: "a", "1": "b"}}),
+        (NoteKept({}), {"metadata": {"deep": {1: "a", "1": "b"}}}),
+        (NoteKept({}), {"metadata": {"deep": [({1: "a"},)]}}),
+        (NoteKept({"text": "\ud800"}), {}),
+        (NoteKept({}), {"metadata": {"text": "\ud800"}}),
+    ],
+    ids=ascii,
+)
+async def test_what_json_would_change_is_refused(
+    payload: NoteKept, options: dict[str, Any]
+) -> None:
+    schema = Schema({NoteKept: [subscribed(Handler())]})
+    for codec in (JsonCodec(), HeaderCodec()):
+        async with make_app(None, schema=schema, codec=codec, consume_from=()) as app:
+            with pytest.raises(InvalidEventError, match=r"two keys|not a string|lone surrogate"):
+                await app.send(payload, **options)
+            assert memory(app).messages(QUEUE) == []
 
 
 async def test_messages_with_one_ordering_key_are_handled_one_after_the_other() -> None:
@@ -494,6 +629,28 @@ async def test_of_many_none_is_sent_if_one_does_not_fit() -> None:
             await app.send_many([OrderPlaced("o", 1), OrderPlaced("o", None)])  # pyright: ignore[reportArgumentType] - the error tested
         assert stored(app) == []
         assert app.state.is_idle
+
+
+async def test_as_many_batches_are_on_their_way_as_the_transport_likes() -> None:
+    under_way = most = 0
+
+    class Wide(MemoryTransport):
+        sends_at_once = 3
+        send_size = 2
+
+        async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+            nonlocal under_way, most
+            assert len(messages) <= 2
+            under_way += 1
+            most = max(most, under_way)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            under_way -= 1
+            return await super().send(messages)
+
+    async with producer(transport=Wide()) as app:
+        await asyncio.gather(*(app.send(OrderPlaced("o", n)) for n in range(30)))
+    assert most == 3
 
 
 async def test_sends_side_by_side_travel_together() -> None:

@@ -106,7 +106,8 @@ def send(
             _show_plan(run_within(plan, timeout, "the dry run"), as_json)
             return
         reachable(target)
-        target.configure(consume_from=(), hooks=[Tracing(err())] if verbose else [])
+        hooks = [Tracing(err())] if verbose else []
+        target.configure(consume_from=(), hooks=hooks, send_errors="report")
         result = run_within(_send(target, replace(parcel, key=known.key)), timeout, "sending")
     except (EventNotRegisteredError, ConfigurationError) as error:
         raise UsageError(str(error)) from error

@@ -176,6 +176,7 @@ def _prepare(app: Matador, verbose: bool) -> _Trial:
         consume_from=[queue.name for queue in app.topology.queues],
         checkpoints=MemoryCheckpointStore(),
         hooks=[Tracing(err()), trial] if verbose else [trial],
+        send_errors="raise",
     )
     return trial
 
@@ -185,8 +186,7 @@ async def _run(app: Matador, trial: _Trial, parcel: Parcel, timeout: float) -> b
     await app.start()
     try:
         async with asyncio.timeout(timeout):
-            result = await app.send(parcel.key, parcel.data, **parcel.options)
-            result.raise_for_errors()
+            await app.send(parcel.key, parcel.data, **parcel.options)
             if trial.runs:
                 await trial.over.wait()
     except TimeoutError:

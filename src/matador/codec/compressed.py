@@ -13,7 +13,13 @@ import msgspec
 
 from matador.codec.base import Codec, Encoded, RawEnvelope, Stamp
 from matador.codec.json import JsonCodec
-from matador.errors import ConfigurationError, DecodeError, MissingExtraError
+from matador.errors import (
+    ConfigurationError,
+    DecodeError,
+    MessageTooLargeError,
+    MissingExtraError,
+)
+from matador.model.envelope import ROOM_FOR_ERRORS
 from matador.model.event import EventType
 from matador.model.message import Headers
 from matador.model.options import whole_number
@@ -29,8 +35,8 @@ class CompressedCodec:
     """Compresses what another codec encodes, if it has at least ``threshold`` bytes.
 
     Bodies say by themselves whether and how they are compressed, so a worker with this codec reads
-    compressed and plain messages alike: switch the workers first, then the senders. Nothing is
-    inflated beyond ``max_size`` bytes.
+    compressed and plain messages alike: switch the workers first, then the senders. What has more
+    than ``max_size`` bytes before it is compressed is not sent, nor inflated.
 
     Example:
         >>> from matador import CompressedCodec, JsonCodec
@@ -78,15 +84,20 @@ class CompressedCodec:
     def encode(self, envelope: RawEnvelope) -> Encoded:
         """See ``Codec``."""
         plain = self._inner.encode(envelope)
-        if len(plain.body) < self._threshold:
+        size = len(plain.body)
+        if size < self._threshold:
             return plain
+        # A retry is not refused: it is larger by the texts of its errors, which may be read.
+        if size > self._max_size and envelope.docket.last_error is None:
+            raise MessageTooLargeError(size, self._max_size, what="message before compression")
         return Encoded(
             self._compress(plain.body), {**plain.headers, ENCODING_HEADER: self._algorithm}
         )
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         """See ``Codec``."""
-        return self._inner.decode(inflate(body, self._max_size), headers, stamp)
+        limit = self._max_size + ROOM_FOR_ERRORS
+        return self._inner.decode(inflate(body, limit), headers, stamp)
 
 
 def inflate(body: bytes, max_size: int) -> bytes:

@@ -6,7 +6,7 @@ The same bytes that services in other languages write and expect (``x-matador-*`
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,15 @@ from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import metadata_problem, unwritable
 from matador.codec.times import from_wire, to_wire
-from matador.codec.wire import header_text, none_if
+from matador.codec.wire import (
+    header_text,
+    importance_of,
+    none_if,
+    readable_text,
+    readable_time,
+)
 from matador.errors import DecodeError
-from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope
 from matador.model.message import Headers
 
 EVENT_KEY = "x-matador-event-key"
@@ -102,7 +108,7 @@ class HeaderCodec(PayloadCodec):
                     text.encode()
             body = self._encode(_Body(envelope.id, envelope.data, metadata, envelope.before))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise unwritable(docket, str(error)) from error
+            raise unwritable(docket, error) from error
         if metadata and (problem := metadata_problem(metadata, nested=True)) is not None:
             raise unwritable(docket, problem)
         return Encoded(body, headers)
@@ -146,38 +152,30 @@ def _written(docket: Docket, moment: datetime) -> str:
     try:
         return to_wire(moment)
     except ValueError as error:
-        raise unwritable(docket, str(error)) from error
+        raise unwritable(docket, error) from error
 
 
 def _docket(headers: Headers, metadata: dict[str, Any]) -> Docket:
+    given = headers.get
+    if given(IMPORTANCE) in (None, ""):
+        raise DecodeError(f"the header {IMPORTANCE} is missing")
     return Docket(
-        event_key=_required(headers, EVENT_KEY),
-        target_subscriber=_required(headers, SUBSCRIBER),
-        created_at=_time(CREATED_AT, _required(headers, CREATED_AT)),
+        event_key=header_text(headers, EVENT_KEY),
+        target_subscriber=header_text(headers, SUBSCRIBER),
+        created_at=_created_at(headers),
         attempts=_attempts(headers),
-        importance=_importance(headers),
-        original_queue=header_text(headers, ORIGINAL_QUEUE),
-        scheduled_for=(
-            None
-            if (scheduled := header_text(headers, SCHEDULED_FOR)) is None
-            else _time(SCHEDULED_FOR, scheduled)
-        ),
-        first_error=header_text(headers, FIRST_ERROR),
-        last_error=header_text(headers, LAST_ERROR),
-        correlation_id=header_text(headers, CORRELATION_ID),
+        importance=importance_of(given(IMPORTANCE)),
+        original_queue=readable_text(given(ORIGINAL_QUEUE)),
+        scheduled_for=readable_time(given(SCHEDULED_FOR)),
+        first_error=readable_text(given(FIRST_ERROR)),
+        last_error=readable_text(given(LAST_ERROR)),
+        correlation_id=readable_text(given(CORRELATION_ID)),
         metadata=metadata,
     )
 
 
-def _required(headers: Headers, name: str) -> str:
-    value = header_text(headers, name)
-    if not value:
-        raise DecodeError(f"the header {name} is missing")
-    return value
-
-
 def _attempts(headers: Headers) -> int:
-    text = _required(headers, ATTEMPTS)
+    text = header_text(headers, ATTEMPTS)
     if text.isascii() and text.isdigit() and 0 < len(text) <= 10:
         attempts = int(text)
         if 1 <= attempts <= MOST_ATTEMPTS:
@@ -185,16 +183,8 @@ def _attempts(headers: Headers) -> int:
     raise DecodeError(f"the header {ATTEMPTS} must be a number from 1 on, it is {text[:20]!r}")
 
 
-def _importance(headers: Headers) -> Importance:
-    text = _required(headers, IMPORTANCE)
-    for choice in get_args(Importance):
-        if text == choice:
-            return choice
-    raise DecodeError(f"the header {IMPORTANCE} is not an importance: {text[:20]!r}")
-
-
-def _time(name: str, text: str) -> datetime:
+def _created_at(headers: Headers) -> datetime:
     try:
-        return from_wire(text)
+        return from_wire(header_text(headers, CREATED_AT))
     except ValueError as error:
-        raise DecodeError(f"the header {name} is not a time: {error}") from error
+        raise DecodeError(f"the header {CREATED_AT} is not a time: {error}") from error

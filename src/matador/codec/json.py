@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -10,11 +9,13 @@ from typing import Any
 import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
+from matador.codec.json_text import escaped_surrogate, written_surrogate
+from matador.codec.json_text import find_duplicate_key as find_duplicate_key
 from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import SIMPLE, metadata_problem, unwritable
 from matador.codec.times import POINT, in_utc, quoted, to_milliseconds
-from matador.codec.wire import EnvelopeWithBefore
+from matador.codec.wire import EnvelopeWithBefore, LooseEnvelope
 from matador.errors import DecodeError
 from matador.model.envelope import Docket, Envelope
 from matador.model.message import Headers
@@ -34,7 +35,7 @@ class JsonCodec(PayloadCodec):
         >>> app = Matador("memory://", schema=schema, codec=JsonCodec())
     """
 
-    __slots__ = ("_encode", "_read", "_read_with_before")
+    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before")
 
     content_type = "application/json"
 
@@ -43,6 +44,7 @@ class JsonCodec(PayloadCodec):
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
+        self._read_loosely = msgspec.json.Decoder(LooseEnvelope).decode
 
     def __repr__(self) -> str:
         return "JsonCodec()"
@@ -77,7 +79,7 @@ class JsonCodec(PayloadCodec):
                 body = self._encode_slowly(envelope)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # UnicodeEncodeError and msgspec's own errors are ValueErrors.
-            raise unwritable(docket, str(error)) from error
+            raise unwritable(docket, error) from error
         for key, value in metadata.items():
             if type(key) is not str or type(value) not in SIMPLE:
                 if (problem := metadata_problem(metadata, nested=True)) is not None:
@@ -129,10 +131,12 @@ class JsonCodec(PayloadCodec):
         fields = read_json_object(body)
         if is_older_body(fields):
             return read_older_body(fields, headers, stamp)
-        try:
-            return self._read_with_before(body).as_envelope(b"null")
-        except (ValueError, RecursionError) as error:
-            raise DecodeError(f"not an envelope: {error}") from error
+        for read in (self._read_with_before, self._read_loosely):
+            try:
+                return read(body).as_envelope(b"null")
+            except (ValueError, RecursionError) as error:
+                problem = error
+        raise DecodeError(f"not an envelope: {problem}") from problem
 
 
 def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:
@@ -150,44 +154,16 @@ def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:
     except RecursionError as error:
         raise DecodeError("the body is nested too deeply") from error
     except UnicodeDecodeError as error:
-        raise DecodeError(f"the body is not UTF-8: {error}{_looks_like(body)}") from error
+        problem = written_surrogate(body) or f"is not UTF-8: {error}{_looks_like(body)}"
+        raise DecodeError(f"the body {problem}") from error
     except msgspec.ValidationError as error:
         raise DecodeError(f"the body is not a JSON object: {error}") from error
     except ValueError as error:
-        raise DecodeError(f"the body is not JSON: {error}{_looks_like(body)}") from error
-
-
-def find_duplicate_key(body: bytes) -> str | None:
-    """The first key that one JSON object of the body has twice, or None.
-
-    Parsers keep one of the two and drop the other in silence, so such a body is ambiguous. A body
-    that reads and writes back to the same bytes has no duplicates; only others are searched. What
-    is not JSON, or nested too deeply to be read, has none: it is refused elsewhere.
-    """
-    try:
-        if _ENCODER.encode(_ANY.decode(body)) == body:
-            return None
-    except (ValueError, RecursionError):
-        pass  # it may hold numbers that only a payload's type can read
-    found: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                found.append(key)
-            seen.add(key)
-
-    try:
-        json.loads(str(body, "utf-8"), object_pairs_hook=note, parse_int=len, parse_float=len)
-    except (ValueError, RecursionError):
-        return None
-    return found[0] if found else None
+        problem = escaped_surrogate(body) or f"is not JSON: {error}{_looks_like(body)}"
+        raise DecodeError(f"the body {problem}") from error
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ANY = msgspec.json.Decoder()
-_ENCODER = msgspec.json.Encoder()
 
 
 def _looks_like(body: bytes) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp
+from matador.codec.json_text import written_surrogate
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import metadata_problem, unwritable
 from matador.codec.times import to_wire
-from matador.codec.wire import EnvelopeWithBefore
+from matador.codec.wire import EnvelopeWithBefore, LooseEnvelope
 from matador.errors import DecodeError
 from matador.model.message import Headers
 
@@ -51,7 +52,7 @@ class MessagePackCodec(PayloadCodec):
         >>> app = Matador("sqlite:///shop.db", schema=schema, codec=MessagePackCodec())
     """
 
-    __slots__ = ("_encode", "_read", "_read_with_before")
+    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before")
 
     content_type = "application/msgpack"
 
@@ -60,6 +61,7 @@ class MessagePackCodec(PayloadCodec):
         self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
         self._read = msgspec.msgpack.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.msgpack.Decoder(EnvelopeWithBefore).decode
+        self._read_loosely = msgspec.msgpack.Decoder(LooseEnvelope).decode
 
     def __repr__(self) -> str:
         return "MessagePackCodec()"
@@ -91,7 +93,7 @@ class MessagePackCodec(PayloadCodec):
             )
             body = self._encode(wire)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise unwritable(docket, str(error)) from error
+            raise unwritable(docket, error) from error
         if metadata and (problem := metadata_problem(metadata, nested=False)) is not None:
             raise unwritable(docket, problem)
         return Encoded(body, _HEADERS)
@@ -106,8 +108,12 @@ class MessagePackCodec(PayloadCodec):
             return self._read_otherwise(body)
 
     def _read_otherwise(self, body: bytes) -> RawEnvelope:
-        try:
-            return self._read_with_before(body).as_envelope(_NIL)
-        except (ValueError, RecursionError) as error:
-            hint = "; it looks like JSON: use JsonCodec" if body[:1] in b"{[" else ""
-            raise DecodeError(f"not an envelope in MessagePack: {error}{hint}") from error
+        for read in (self._read_with_before, self._read_loosely):
+            try:
+                return read(body).as_envelope(_NIL)
+            except (ValueError, RecursionError) as error:
+                problem = error
+        if isinstance(problem, UnicodeDecodeError) and (half := written_surrogate(body)):
+            raise DecodeError(f"the body {half}") from problem
+        hint = "; it looks like JSON: use JsonCodec" if body[:1] in b"{[" else ""
+        raise DecodeError(f"not an envelope in MessagePack: {problem}{hint}") from problem

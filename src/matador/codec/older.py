@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from matador.codec.base import RawEnvelope, Stamp
-from matador.codec.wire import header_text, none_if
+from matador.codec.wire import importance_of, none_if, readable_text
 from matador.errors import DecodeError
-from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope
 from matador.model.message import Headers
 
 
@@ -54,7 +54,6 @@ def read_older_body(
         universal = _mapping(fields.get("universal"))
         metadata = _mapping(fields.get("metadata"))
         options = _OPTIONS.decode(fields.get("options", _NULL))
-        importance = _importance(headers)
         now = stamp.now()
         scheduled = _later(now, options)
         event_id = _text(universal.pop("event_id", None), "universal.event_id")
@@ -66,7 +65,7 @@ def read_older_body(
         metadata["user_id"] = user_id
     metadata.update(universal)
     return Envelope(
-        id=header_text(headers, "x-event-id") or event_id or stamp.new_id(),
+        id=readable_text(headers.get("x-event-id")) or event_id or stamp.new_id(),
         data=fields["data"],
         before=none_if(fields.get("before"), b"null"),
         docket=Docket(
@@ -74,10 +73,10 @@ def read_older_body(
             target_subscriber=target,
             created_at=now,
             attempts=_attempts(headers),
-            importance=importance,
+            importance=importance_of(headers.get("x-matador-importance", "should-investigate")),
             scheduled_for=scheduled,
-            correlation_id=header_text(headers, "x-matador-correlation-id")
-            or header_text(headers, "x-correlation-id")
+            correlation_id=readable_text(headers.get("x-matador-correlation-id"))
+            or readable_text(headers.get("x-correlation-id"))
             or correlation,
             metadata=metadata,
         ),
@@ -115,13 +114,3 @@ def _attempts(headers: Headers) -> int:
         return min(max(1, int(headers.get("x-matador-attempts", 1))), MOST_ATTEMPTS)
     except (TypeError, ValueError, OverflowError):
         return 1
-
-
-def _importance(headers: Headers) -> Importance:
-    given = headers.get("x-matador-importance")
-    if given is None:
-        return "should-investigate"
-    for choice in get_args(Importance):
-        if given == choice:
-            return choice
-    raise ValueError("the header x-matador-importance is not an importance")

@@ -6,33 +6,63 @@ bring their own validator, which is used without importing pydantic here.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from matador.codec.base import PayloadDecoder, PayloadEncoder
-from matador.codec.plain import has_room_for_null, not_finite, not_finite_in
+from matador.codec.json_text import find_duplicate_key, written_surrogate
+from matador.codec.plain import (
+    has_raw_parts,
+    has_room_for_null,
+    lost_as_text,
+    lost_in_msgpack,
+    may_have_keys,
+    not_finite,
+    not_finite_in,
+    same_key,
+)
 from matador.errors import InvalidEventError
 from matador.model.event import EventType
+from matador.model.text import storable_text
 
 Format: TypeAlias = Literal["json", "msgpack"]
 
-
-def _nothing(payload: Any) -> None:
-    """Nothing of a payload is lost in MessagePack."""
+_LONGEST_PROBLEM = 1000
 
 
 class _Coder(NamedTuple):
     """How payloads of one type are written and read.
 
-    ``lost`` says what of a payload cannot be written; ``loses``: reading it again may not show it.
+    Attributes:
+        lost: says what of a payload cannot be written. It may raise what ``encode`` raises.
+        loses: reading it again may not show it.
+        keys: its mappings may have keys that come out as one: JSON knows no 1, only ``"1"``.
+        clash: says which ones did, given the payload, its bytes, and what was read of them.
     """
 
     encode: Callable[[Any], bytes]
     decode: Callable[[Any], Any]
+    lost: Callable[[Any], str | None]
     loses: bool = False
-    lost: Callable[[Any], str | None] = _nothing
+    keys: bool = False
+    clash: Callable[[Any, bytes, Any], str | None] = lambda payload, encoded, read: None
+
+
+def _clash_in_json(
+    encode: Callable[[Any], bytes] | None,
+) -> Callable[[Any, bytes, Any], str | None]:
+    """With ``encode`` what was read is written again, which is much quicker than to search."""
+
+    def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
+        if encode is not None and encode(read) == encoded:
+            return None  # what was read has no key twice, and is all that was written
+        twice = find_duplicate_key(encoded)
+        return None if twice is None else same_key(twice)
+
+    return clash
 
 
 class PayloadCodec:
@@ -60,25 +90,31 @@ class PayloadCodec:
 
     def payload_encoder(self, event: EventType) -> PayloadEncoder:
         """See ``Preparing``."""
-        encode, decode, loses, lost = self._coder(event)
+        encode, decode, lost, loses, keys, clash = self._coder(event)
 
         def unchecked(payload: Any) -> msgspec.Raw:
             try:
                 return msgspec.Raw(encode(payload))
             except Exception as error:  # the user's own serializers may raise anything
-                raise _invalid(event, error) from error
+                raise _invalid(event, error, _why(error, lost, payload)) from error
 
         def checked(payload: Any) -> msgspec.Raw:
             try:
                 encoded = encode(payload)
             except Exception as error:
-                raise _invalid(event, error) from error
+                raise _invalid(event, error, _why(error, lost, payload)) from error
             try:
-                decode(encoded)  # the sender learns of a wrong field, not the worker hours later
+                read = decode(
+                    encoded
+                )  # the sender learns of a wrong field, not the worker hours later
             except Exception as error:  # noqa: BLE001 - see payload_decoder
                 raise _invalid(event, error, lost(payload)) from _cause(error)
             if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
                 raise InvalidEventError(f"event {event.key!r}: {what}")
+            if keys or type(payload) is dict:
+                what = clash(payload, encoded, read)
+                if what is not None:
+                    raise InvalidEventError(f"event {event.key!r}: {what}")
             return msgspec.Raw(encoded)
 
         encoder = self._encoders[event.payload] = checked if self._check else unchecked
@@ -104,10 +140,17 @@ class PayloadCodec:
                 coder = _pydantic_coder(payload, self._format)
             elif self._format == "json":
                 encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(payload).decode
-                coder = _Coder(encode, decode, has_room_for_null(payload), not_finite)
+                coder = _Coder(
+                    encode,
+                    decode,
+                    not_finite,
+                    has_room_for_null(payload),
+                    may_have_keys(payload),
+                    _clash_in_json(None if has_raw_parts(payload) else encode),
+                )
             else:
                 encode = msgspec.msgpack.Encoder().encode
-                coder = _Coder(encode, msgspec.msgpack.Decoder(payload).decode)
+                coder = _Coder(encode, msgspec.msgpack.Decoder(payload).decode, lost_in_msgpack)
         except (TypeError, NameError) as error:
             raise InvalidEventError(
                 f"event {event.key!r}: {payload.__name__} cannot be used as a payload type: {error}"
@@ -135,7 +178,15 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
         def from_msgpack(raw: Any) -> Any:
             return validator.validate_python(unpack(raw))
 
-        return _Coder(to_msgpack, from_msgpack)
+        def lost_of_it(payload: Any) -> str | None:
+            return lost_in_msgpack(plain(payload, "json"))
+
+        def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
+            if read == payload or not isinstance(payload, model):
+                return None
+            return lost_as_text(plain(payload, "python"))  # pydantic made texts of all keys
+
+        return _Coder(to_msgpack, from_msgpack, lost_of_it, keys=True, clash=clash)
 
     write, check = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -157,11 +208,20 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
         return not_finite_in(plain(payload, "python"))
 
     as_strings = getattr(model, "model_config", {}).get("ser_json_inf_nan") == "strings"
-    return _Coder(to_json, from_json, not as_strings, lost)
+    return _Coder(to_json, from_json, lost, not as_strings, True, _clash_in_json(to_json))
 
 
 def _invalid(event: EventType, error: Exception, lost: str | None = None) -> InvalidEventError:
-    return InvalidEventError(f"event {event.key!r}: {lost or _readable(error)}")
+    text = storable_text(lost or _readable(error), _LONGEST_PROBLEM)
+    return InvalidEventError(f"event {event.key!r}: {text}")
+
+
+def _why(error: Exception, lost: Callable[[Any], str | None], payload: Any) -> str | None:
+    """What a text that cannot be encoded has to do with it, and where it is."""
+    if isinstance(error, ValueError) and "surrogates not allowed" in str(error):
+        with contextlib.suppress(Exception):  # it could not be written: it may not be readable
+            return lost(payload)
+    return None
 
 
 def _cause(error: Exception) -> Exception | None:
@@ -177,6 +237,8 @@ def _readable(error: Exception) -> str:
         return "; ".join(
             f"{one['msg']} - at `$.{'.'.join(str(step) for step in one['loc'])}`" for one in found
         )
+    if isinstance(error, UnicodeDecodeError) and (half := written_surrogate(error.object)):
+        return f"a text {half}"
     if isinstance(error, ValueError | TypeError | OverflowError | RecursionError):
         return str(error)  # msgspec's: "Expected `int`, got `str` - at `$.amount`"
     return f"{type(error).__name__}: {error}"

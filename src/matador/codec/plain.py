@@ -11,12 +11,20 @@ from msgspec import inspect
 
 from matador.errors import InvalidEventError
 from matador.model.envelope import Docket
+from matador.model.text import lone_surrogate
 
 SIMPLE = frozenset({str, int, bool, type(None)})
 """Types of values that every format carries as they are."""
 
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 _MAYBE_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN or infinite in MessagePack
+_WITH_KEYS = (
+    inspect.DictType
+    | inspect.FrozenDictType
+    | inspect.AnyType
+    | inspect.CustomType
+    | inspect.RawType
+)
 _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
@@ -36,63 +44,118 @@ def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None
     return None
 
 
-def unwritable(docket: Docket, problem: str) -> InvalidEventError:
+def unwritable(docket: Docket, problem: str | Exception) -> InvalidEventError:
     """The error for a docket, or metadata in it, that cannot be written."""
+    if isinstance(problem, UnicodeEncodeError):
+        problem = f"a text {lone_surrogate(problem.object)}"
     return InvalidEventError(
         f"event {docket.event_key!r}: its metadata or docket cannot be written: {problem}"
     )
 
 
+def may_have_keys(payload: type[Any]) -> bool:
+    """May a payload of that type hold keys of its sender's choice, deeper than its own fields?
+
+    In mappings, and in records: msgspec writes a mapping that stands in the place of one.
+    """
+    nodes = list(_nodes(payload))
+    return (
+        any(isinstance(node, _WITH_KEYS) for node in nodes)
+        or sum(hasattr(node, "fields") for node in nodes) > 1
+    )
+
+
+def has_raw_parts(payload: type[Any]) -> bool:
+    """May a payload of that type hold JSON that nobody looks into, neither writing nor reading?"""
+    return any(isinstance(node, inspect.RawType) for node in _nodes(payload))
+
+
 def has_room_for_null(payload: type[Any]) -> bool:
     """May a null stand where a payload of that type had a number? Then a NaN is lost unseen."""
+    for node in _nodes(payload):
+        if isinstance(node, inspect.AnyType | inspect.CustomType):
+            return True
+        if isinstance(node, inspect.UnionType):
+            choices = {type(one) for one in node.types}
+            if {inspect.FloatType, inspect.NoneType} <= choices:
+                return True
+    return False
+
+
+def _nodes(payload: type[Any]) -> Iterator[inspect.Type]:
+    """The type and all types in it. Types may contain themselves: those come again, once each."""
     waiting: list[Any] = [inspect.type_info(payload)]
     seen: set[int] = set()
     while waiting:
         node = waiting.pop()
         if isinstance(node, tuple):
             waiting.extend(cast("tuple[Any, ...]", node))
-        elif isinstance(node, inspect.Type | inspect.Field) and id(node) not in seen:
-            seen.add(id(node))  # types may contain themselves
-            if isinstance(node, inspect.AnyType | inspect.CustomType):
-                return True
-            if isinstance(node, inspect.UnionType):
-                choices = {type(one) for one in node.types}
-                if {inspect.FloatType, inspect.NoneType} <= choices:
-                    return True
-            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
-    return False
+        elif isinstance(node, inspect.Type | inspect.Field):
+            if isinstance(node, inspect.Type):
+                yield node
+            if id(node) not in seen:
+                seen.add(id(node))
+                waiting.extend(getattr(node, name) for name in node.__struct_fields__)
 
 
 def not_finite(payload: Any) -> str | None:
-    """Where a payload that msgspec can write has a NaN or an infinity, or None."""
+    """What of a payload that msgspec knows JSON cannot carry, and where; or None."""
     try:
         packed = _to_msgpack(payload)
         if _MAYBE_NOT_FINITE.search(packed) is None:
             return None
-    except OverflowError:  # a whole number that JSON can carry, and MessagePack cannot
-        pass
+    except (OverflowError, UnicodeEncodeError):
+        pass  # a whole number that JSON can carry, and MessagePack cannot; a lone surrogate
     except (TypeError, ValueError, RecursionError):
         return None  # it cannot be written at all
     return not_finite_in(msgspec.to_builtins(payload))
 
 
 def not_finite_in(plain: Any) -> str | None:
-    """Where plain data has a NaN or an infinity, or None."""
+    """What of plain data JSON cannot carry, and where; or None."""
     return next(_problems(plain, "$", any_keys=True), None)
 
 
-def _problems(value: Any, where: str, *, any_keys: bool) -> Iterator[str]:
-    # It was encoded before, so it does not contain itself.
+def lost_in_msgpack(payload: Any) -> str | None:
+    """Where a payload has a lone surrogate, which no format can carry; or None."""
+    plain = msgspec.to_builtins(payload)
+    return next(_problems(plain, "$", any_keys=True, finite=False), None)
+
+
+def lost_as_text(plain: Any) -> str | None:
+    """What of plain data is lost once all its keys are texts, and where; or None."""
+    problems = _problems(plain, "$", any_keys=True, finite=False, keys_as_text=True)
+    return next(problems, None)
+
+
+def same_key(key: str) -> str:
+    """What is wrong with a mapping that has a key twice once all its keys are texts."""
+    return f"two keys of one mapping are both {key!a} as text"
+
+
+def _problems(
+    value: Any, where: str, *, any_keys: bool, finite: bool = True, keys_as_text: bool = False
+) -> Iterator[str]:
+    # It does not contain itself: it was encoded before, or as far as its lone surrogate.
     waiting: list[tuple[Any, str]] = [(value, where)]
     while waiting:
         value, where = waiting.pop()
         if isinstance(value, float):
-            if value - value != 0.0:  # only NaN and the infinities
+            if finite and value - value != 0.0:  # only NaN and the infinities
                 yield f"{value} cannot be written as JSON - at `{where}`"
+        elif isinstance(value, str):
+            if not value.isascii() and (half := lone_surrogate(value)) is not None:
+                yield f"the text {half} - at `{where}`"
         elif isinstance(value, dict):
+            texts = [str(key) for key in cast("dict[Any, Any]", value)] if keys_as_text else []
+            if len(set(texts)) < len(texts):
+                twice = next(one for one in texts if texts.count(one) > 1)
+                yield f"{same_key(twice)} - at `{where}`"
             for key, inner in cast("dict[Any, Any]", value).items():
                 if not any_keys and not isinstance(key, str):
                     yield f"the key {key!r} is not a string - at `{where}`"
+                if isinstance(key, str) and (half := lone_surrogate(key)) is not None:
+                    yield f"the key {key!a} {half} - at `{where}`"
                 waiting.append((inner, f"{where}.{key}"))
         elif isinstance(value, list | tuple | set | frozenset):
             elements = cast("Iterable[Any]", value)

@@ -1,13 +1,30 @@
-"""The full envelope as it stands on the wire: ``{"id", "data", "before"?, "docket": {…}}``."""
+"""The full envelope as it stands on the wire: ``{"id", "data", "before"?, "docket": {…}}``.
+
+And what both forms of a docket have in common, fields and headers: what is optional never makes a
+message unreadable.
+"""
 
 from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Any, get_args
 
 import msgspec
 
 from matador.codec.base import RawEnvelope
+from matador.codec.times import from_wire
 from matador.errors import DecodeError
-from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope
+from matador.model.envelope import MOST_ATTEMPTS, Docket, Envelope, Importance
 from matador.model.message import Headers
+from matador.model.text import lone_surrogate
+
+log = logging.getLogger("matador.codec")
+
+_DEFAULT_IMPORTANCE: Importance = "should-investigate"
+_MOST_WARNINGS = 100
+_warned: set[str] = set()  # values of foreign programs: each is warned of once in a process
+_TEXTS = ("eventDescription", "originalQueue", "firstError", "lastError", "correlationId")
 
 
 class EnvelopeWithBefore(msgspec.Struct, frozen=True):
@@ -26,6 +43,35 @@ class EnvelopeWithBefore(msgspec.Struct, frozen=True):
         return Envelope(self.id, self.data, self.docket, none_if(self.before, nothing))
 
 
+class LooseEnvelope(msgspec.Struct, frozen=True):
+    """What an envelope is decoded as when its docket is not quite one of ours."""
+
+    id: str
+    data: msgspec.Raw
+    docket: dict[str, Any]
+    before: msgspec.Raw = msgspec.Raw(b"")
+
+    def as_envelope(self, nothing: bytes) -> RawEnvelope:
+        """The envelope, without the optional fields that have another type.
+
+        Raises:
+            ValueError: a required field is missing or wrong.
+        """
+        fields = self.docket
+        for name in _TEXTS:
+            fields[name] = readable_text(fields.get(name))
+        fields["scheduledFor"] = readable_time(fields.get("scheduledFor"))
+        fields["metadata"] = {} if fields.get("metadata") is None else fields["metadata"]
+        if "importance" in fields:
+            fields["importance"] = importance_of(fields["importance"])
+        docket = msgspec.convert({"docket": fields}, _WithDocket).docket
+        return Envelope(self.id, self.data, docket, none_if(self.before, nothing))
+
+
+class _WithDocket(msgspec.Struct, frozen=True):
+    docket: Docket  # so that errors name the fields as they do elsewhere: $.docket.attempts
+
+
 def none_if(raw: msgspec.Raw | None, nothing: bytes) -> msgspec.Raw | None:
     """``raw``, or None if there is none or it is the format's null."""
     if raw is None or len(raw) == 0 or (len(raw) == len(nothing) and bytes(raw) == nothing):
@@ -33,22 +79,47 @@ def none_if(raw: msgspec.Raw | None, nothing: bytes) -> msgspec.Raw | None:
     return raw
 
 
-def header_text(headers: Headers, name: str) -> str | None:
-    """A header as text, or None if it is not there.
+def header_text(headers: Headers, name: str) -> str:
+    """A header that must be there, as text.
 
     Raises:
-        DecodeError: it is neither text, nor a number that could be meant as text.
+        DecodeError: it is missing, or neither text nor a number that could be meant as text.
     """
     value = headers.get(name)
-    if value is None or (isinstance(value, str) and (value.isascii() or _is_utf8(value))):
-        return value
+    if value is None or value == "":
+        raise DecodeError(f"the header {name} is missing")
+    text = readable_text(value)
+    if text is None:
+        raise DecodeError(f"the header {name} is not text (its type is {type(value).__name__})")
+    return text
+
+
+def readable_text(value: object) -> str | None:
+    """An optional text, or a number that could be meant as text. Anything else counts as absent."""
+    if isinstance(value, str):
+        return value if value.isascii() or lone_surrogate(value) is None else None
     if type(value) is int and abs(value) <= MOST_ATTEMPTS:
         return str(value)
-    raise DecodeError(f"the header {name} is not text (its type is {type(value).__name__})")
+    return None
 
 
-def _is_utf8(text: str) -> bool:
+def readable_time(value: object) -> datetime | None:
+    """An optional time. Anything else counts as absent."""
+    if isinstance(value, datetime):  # MessagePack has times
+        return None if value.tzinfo is None else value
     try:
-        return bool(text.encode())
-    except UnicodeEncodeError:  # half of a character: it could never be written again
-        return False
+        return from_wire(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def importance_of(value: object) -> Importance:
+    """An importance. One that is not known is the default one, and warned of, once a value."""
+    for choice in get_args(Importance):
+        if value == choice:
+            return choice
+    text = ascii(value)[:40] if isinstance(value, str | int) else type(value).__name__
+    if text not in _warned and len(_warned) < _MOST_WARNINGS:
+        _warned.add(text)
+        log.warning("%s is not an importance: read as %r", text, _DEFAULT_IMPORTANCE)
+    return _DEFAULT_IMPORTANCE

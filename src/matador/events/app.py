@@ -45,4 +45,5 @@ class Matador(Application):
             codec=self.codec,
             checkpoints=self.checkpoints,
             clock=self.clock,
+            check=self._check_loop,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,6 +18,7 @@ from matador.errors import (
     LifecycleError,
     NotStartedError,
     ShuttingDownError,
+    WrongLoopError,
 )
 from matador.events.assembly import check_fit, make_worker
 from matador.events.dispatcher import Dispatcher
@@ -29,7 +31,7 @@ from matador.model.event import EventType, event_type_of
 from matador.model.message import Once, TopologyNote
 from matador.model.options import Seconds, suggestion, whole_number
 from matador.model.schema import Schema
-from matador.model.sending import SendOptions, SendResult
+from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
 from matador.model.topology import Topology
 from matador.pipeline.checkpoints import CheckpointStore, NoCheckpointStore
 from matador.pipeline.hooks import Hooks, HookSet
@@ -51,8 +53,9 @@ _MISSING: Any = object()
 class Application:
     """An application: what it sends, what it consumes, and over which transport.
 
-    All methods belong to the event loop in which it was started; ``sync()`` gives the same to code
-    without one. An application can be started again after a shutdown.
+    All methods belong to the event loop in which it was started, and raise ``WrongLoopError`` in
+    another; ``sync()`` gives the same to code without one, ``producer()`` to another loop. An
+    application can be started again after a shutdown.
 
     Args:
         transport: a URL such as ``sqlite:///shop.db``, or a transport object.
@@ -67,6 +70,8 @@ class Application:
         hooks: one hook object, or several.
         malformed: what becomes of bytes that are not an envelope.
         max_message_size: bytes; larger messages are refused at send, and not read.
+        send_errors: ``raise`` (default): ``send`` raises ``SendFailedError`` if a message could not
+            be stored; ``report``: it returns, and ``SendResult.errors`` says so.
         unsupported_delays: what becomes of delays the transport cannot keep.
         clock: where time and ids come from; tests pass their own.
 
@@ -92,11 +97,13 @@ class Application:
         malformed: MalformedStrategy = "dead-letter",
         max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE,
         unsupported_delays: UnsupportedDelays = "error",
+        send_errors: SendErrors = "raise",
         clock: Clock | None = None,
     ) -> None:
         _check_choice("delivery", delivery, ("at-least-once", "at-most-once"))
         _check_choice("malformed", malformed, ("dead-letter", "reject", "ignore"))
         _check_choice("unsupported_delays", unsupported_delays, ("error", "deliver-now"))
+        _check_choice("send_errors", send_errors, ("raise", "report"))
         if not isinstance(schema, Schema):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"Matador: schema must be a Schema, got {schema!r}")
         self._url = transport if isinstance(transport, str) else None
@@ -117,9 +124,11 @@ class Application:
             max_message_size, "Matador: max_message_size", minimum=1
         )
         self._unsupported_delays: UnsupportedDelays = unsupported_delays
+        self._send_errors: SendErrors = send_errors
         self._clock: Clock = clock or SystemClock()
         self._activity = Activity()
         self._lifecycle = Lifecycle(self._activity, self._shutdown)
+        self._loop: AbstractEventLoop | None = None
         self._hooks = HookSet()
         self._listener = TransportListener()
         self._transport.observe(self._listener)
@@ -194,6 +203,7 @@ class Application:
         consume_from: Iterable[str] | None = None,
         checkpoints: CheckpointStore | None = None,
         hooks: Sequence[Hooks] = (),
+        send_errors: SendErrors | None = None,
     ) -> None:
         """Change how it will run, before it is started: for tools and tests.
 
@@ -218,6 +228,8 @@ class Application:
             self._schema = schema
         if checkpoints is not None:
             self._checkpoints = checkpoints
+        if send_errors is not None:
+            self._send_errors = send_errors
         self._hook_objects = (*hooks, *self._hook_objects)
 
     @contextmanager
@@ -275,6 +287,7 @@ class Application:
             hooks=self._hook_objects,
             max_message_size=self._max_message_size,
             unsupported_delays=self._unsupported_delays,
+            send_errors=self._send_errors,
             clock=self._clock,
         )
 
@@ -315,11 +328,15 @@ class Application:
             SubscriberIsStubError: a queue to be consumed receives messages for a stub.
             UnsupportedError: the transport does not support a delivery mode that is asked for.
             ConnectionFailedError: the broker cannot be reached.
+            WrongLoopError: it was started in another event loop, and not shut down.
         """
+        self._check_loop()
+        self._loop = get_running_loop()
         await self._lifecycle.start(self._start)
 
     async def stop_receiving(self) -> bool:
         """Receive no more, but go on sending. False if it was not receiving."""
+        self._check_loop()
         if self._worker is None or not self._lifecycle.begin_stop_receiving():
             return False
         await self._worker.stop_receiving()
@@ -331,10 +348,12 @@ class Application:
 
         What was received before is finished first. False if receiving was not stopped.
         """
+        self._check_loop()
         return await self._lifecycle.resume(self._receive_again)
 
     async def wait_idle(self, timeout: Seconds | None = None) -> bool:
         """Wait until nothing is being processed or sent. False if ``timeout`` passed first."""
+        self._check_loop()
         return await self._activity.wait_idle(timeout)
 
     async def shutdown(self, timeout: Seconds | None = None) -> None:
@@ -344,10 +363,12 @@ class Application:
         cancelled, their messages given back, and the log says what was abandoned. Idempotent;
         concurrent calls wait for the same shutdown.
         """
+        self._check_loop()
         await self._lifecycle.shutdown(self, timeout)
 
     async def force_shutdown(self) -> None:
         """Shut down now, cutting short what runs. Also hurries a shutdown that is under way."""
+        self._check_loop()
         self._lifecycle.hurry()
         await self._lifecycle.shutdown(self, 0)
 
@@ -366,7 +387,7 @@ class Application:
         priority: int | None = None,
         ordering_key: str | None = None,
     ) -> SendResult:
-        """Send one event to every enabled subscriber; returns when each is stored, or has failed.
+        """Send one event to every enabled subscriber; returns when each message is stored.
 
         ``send(OrderPlaced("1", 5))`` and ``send(OrderPlaced, {"order_id": "1", "amount": 5})`` are
         the same; the second is the way for a ``TypedDict``. An event without subscribers is sent
@@ -381,8 +402,14 @@ class Application:
             ordering_key: messages with one key are handled in the order sent.
 
         Raises:
-            NotStartedError, ShuttingDownError: not in a state to send.
+            SendFailedError: a message could not be stored, or may not be; ``error.result`` says
+                which, and what was stored. With ``send_errors="report"`` that is returned instead.
             InvalidEventError: the payload does not fit its type; the field is named.
+            ConfigurationError: an option that cannot be, such as a delay that never ends.
+            NotStartedError, ShuttingDownError: not in a state to send.
+            WrongLoopError: it was started in another event loop.
+
+        Unless it is a ``SendFailedError``, nothing was sent.
         """
         fan_out, dispatcher = self._sending()
         load = self._hooks.load_universal_metadata
@@ -400,19 +427,24 @@ class Application:
                 and ordering_key is None
                 and (route := fan_out.route(payload)) is not None
             ):
-                return await dispatcher.send(fan_out.make_plain(route, payload))
-            options = SendOptions(
-                metadata=metadata,
-                correlation_id=correlation_id,
-                delay=delay,
-                before=before,
-                priority=priority,
-                ordering_key=ordering_key,
-            )
-            event, value = self._resolve(payload, data)
-            return await dispatcher.send(await fan_out.make(event, value, options, universal))
+                order = fan_out.make_plain(route, payload)
+            else:
+                options = SendOptions(
+                    metadata=metadata,
+                    correlation_id=correlation_id,
+                    delay=delay,
+                    before=before,
+                    priority=priority,
+                    ordering_key=ordering_key,
+                )
+                event, value = self._resolve(payload, data)
+                order = await fan_out.make(event, value, options, universal)
+            result = await dispatcher.send(order)
         finally:
             self._activity.finished_enqueuing()
+        if result.errors and self._send_errors == "raise":
+            raise_for_errors([result])
+        return result
 
     async def send_many(
         self, events: Iterable[Any | tuple[Any, SendOptions]], /
@@ -420,10 +452,14 @@ class Application:
         """Send many events, in order, in few round trips: the fast path. A result for each.
 
         Items are payloads, or pairs of a payload and its ``SendOptions``. All are checked before
-        any is sent.
+        any is sent. One that fails does not keep the others from being sent.
 
         Raises:
-            InvalidEventError: a payload does not fit its type; nothing was sent.
+            SendFailedError: some could not be stored; raised once, when all have their outcome.
+                ``error.results`` has the results of all events, in order, ``error.result`` is the
+                first with errors. With ``send_errors="report"`` they are returned instead.
+            InvalidEventError, ConfigurationError: something does not fit; nothing was sent.
+            NotStartedError, ShuttingDownError, WrongLoopError: as of ``send``.
 
         Example:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
@@ -442,21 +478,28 @@ class Application:
                 payload, options = _item(item)
                 event, value = self._resolve(payload, _MISSING)
                 orders.append(await fan_out.make(event, value, options, universal))
-            return await dispatcher.send_all(orders)
+            results = await dispatcher.send_all(orders)
         finally:
             self._activity.finished_enqueuing(len(items))
+        if self._send_errors == "raise":
+            raise_for_errors(results)
+        return results
 
     async def publish(
-        self, events: Sequence[tuple[EventType, Any, SendOptions]], *, once: Once | None = None
+        self,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        *,
+        once: Once | None = None,
+        send_errors: SendErrors | None = None,
     ) -> list[SendResult]:
         """``send_many`` for pipelines: each event is named, and its data may be plain.
 
         With ``once`` and ids of their own (``SendOptions.id``), events may be sent again by a
         sender that does not know how far it came: those that arrived are not stored again where
-        ``transport.capabilities.once`` says so.
+        ``transport.capabilities.once`` says so. ``send_errors`` is the application's unless given.
 
         Raises:
-            InvalidEventError: a payload does not fit its type; nothing was sent.
+            SendFailedError, InvalidEventError: as of ``send_many``.
 
         Example:
             >>> placed = app.schema.event("order.placed")
@@ -471,9 +514,12 @@ class Application:
             universal = await self._universal()
             for event, value, options in events:
                 orders.append(await fan_out.make(event, value, options, universal))
-            return await dispatcher.send_all(orders, once)
+            results = await dispatcher.send_all(orders, once)
         finally:
             self._activity.finished_enqueuing(len(events))
+        if (send_errors or self._send_errors) == "raise":
+            raise_for_errors(results)
+        return results
 
     async def check_send(self, payload: Any, data: Any = _MISSING, /) -> EventType:
         """Check that an event could be sent, and send nothing.
@@ -503,6 +549,7 @@ class Application:
 
     async def apply_topology(self) -> Sequence[TopologyNote]:
         """Create the queues that are missing; what the transport could not honour."""
+        self._check_loop()
         notes = await self._transport.apply_topology(self._topology)
         for note in notes:
             log.warning("topology: %s%s", f"{note.queue}: " if note.queue else "", note.text)
@@ -515,7 +562,21 @@ class Application:
             raise (NotStartedError if self._lifecycle.status == "new" else ShuttingDownError)
         if self._fan_out is None or self._dispatcher is None:
             raise NotStartedError
+        if self._loop is not get_running_loop():
+            raise self._wrong_loop()
         return self._fan_out, self._dispatcher
+
+    def _check_loop(self) -> None:
+        if self._loop is not None and self._loop is not get_running_loop():
+            raise self._wrong_loop()
+
+    def _wrong_loop(self) -> WrongLoopError:
+        assert self._loop is not None
+        closed = " (which is closed: it was never shut down)" if self._loop.is_closed() else ""
+        return WrongLoopError(
+            f"the application was started in another event loop{closed} than the one that uses it "
+            f"now; use app.producer() here, or app.sync() from any thread. Nothing was done"
+        )
 
     def _resolve(self, payload: Any, data: Any) -> tuple[EventType, Any]:
         if data is not _MISSING:
@@ -548,6 +609,15 @@ class Application:
         )
 
     async def _start(self) -> None:
+        try:
+            await self._open()
+        except BaseException:
+            self._loop = None
+            raise
+        if self._hooks.on_start is not None:
+            await self._hooks.on_start()
+
+    async def _open(self) -> None:
         self.check()
         self._hooks = HookSet(self._hook_objects)
         self._listener.hooks = self._hooks
@@ -562,8 +632,6 @@ class Application:
         except BaseException:
             await self._close()
             raise
-        if self._hooks.on_start is not None:
-            await self._hooks.on_start()
 
     async def _receive_again(self) -> None:
         before = self._worker
@@ -610,9 +678,12 @@ class Application:
 
     async def close(self) -> None:
         """Release everything. Called by the shutdown, last."""
-        await self._close()
-        if self._hooks.on_stop is not None:
-            await self._hooks.on_stop()
+        try:
+            await self._close()
+            if self._hooks.on_stop is not None:
+                await self._hooks.on_stop()
+        finally:
+            self._loop = None  # it may be started in another one
 
     async def _close(self) -> None:
         worker, self._worker = self._worker, None

@@ -155,6 +155,8 @@ class Moved:
 class DeadLetterOffice:
     """Finds dead letters and moves them. The transport must be connected.
 
+    Belongs to the event loop of its application; ``check`` raises in another one.
+
     Every letter is moved in one step, so whoever is interrupted can start again: none is lost, and
     none is moved twice.
 
@@ -172,12 +174,14 @@ class DeadLetterOffice:
         codec: Codec,
         checkpoints: CheckpointStore,
         clock: Clock,
+        check: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._topology = topology
         self._codec = codec
         self._checkpoints = checkpoints
         self._clock = clock
+        self._check = check
 
     @property
     def patience(self) -> float:
@@ -207,6 +211,7 @@ class DeadLetterOffice:
             UnsupportedError: the transport cannot look at its messages.
             QueueNotFoundError: no such queue, or it was never made.
         """
+        self._check()
         chosen = selection or Selection()
         browsing = self._browsing()
         found = 0
@@ -316,6 +321,7 @@ class DeadLetterOffice:
         progress: Progress,
         afterwards: Callable[[str], Any] | None = None,
     ) -> Moved:
+        self._check()
         moved = Moved()
         left = list(places)
         until = self._clock.monotonic() + patience

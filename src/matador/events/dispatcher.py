@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError
+from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, may_be_stored
 from matador.events.fanout import Order, Outgoing
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
@@ -71,8 +71,12 @@ class Dispatcher:
         try:
             if once is not None and transport.capabilities.once:
                 assert isinstance(transport, Deduplicating), "it declares so"
-                return await transport.send_once(messages, once)
-            return await self._transport.send(messages)
+                outcomes = await transport.send_once(messages, once)
+            else:
+                outcomes = await transport.send(messages)
+            if len(outcomes) != len(messages):
+                raise RuntimeError(f"{len(outcomes)} outcomes for {len(messages)} messages")
+            return outcomes
         except Exception as error:  # noqa: BLE001 - see _as_ours
             return [_as_ours(error)] * len(messages)
 
@@ -118,10 +122,13 @@ class Dispatcher:
     async def _fall_back(self, one: Outgoing, once: Once | None) -> str:
         """Try the other queues of the chain, in order; the name of the last one tried."""
         queue = one.target.names[0]
+        unknown: list[str] = []
         for next_ in one.target.names[1:]:
             if one.error is None or one.message is None:
                 break
             failed, error = queue, one.error
+            if may_be_stored(error):
+                unknown.append(failed)
             queue = next_
             message = msgspec.structs.replace(one.message, queue=next_)
             if once is None:
@@ -134,6 +141,9 @@ class Dispatcher:
             came = "nor could" if one.error is not None else "sent instead to"
             text = f"queue {failed} could not take it ({error}); {came} {next_}"
             await self._warn(one, next_, text, error)
+        if one.error is not None and unknown and not may_be_stored(one.error):
+            text = f"{one.error}; {', '.join(unknown)} may have stored it"
+            one.error = SendUnconfirmedError(text, cause=one.error)
         return queue
 
     async def _warn(
@@ -149,8 +159,7 @@ class Dispatcher:
     async def _failed(self, order: Order, one: Outgoing, queue: str) -> SendFailedError:
         cause = one.error
         subscriber = one.target.subscriber.name
-        unknown = isinstance(cause, SendUnconfirmedError)
-        was = "may or may not have been" if unknown else "was not"
+        was = "may or may not have been" if may_be_stored(cause) else "was not"
         error = SendFailedError(
             f"{order.event.key} {was} sent to {subscriber} ({queue}): {cause}",
             queue=queue,
@@ -166,7 +175,7 @@ class Dispatcher:
 
 
 def _as_ours(error: Exception) -> MatadorError:
-    """An error of a transport that breaks its promise is still no reason to lose count."""
+    """What a transport that breaks its promise raised: whether it stored anything is unknown."""
     if isinstance(error, MatadorError):
         return error
-    return SendFailedError(f"{type(error).__name__}: {error}", cause=error)
+    return SendUnconfirmedError(f"{type(error).__name__}: {error}", cause=error)

@@ -30,13 +30,14 @@ from matador.errors import (
     SubscriberNotRegisteredError,
 )
 from matador.model.capabilities import Capabilities
-from matador.model.envelope import Docket, Envelope
+from matador.model.envelope import ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
 from matador.model.options import seconds, suggestion
 from matador.model.schema import Schema
 from matador.model.sending import SendOptions
 from matador.model.subscriber import AnySubscriber, SubscriberStub
+from matador.model.text import lone_surrogate
 from matador.model.topology import Topology, WorkQueue
 from matador.transports.clock import Clock
 
@@ -137,7 +138,7 @@ class FanOut:
         self._topology = topology
         self._capabilities = capabilities
         self._clock = clock
-        self._max_size = min(max_message_size, capabilities.max_message_size or max_message_size)
+        self._max_size, self._why = _limit(max_message_size, capabilities.max_message_size)
         self._unsupported_delays: UnsupportedDelays = unsupported_delays
         self._targets: dict[str, tuple[Target, ...]] = {
             event.key: tuple(_target(topology, one) for one in subscribers)
@@ -191,7 +192,7 @@ class FanOut:
                 message = Message(id_, target.names[0], encoded.body, encoded.headers)
                 outgoing.append(Outgoing(target, plain, message))
             else:
-                error = MessageTooLargeError(size, self._max_size)
+                error = MessageTooLargeError(size, self._max_size, why=self._why)
                 outgoing.append(Outgoing(target, plain, None, error))
         return Order(route.event, 0, outgoing)
 
@@ -218,7 +219,6 @@ class FanOut:
             targets = self._chosen(event, targets, options) if known is None else known
             if known is None and len(self._choices) < _MOST_CHOICES:
                 self._choices[choice] = targets
-        delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
         data = self._codec.encode_payload(event, payload)
         before = options.before
         raw_before = None if before is None else self._codec.encode_payload(event, before)
@@ -226,6 +226,8 @@ class FanOut:
         if options is not PLAIN:
             _check(options)
         now = self._clock.now()
+        delay = 0.0 if options.delay is None else seconds(options.delay, "delay")
+        due = _due(now, delay) if delay else None
         order = Order(event, 0, [])
         for target in targets:
             subscriber = target.subscriber
@@ -239,7 +241,7 @@ class FanOut:
                 attempts=1,
                 importance=subscriber.importance,
                 event_description=event.description,
-                scheduled_for=now + timedelta(seconds=delay) if delay else None,
+                scheduled_for=due,
                 correlation_id=options.correlation_id,
                 metadata=metadata,
             )
@@ -301,10 +303,12 @@ class FanOut:
         if ordering_key is not None and can.ordering != "partition":
             warnings.append("sent without its ordering key: the transport keeps no such order")
             ordering_key = None
-        encoded = self._codec.encode(raw)
-        size = len(encoded.body)
-        if size > self._max_size:
-            return Outgoing(target, envelope, None, MessageTooLargeError(size, self._max_size))
+        try:
+            encoded = self._codec.encode(raw)
+            if (size := len(encoded.body)) > self._max_size:
+                raise MessageTooLargeError(size, self._max_size, why=self._why)
+        except MessageTooLargeError as error:  # a codec may have a limit of its own
+            return Outgoing(target, envelope, None, error)
         message = Message(
             raw.id, target.names[0], encoded.body, encoded.headers, delay, priority, ordering_key
         )
@@ -317,6 +321,28 @@ class FanOut:
         if longest is not None and delay > longest:
             return f"the transport cannot delay for more than {longest:g} s, asked were {delay:g} s"
         return None
+
+
+def _limit(ours: int, brokers: int | None) -> tuple[int, str]:
+    """Bytes of the largest body that is sent, and why no more if it is not for our own limit.
+
+    A broker with a limit below four times the room is given three quarters of what it takes.
+    """
+    if brokers is None:
+        return ours, ""
+    room = min(ROOM_FOR_ERRORS, brokers // 4)
+    if brokers - room >= ours:
+        return ours, ""
+    return brokers - room, f": the broker takes {brokers:,}, and retries add up to {room:,}"
+
+
+def _due(now: datetime, delay: float) -> datetime:
+    try:
+        return now + timedelta(seconds=delay)
+    except OverflowError as error:
+        raise ConfigurationError(
+            f"delay must end before the year 10000, got {delay:g} seconds"
+        ) from error
 
 
 def derived_id(*parts: str) -> str:
@@ -405,3 +431,5 @@ def _check(options: SendOptions) -> None:
 def _check_text(name: str, value: str | None) -> None:
     if not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise ConfigurationError(f"{name} must be a string, got {value!r}")
+    if value is not None and not value.isascii() and (half := lone_surrogate(value)) is not None:
+        raise ConfigurationError(f"{name} {half}, which no broker can store")

@@ -9,7 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from matador.errors import NotStartedError
+from matador.errors import NotStartedError, WrongLoopError
 from matador.events.application import Application
 from matador.model.options import Seconds
 from matador.pipeline.state import AppState
@@ -71,6 +71,7 @@ class SyncMatador:
 
     def start(self) -> None:
         """See ``Matador.start``."""
+        self._check_thread()
         with self._life:
             if self._thread is None:
                 loop = asyncio.new_event_loop()
@@ -90,6 +91,7 @@ class SyncMatador:
 
     def shutdown(self, timeout: Seconds | None = None) -> None:
         """See ``Matador.shutdown``; ends the thread too."""
+        self._check_thread()
         with self._life:
             if self._thread is None:
                 return
@@ -103,13 +105,26 @@ class SyncMatador:
 
         Raises:
             NotStartedError: there is no loop yet.
+            WrongLoopError: called in the application's own loop, which would wait for itself.
         """
+        try:
+            self._check_thread()
+        except WrongLoopError:
+            coroutine.close()
+            raise
         with self._submitting:
             if self._loop is None:
                 coroutine.close()
                 raise NotStartedError
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         return future.result()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise WrongLoopError(
+                "app.sync() was called by code that runs in the application's own event loop, "
+                "which would wait for itself for ever; in an async callback use ctx.send(...)"
+            )
 
     def _stop_loop(self) -> None:
         with self._submitting:  # from here on nobody else gives the loop anything to do

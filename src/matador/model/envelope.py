@@ -22,6 +22,11 @@ Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 MOST_ATTEMPTS = 2**31 - 1
 """More than that many are not believed: every format and every broker can carry this number."""
 
+ROOM_FOR_ERRORS = 64 * 1024
+"""Bytes by which a message may grow after it was sent: retries and dead letters add two texts
+(``LONGEST_TEXT`` characters each, six bytes at most in JSON) and a few words. What is sent leaves
+this room below what the broker can store, and whoever reads allows for as much."""
+
 
 class Docket(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False

@@ -29,11 +29,22 @@ def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise ConfigurationError(f"{what} must be seconds or a timedelta, got {value!r}")
+    try:
+        number = float(number)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
     if not math.isfinite(number):
-        raise ConfigurationError(f"{what} must be a finite number of seconds, got {value!r}")
+        raise ConfigurationError(f"{what} must be a finite number of seconds, got {_short(value)}")
     if number < minimum:
         raise ConfigurationError(f"{what} must be at least {minimum:g} seconds, got {value!r}")
-    return float(number)
+    return number
+
+
+def _short(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def optional_seconds(value: Seconds | None, what: str, *, minimum: float = 0.0) -> float | None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from matador.errors import SendFailedError
 from matador.model.options import Seconds
+from matador.model.text import storable_text
+
+SendErrors: TypeAlias = Literal["raise", "report"]
+"""What becomes of messages that could not be stored: ``raise`` a ``SendFailedError``, or only
+``report`` them in ``SendResult.errors``."""
+
+_errors_of = operator.attrgetter("errors")
+_MOST_REASONS = 3
+_LONGEST_REASON = 300
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +60,8 @@ class SendResult(msgspec.Struct, frozen=True):
         event_key: the key of the event.
         sent: how many subscribers it was sent to.
         skipped: how many were not enabled.
-        errors: for each that failed, why; ``error.subscriber`` and ``error.queue`` say which.
+        errors: for each that failed, why; ``error.subscriber`` and ``error.queue`` say which. With
+            ``send_errors="raise"``, the default, a result with errors is raised, not returned.
         messages: what was stored.
 
     Example:
@@ -71,11 +82,53 @@ class SendResult(msgspec.Struct, frozen=True):
         return not self.errors
 
     def raise_for_errors(self) -> SendResult:
-        """Raise the first error, if there is one; else return the result itself.
+        """Raise ``SendFailedError`` if something failed; else return the result itself.
 
-        Example:
-            >>> (await app.send(OrderPlaced("1", 5))).raise_for_errors()
+        ``send`` does so by itself, unless the application has ``send_errors="report"``.
+
+        Raises:
+            SendFailedError: with this result.
         """
-        if self.errors:
-            raise self.errors[0]
+        raise_for_errors([self])
         return self
+
+
+def raise_for_errors(results: Sequence[SendResult]) -> None:
+    """Raise one error for all that failed; ``results`` are those of one call.
+
+    Raises:
+        SendFailedError: says how many messages of how many failed, and the first reasons.
+    """
+    if not any(map(_errors_of, results)):  # the quickest way to look at thousands
+        return
+    errors = [error for result in results for error in result.errors]
+    sent = sum(result.sent for result in results)
+    failing = [result for result in results if result.errors]
+    what = failing[0].event_key if len(results) == 1 else f"{len(failing)} of {len(results)} events"
+    first = errors[0]
+    raise SendFailedError(
+        f"{what}: {_counted(errors, sent)}: {_reasons(errors)}",
+        queue=first.queue,
+        subscriber=first.subscriber,
+        cause=first.__cause__,
+        results=results,
+    )
+
+
+def _counted(errors: Sequence[SendFailedError], sent: int) -> str:
+    total = len(errors) + sent
+    unknown = sum(error.unknown for error in errors)
+    counts = (
+        (len(errors) - unknown, "could not be stored"),
+        (unknown, "may or may not be stored (the outcome is unknown)"),
+    )
+    of = f"of {total} messages" if total > 1 else "of 1 message"
+    said = [f"{number} {of} {what}" for number, what in counts if number]
+    were = "was" if sent == 1 else "were"
+    return ", ".join([*said, f"{sent} {were} stored"] if sent else said)
+
+
+def _reasons(errors: Sequence[SendFailedError]) -> str:
+    texts = [storable_text(str(error), _LONGEST_REASON) for error in errors[:_MOST_REASONS]]
+    more = len(errors) - len(texts)
+    return "; ".join([*texts, f"and {more} more"] if more else texts)

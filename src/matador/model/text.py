@@ -23,3 +23,16 @@ def storable_text(text: str, longest: int = LONGEST_TEXT) -> str:
     return (
         text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
     )
+
+
+def lone_surrogate(text: str) -> str | None:
+    """``has a lone surrogate (U+D800) at 3``, if half of a character stands alone there.
+
+    Such a text is not Unicode and has no UTF-8 form. It comes from names of files and arguments
+    that Python could not decode, and from texts that were cut in the middle of a character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"has a lone surrogate (U+{ord(text[error.start]):04X}) at {error.start}"
+    return None

@@ -146,7 +146,8 @@ class _Sending:
     async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:
         """Publish some rows; how many messages that were."""
         before = self._sent
-        results = await self._app.publish([item for _, item in portion], once=self._once)
+        items = [item for _, item in portion]
+        results = await self._app.publish(items, once=self._once, send_errors="report")
         for (row, _), result in zip(portion, results, strict=True):
             if result.errors:  # all its messages are counted once none of them fails
                 self._failed.append(Failure(row, str(result.errors[0])))

@@ -88,7 +88,7 @@ class Harness:
         return list(self._record.send_errors)
 
     async def send(self, *payload: Any, **options: Any) -> SendResult:
-        """``app.send``, and raise what failed, so that a test need not look."""
+        """``app.send``; raises what failed, whatever the application's ``send_errors``."""
         return (await self.app.send(*payload, **options)).raise_for_errors()
 
     def handled(self, subscriber: str | AnySubscriber | None = None) -> list[Envelope[Any]]:

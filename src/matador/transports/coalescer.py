@@ -54,7 +54,8 @@ class Coalescer(Generic[Item, Outcome]):
     def submit(self, item: Item) -> asyncio.Future[Outcome]:
         """Put an item in the next batch; the future is its own outcome.
 
-        If the flush itself raises, every item of the batch gets that exception.
+        If the flush itself raises, every item of the batch gets that exception; so does one for
+        which there is no outcome.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._pending.append((item, future))
@@ -95,6 +96,9 @@ class Coalescer(Generic[Item, Outcome]):
     async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
         try:
             outcomes = await self._flush([item for item, _ in batch])
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if not future.done():
+                    future.set_result(outcome)
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
@@ -104,7 +108,3 @@ class Coalescer(Generic[Item, Outcome]):
                         future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
-            return
-        for (_, future), outcome in zip(batch, outcomes, strict=True):
-            if not future.done():
-                future.set_result(outcome)

@@ -40,8 +40,8 @@ class Publisher:
         return self._app
 
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
-        """Publish, each once as far as the transport can tell."""
-        return self._running.wait(self._app.publish(items, once=once))
+        """Publish, each once as far as the transport can tell. What failed is in the results."""
+        return self._running.wait(self._app.publish(items, once=once, send_errors="report"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the application's event loop, and wait for what it returns."""
