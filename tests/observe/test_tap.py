@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +24,6 @@ from matador.observe.journal.records import MalformedRecord, SentRecord, decode_
 from matador.observe.journal.segments import finished
 from matador.testing import wait_for
 from matador.transports import SqliteTransport
-from matador.transports.base import Subscription
 
 
 @event("order.placed", description="An order was placed.")
@@ -160,7 +160,7 @@ def _unread(delivery: Delivery) -> Delivery:
 class _Foreign(SqliteTransport):
     """Has a delivery that it could not read."""
 
-    async def subscribe(self, queue: str, *, prefetch: int = 1) -> Subscription:
+    async def subscribe(self, queue: str, *, prefetch: int = 1) -> Any:
         return Changed(await super().subscribe(queue, prefetch=prefetch), change=_unread)
 
 

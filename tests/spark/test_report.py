@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -110,7 +111,13 @@ def test_elements_escape_what_is_not_html() -> None:
 # -- charts ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values", [[], [0], [None], [5], [1e12, 1e-9], [3, None, 4, 0]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        *([], [0], [None], [5], [1e12, 1e-9], [3, None, 4, 0], [1e308, 1, 1e-300], [1e308, 1e308]),
+        *([math.inf, 2], [math.nan], [-5, 7], [-1e308], [5e-324]),
+    ],
+)
 def test_charts_take_any_numbers(values: list[float | None]) -> None:
     times = [datetime(2026, 11, 15, 12, minute, tzinfo=UTC) for minute in range(len(values))]
     series = [Series("a", values, "s0"), Series("b", values, "s1")]
