@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from matador.spark import ingest, maintenance, staging
 from matador.spark.ingest import Ingest, IngestOptions, IngestResult
 from matador.spark.layout import Layout
+from matador.spark.maintenance import TARGET, CompactResult, ExpireResult
 
 
 class _Context:
@@ -40,3 +42,9 @@ class InlineLake:
 
     def ingest(self, journal: Path, **options: Any) -> IngestResult:
         return Ingest(SESSION, self.layout, None, IngestOptions(**options)).run(journal)
+
+    def compact(self, target_size: int = TARGET) -> CompactResult:
+        return maintenance.compact(SESSION, self.layout, target_size)
+
+    def expire(self, older_than: datetime) -> ExpireResult:
+        return maintenance.expire(SESSION, self.layout, older_than)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from matador.cli import replaying
-from matador.cli.journal import JournalFolder
+from matador.cli.journal import JournalFolder, a_path
 from matador.cli.lakes import (
     LakeFolder,
     on_spark,
@@ -208,7 +208,8 @@ def report(
         typer.Option(metavar="APP", help="The application: its broker is asked for what waits."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write it as one page with charts.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=a_path, help="Also write it as one page with charts."),
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,

@@ -79,8 +79,8 @@ class BatchStore:
 
     def make(self) -> None:
         """Make the folders."""
-        for folder in (self._root.parent, self._root, self._batches, self._dead):
-            private_folder(folder)
+        private_folder(self._batches)
+        private_folder(self._dead)
 
     # -- how far batches are ----------------------------------------------------------------------
 

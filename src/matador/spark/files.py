@@ -37,7 +37,9 @@ def private_file(path: Path) -> BinaryIO:
 
 def private_folder(path: Path) -> Path:
     """Make a folder, and those above it; one that is there is left as it is."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 

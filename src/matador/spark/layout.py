@@ -154,7 +154,6 @@ class Layout:
 
     def make(self) -> None:
         """Make the folders; those that exist are left alone."""
-        private_folder(self.root)
         for table in TABLES:
             private_folder(self.table(table))
             private_folder(self.index(table))

@@ -107,8 +107,7 @@ class Ledger:
         Raises:
             StorageLockedError: one does already.
         """
-        for folder in (self._folder.parent, self._folder, self._folder / "done"):
-            private_folder(folder)
+        private_folder(self._folder / "done")
         try:
             with locked(self._folder / "lock"):
                 yield
