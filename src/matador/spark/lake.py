@@ -121,12 +121,11 @@ class Lake:
             ClusterError: segments that are there could not be read by Spark's workers. All others
                 are in; these are left for the next ingest.
         """
+        folder = local_path(journal, "journal")
         options = IngestOptions(
             follow, stop or threading.Event(), interval, batch_size, progress=progress
         )
-        return Ingest(self.spark, self._layout, self._schema, options).run(
-            local_path(journal, "journal")
-        )
+        return Ingest(self.spark, self._layout, self._schema, options).run(folder)
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
         """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
