@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start, wait
+
+from matador.spark.lines import Split
 
 SHOP = Path(__file__).with_name("lake_shop.py")
 ORDERS = 30
@@ -82,6 +85,28 @@ def test_a_second_ingest_adds_nothing(cli: Cli, folder: Path) -> None:
     assert result.json["events"] == result.json["deliveries"] == result.json["segments"] == 0
 
 
+def test_a_segment_that_workers_cannot_read_is_an_error(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(folder / "journal" / "noise.jsonl", folder / "journal" / "z.jsonl")
+    (folder / "journal" / "z.jsonl").write_text("another\n")
+    ingest = ("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json")
+    with monkeypatch.context() as patched:
+        from matador.spark import ingest as module
+
+        def larger(path: Path, size: int, most: int) -> Iterator[Split]:
+            yield Split(str(path), 0, size + 1)  # as if the workers saw an old state of it
+
+        patched.setattr(module, "splits_of", larger)
+        failed = cli(*ingest)
+    assert failed.code == 1
+    assert failed.out == ""
+    assert re.search(r"error: 1 segments of .* could not be read .*: z\.jsonl", failed.err)
+    later = cli(*ingest)
+    assert later.code == 0, later.err
+    assert (later.json["segments"], later.json["quarantined"]) == (1, 1)
+
+
 def test_a_query_prints_a_table_or_json(cli: Cli) -> None:
     sql = "SELECT outcome, count(*) AS n FROM deliveries GROUP BY 1 ORDER BY 1"
     shown = cli("lake", "query", *LAKE, sql)
@@ -132,6 +157,31 @@ def test_a_query_that_fails_as_it_runs_is_one_line(cli: Cli) -> None:
     assert re.fullmatch(r"error: .*no luck.*\n", result.err), result.err
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT reflect('java.lang.System', 'getenv', 'HOME') FROM events",
+        "SELECT * FROM text.`/etc/passwd`",
+        "CREATE TABLE stolen USING csv LOCATION 'out' AS SELECT * FROM events",
+        "SET spark.sql.ansi.enabled=false",
+    ],
+)
+def test_a_query_that_does_more_than_read_is_refused(cli: Cli, folder: Path, sql: str) -> None:
+    before = sorted(folder.iterdir())
+    result = cli("lake", "query", *LAKE, sql)
+    assert result.code == 2
+    assert re.fullmatch(r"error: .* cannot be used here: .*--unrestricted.*\n", result.err)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_query_that_does_more_than_read_can_be_allowed(cli: Cli, folder: Path) -> None:
+    (folder / "note.txt").write_text("hello\n")
+    sql = f"SELECT value FROM text.`{folder / 'note.txt'}`"
+    result = cli("lake", "query", *LAKE, sql, "--unrestricted", "--json")
+    assert result.code == 0, result.err
+    assert result.json["rows"] == [{"value": "hello"}]
+
+
 def test_a_report_is_printed_and_written(folder: Path) -> None:
     result = shell(folder, "lake", "report", *LAKE, "--html", "report.html")
     assert result.code == 0, result.err
@@ -139,6 +189,7 @@ def test_a_report_is_printed_and_written(folder: Path) -> None:
     assert "card" in result.out
     assert "written: report.html" in result.err
     assert result.err == "written: report.html\n", "neither Spark nor Java has a say"
+    assert stat.S_IMODE((folder / "report.html").stat().st_mode) == 0o600
     page = (folder / "report.html").read_text()
     assert page.lstrip().lower().startswith("<!doctype html>")
     assert "order.placed" in page
@@ -290,6 +341,26 @@ def test_a_folder_that_is_no_lake(cli: Cli, folder: Path) -> None:
         assert result.code == 2
         assert "the lake nowhere is not there: make one with `matador lake ingest" in result.err
     assert not (folder / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "--lake", "s3a://key:secret@bucket/lake"),
+        ("report", *LAKE, "--html", "hdfs://name/report.html"),
+        ("ingest", "shop.py", "--journal", "file://elsewhere/journal", *LAKE),
+        ("query", "SELECT 1", "--lake", "dbfs:/lake"),
+    ],
+)
+def test_paths_of_other_storage_are_refused(
+    cli: Cli, folder: Path, command: tuple[str, ...]
+) -> None:
+    before = sorted(folder.iterdir())
+    result = cli("lake", *command)
+    assert result.code == 2
+    assert "is not supported, only paths of a file system" in result.err
+    assert "secret" not in result.err
+    assert sorted(folder.iterdir()) == before
 
 
 def test_a_folder_that_is_no_journal(cli: Cli) -> None:

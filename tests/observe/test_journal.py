@@ -25,7 +25,8 @@ from matador import (
     event,
     subscriber,
 )
-from matador.model.message import Message
+from matador.errors import ConfigurationError
+from matador.model.message import Message, Receipt
 from matador.observe import Journal
 from matador.observe.journal.records import (
     REPLAY_ID,
@@ -38,7 +39,8 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.segments import Segment, finished, recover, writer_name
 from matador.observe.journal.writer import JournalWriter
-from matador.pipeline.hooks import EnqueueSuccess
+from matador.pipeline.hooks import EnqueueSuccess, WorkerError
+from matador.policy.retry import SendToDeadLetters
 from matador.testing import ManualClock, make_envelope, wait_for
 from matador.transports import MemoryTransport
 
@@ -377,3 +379,141 @@ async def test_a_record_that_cannot_be_written_takes_no_other_along(
     await journal.on_stop()
     assert len(of_kind(SentRecord, tmp_path)) == 2
     assert "could not write a record" in caplog.text
+
+
+_FORKS = """
+import os, sys
+from pathlib import Path
+from matador.observe.journal.writer import JournalWriter
+
+journal = JournalWriter(Path(sys.argv[1]), rotate_size=1, rotate_age=60, max_pending=1 << 20)
+for number in range(3):
+    if os.fork() == 0:
+        journal.start()
+        for n in range(20):
+            journal.put(b'{"by":%d,"n":%d}\\n' % (number, n), 1)
+            journal.flush()
+        journal.stop()
+        os._exit(journal.dropped)
+sys.exit(sum(os.wait()[1] for _ in range(3)))
+"""
+
+
+def test_processes_that_fork_after_the_journal_was_made_write_to_files_of_their_own(
+    tmp_path: Path,
+) -> None:
+    subprocess.run([sys.executable, "-c", _FORKS, tmp_path], check=True, timeout=60)
+    lines = [line for path in finished(tmp_path) for line in path.read_bytes().splitlines()]
+    assert len(set(lines)) == len(lines) == 60
+
+
+def test_whatever_goes_wrong_in_the_writer_the_thread_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(segment: Segment, lines: bytes) -> None:
+        raise MemoryError
+
+    writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "append", broken)
+        writer.put(b"x\n", 1)
+        writer.flush()
+    assert writer.dropped == 1
+    assert "1 records are lost so far: MemoryError" in caplog.text
+    writer.put(b"y\n", 1)
+    writer.stop()
+    assert [path.read_bytes().splitlines()[-1] for path in finished(tmp_path)] == [b"y"]
+
+
+def test_a_segment_that_cannot_be_finished_is_recovered_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    with monkeypatch.context() as patched:
+
+        def fails(file: int) -> None:
+            raise OSError("no luck")
+
+        patched.setattr(os, "fsync", fails)
+        writer.put(b"x\n", 1)
+        writer.flush()
+    assert list(finished(tmp_path)) == []
+    assert "could not be finished; the next start recovers it" in caplog.text
+    writer.put(b"y\n", 1)
+    writer.stop()
+    writer.start()
+    writer.stop()
+    assert sorted(path.read_bytes() for path in finished(tmp_path)) == [b"x\n", b"y\n"]
+
+
+def test_a_full_disk_is_told_of_once_and_again_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    folder.rename(tmp_path / "elsewhere")
+    for _ in range(5):
+        writer.put(b"x\n", 1)
+        writer.flush()
+    writer.stop()
+    assert writer.dropped == 5
+    assert caplog.text.count("the journal cannot keep up") == 1
+    assert "the journal ends with 5 records lost" in caplog.text
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def test_any_exception_and_any_reason_can_be_recorded(tmp_path: Path) -> None:
+    @subscriber(description="Fails.", idempotent="yes")
+    async def fail(envelope: Envelope[OrderPlaced]) -> None: ...
+
+    journal = Journal(tmp_path)
+    journal.on_start()
+    receipt = Receipt("q", "1", 1)
+    for error, reason in ((_Mute(), "a\udcff"), (ValueError("b\udcff" * 3000), "c" * 9000)):
+        journal.on_worker_error(
+            WorkerError(
+                make_envelope(OrderPlaced("1", 5)),
+                fail,
+                error,
+                SendToDeadLetters("undeliverable", reason),
+                "q",
+                "memory",
+                receipt,
+                1.0,
+                0.5,
+                True,
+            )
+        )
+    await journal.on_stop()
+    first, second = of_kind(DeliveryRecord, tmp_path)
+    assert (first.error, first.reason) == ("_Mute", "a?")
+    assert second.error.startswith("b?b?")
+    assert len(second.error) == len(second.reason) == 4000
+
+
+@pytest.mark.parametrize("folder", ["s3a://key:secret@bucket/j", "hdfs://n/j", "dbfs:/j"])
+def test_a_folder_that_is_none_is_refused_and_nothing_is_made(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (folder, Path(folder)):
+        with pytest.raises(ConfigurationError, match="is not supported, only paths") as caught:
+            Journal(given)
+        assert "secret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_url_is_the_path_it_names(tmp_path: Path) -> None:
+    for url in (f"file://{tmp_path}/a%20b", f"file://localhost{tmp_path}/a%20b"):
+        assert Journal(url).folder == tmp_path / "a b"
+    assert Journal(Path(f"file://{tmp_path}")).folder == tmp_path
+    assert Journal("a:b").folder == Path("a:b")
+    with pytest.raises(ConfigurationError, match="of another host"):
+        Journal(f"file://server{tmp_path}")

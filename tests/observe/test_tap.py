@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
+from tests.observe.disk_spy import DiskSpy
+from tests.observe.subscriptions import Changed
 
 from matador import JsonCodec, Matador, MessagePackCodec, Schema, SubscriberStub, Topology, event
-from matador.codec.base import Codec
-from matador.errors import MatadorError
-from matador.model.message import Message, Settlement
+from matador.codec.base import Codec, RawEnvelope, Stamp
+from matador.errors import ConfigurationError, MatadorError
+from matador.model.message import Delivery, Headers, Message, Settlement
 from matador.observe import Tap
 from matador.observe.journal.records import MalformedRecord, SentRecord, decode_record
 from matador.observe.journal.segments import finished
+from matador.testing import wait_for
 from matador.transports import SqliteTransport
 
 
@@ -81,3 +88,109 @@ async def test_what_is_not_acknowledged_is_in_the_journal_already(tmp_path: Path
     assert (await transport.depth("shop.lake")).total == 1
     await transport.disconnect()
     assert len(_records(tmp_path / "journal")) == 1
+
+
+class _Telling(SqliteTransport):
+    """Notes when it is told that messages are done."""
+
+    spy: DiskSpy
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        self.spy.steps.append(("settle", ""))
+        return await super().settle(settlements)
+
+
+async def test_a_message_and_its_file_are_on_the_disk_before_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _app(tmp_path) as app:
+        await app.send(OrderPlaced("1"))
+    transport = _Telling(tmp_path / "shop.db", lease=30)
+    transport.spy = spy = DiskSpy(monkeypatch)
+    await transport.connect()
+    tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=JsonCodec())
+    await tap.run(stop=asyncio.Event(), until_empty=True)
+    await transport.disconnect()
+    (path,) = finished(tmp_path / "journal")
+    assert spy.steps == [
+        ("fsync", f".open-{path.name}"),
+        ("fsync", "journal"),
+        ("settle", ""),
+        ("fsync", f".open-{path.name}"),
+        ("rename", path.name),
+        ("fsync", "journal"),
+    ]
+
+
+async def test_what_cannot_be_made_durable_is_not_acknowledged_and_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with _app(tmp_path) as app:
+        await app.send(OrderPlaced("1"))
+    sync = os.fsync
+
+    def fails_once(file: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        raise OSError(errno.EIO, "no luck")
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    transport = SqliteTransport(tmp_path / "shop.db", lease=0.2)
+    await transport.connect()
+    tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=JsonCodec())
+    stop = asyncio.Event()
+    running = asyncio.create_task(tap.run(stop=stop))
+    await wait_for(lambda: tap.landed == 1)
+    stop.set()
+    await running
+    assert (await transport.depth("shop.lake")).total == 0
+    await transport.disconnect()
+    assert "the tap pauses for 0.1 s" in caplog.text
+    assert "no luck" in caplog.text
+    ids = {one.id for one in _records(tmp_path / "journal") if isinstance(one, SentRecord)}
+    assert len(ids) == 1
+
+
+def _unread(delivery: Delivery) -> Delivery:
+    if delivery.body != b"unread":
+        return delivery
+    problem = "header 'x-y': a timestamp out of range \udcff"
+    return msgspec.structs.replace(delivery, problem=problem)
+
+
+class _Foreign(SqliteTransport):
+    """Has a delivery that it could not read."""
+
+    async def subscribe(self, queue: str, *, prefetch: int = 1) -> Any:
+        return Changed(await super().subscribe(queue, prefetch=prefetch), change=_unread)
+
+
+class _Poisonous(JsonCodec):
+    """Raises what no codec should."""
+
+    def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
+        if b"poison" in body:
+            raise RecursionError("\udcff")
+        return super().decode(body, headers, stamp)
+
+
+async def test_nothing_that_arrives_stops_the_tap(tmp_path: Path) -> None:
+    async with _app(tmp_path) as app:
+        for n, body in enumerate((b"unread", b"poison", b"more poison")):
+            await app.send(OrderPlaced(str(n)))
+            await app.transport.send([Message(str(n), "shop.lake", body)])
+    transport = _Foreign(tmp_path / "shop.db", lease=30)
+    await transport.connect()
+    tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=_Poisonous())
+    assert await tap.run(stop=asyncio.Event(), until_empty=True) == 6
+    assert (await transport.depth("shop.lake")).total == 0
+    await transport.disconnect()
+    assert tap.malformed == 3
+    found = _records(tmp_path / "journal")
+    reasons = sorted(one.reason for one in found if isinstance(one, MalformedRecord))
+    assert reasons == ["?", "?", "header 'x-y': a timestamp out of range ?"]
+    assert sum(isinstance(one, SentRecord) for one in found) == 3
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Tap: folder: s3a:// is not supported"):
+        Tap(SqliteTransport(tmp_path / "x.db"), "q", "s3a://bucket/journal", codec=JsonCodec())

@@ -64,8 +64,11 @@ def test_each_event_is_given_once_typed_and_what_is_new_next(
 
     journal = tmp_path / "journal"
     both = [all_of_them, copies]
+    shop.send(range(1000, 1010), Journal(tmp_path / "elsewhere"))
     for numbers in (range(100), range(100, 110)):
         shop.send(numbers, Journal(journal))
+        for path in (tmp_path / "elsewhere").iterdir():  # links are not followed
+            (journal / f"{numbers.start}-link.jsonl").symlink_to(path)
         totals = run_dataframe_subscribers(
             both, journal=journal, checkpoint=tmp_path / "checkpoint", spark=spark
         )

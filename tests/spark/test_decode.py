@@ -81,6 +81,10 @@ def test_fields_of_newer_versions_are_ignored() -> None:
     assert len(rows(decode(line), "events")) == 1
 
 
+def _with_duration(text: bytes) -> bytes:
+    return encode_record(delivery(1)).replace(b'"duration_ms":1.5', b'"duration_ms":' + text)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -94,6 +98,19 @@ def test_fields_of_newer_versions_are_ignored() -> None:
         (encode_record(delivery(1, attempt=2**40)), ""),
         (encode_record(sent(1, created_at=2**70)), "9999"),
         (encode_record(sent(1, created_at=-1)), "1970"),
+        (encode_record(delivery(1, attempt=-1)), "attempt is not between 0 and"),
+        (encode_record(delivery(1, deliveries=-5)), "deliveries is not between 0 and"),
+        (encode_record(delivery(1, started_at=2**70)), "9999"),
+        (
+            encode_record(delivery(1, duration_ms=1e308)),
+            "duration_ms is not between 0 and 2.53e+14",
+        ),
+        (encode_record(delivery(1, wait_ms=-0.5)), "wait_ms is not between 0 and"),
+        (encode_record(delivery(1, since_created_ms=1e15)), "since_created_ms is not between"),
+        (_with_duration(b'"slow"'), "Expected `float`"),
+        (_with_duration(b"1e999"), "out of range"),
+        (_with_duration(b"NaN"), "invalid character"),
+        (_with_duration(b"-Infinity"), "invalid"),
         (encode_record(sent(1)).replace(b'"amount":5', b'"amount":"\xff"'), "utf-8"),
     ],
 )

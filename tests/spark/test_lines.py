@@ -52,4 +52,12 @@ def test_an_empty_segment_has_no_lines(tmp_path: Path) -> None:
     path.touch()
 
     assert list(splits_of(path, 0, 10)) == []
-    assert list(read_blocks(Split(str(path), 0, 100))) == []
+
+
+def test_a_segment_that_is_shorter_than_it_was_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    path.write_bytes(b"first\n")
+
+    assert list(read_blocks(Split(str(path), 0, 6))) == [b"first"]
+    with pytest.raises(OSError, match="6 bytes here, not 7"):
+        list(read_blocks(Split(str(path), 0, 7)))

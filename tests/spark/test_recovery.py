@@ -44,7 +44,8 @@ def staged(lake: Lake, journal: Path) -> tuple[BatchLog, Batch]:
     folder.mkdir()
     path = journal / "a.jsonl"
     splits = list(splits_of(path, path.stat().st_size, 1 << 20))
-    tally = stage(lake.spark, lake.layout, folder, batch.number, splits, None)
+    tally, unread = stage(lake.spark, lake.layout, folder, batch.number, splits, None)
+    assert unread == {}
     return log, log.staged(batch, "0-before", tally)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -12,12 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 from pyspark.sql import SparkSession
 from rich.console import Console
 from tests.spark.findings_samples import HOSTILE, NOW, sample
 from tests.spark.rows import EVENTS, delivered, ingest, random_day, sent
 
-from matador.observe.journal.records import DeliveryRecord, SentRecord
+from matador.observe.journal.records import LAST_MOMENT, DeliveryRecord, SentRecord
+from matador.spark.arrow import pa, parquet
 from matador.spark.charts import NARROW, Series, duration, lines, share_bar, stacked_bars
 from matador.spark.findings import Findings
 from matador.spark.lake import Lake
@@ -110,7 +113,13 @@ def test_elements_escape_what_is_not_html() -> None:
 # -- charts ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values", [[], [0], [None], [5], [1e12, 1e-9], [3, None, 4, 0]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        *([], [0], [None], [5], [1e12, 1e-9], [3, None, 4, 0], [1e308, 1, 1e-300], [1e308, 1e308]),
+        *([math.inf, 2], [math.nan], [-5, 7], [-1e308], [5e-324]),
+    ],
+)
 def test_charts_take_any_numbers(values: list[float | None]) -> None:
     times = [datetime(2026, 11, 15, 12, minute, tzinfo=UTC) for minute in range(len(values))]
     series = [Series("a", values, "s0"), Series("b", values, "s1")]
@@ -229,3 +238,28 @@ def test_an_empty_lake_has_a_report(lake: Lake, tmp_path: Path) -> None:
     report = lake.report()
     assert report.findings.moments == ()
     Checked(report.html(tmp_path / "empty.html").read_text("utf-8"))
+
+
+def test_numbers_that_cannot_be_break_no_report(lake: Lake, tmp_path: Path) -> None:
+    huge = replace_fields(delivered("0"), duration_ms=1e308)
+    first = [sent(str(n), after=n) for n in range(3)] + [delivered(str(n)) for n in (1, 2)]
+    far = [
+        replace_fields(sent("old"), created_at=0, recorded_at=0),
+        replace_fields(sent("late"), created_at=LAST_MOMENT, recorded_at=LAST_MOMENT),
+        replace_fields(delivered("late"), started_at=LAST_MOMENT, recorded_at=LAST_MOMENT),
+    ]
+    ingest(lake, [*first, huge], far)
+    assert lake.quarantine().count() == 1
+    # One that an earlier version has let in.
+    (path,) = lake.layout.batch("deliveries", 0).iterdir()
+    table = parquet.read_table(path, partitioning=None)
+    at = table.schema.get_field_index("duration_ms")
+    spoilt = pa.array([1e308, 5.0], pa.float64())
+    parquet.write_table(table.set_column(at, table.schema.field(at), spoilt), path)
+
+    report = lake.report()
+
+    assert report.findings.total("handled") == 3
+    assert lake.health().count() > 0
+    Checked(report.html(tmp_path / "absurd.html").read_text("utf-8"))
+    assert "ship" in shown(report.findings)

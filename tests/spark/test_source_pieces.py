@@ -9,17 +9,54 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+from tests.spark.journal_files import lines, sent
 
 from matador.errors import ConfigurationError
+from matador.spark import Lake
 from matador.spark.arrow import pa
-from matador.spark.source.columns import arrow_schema
+from matador.spark.dataframe_runner import dead_batches, run_dataframe_subscribers
+from matador.spark.findings import Findings
+from matador.spark.report import Report
+from matador.spark.source.batch import journal_folder
+from matador.spark.source.columns import arrow_schema, full_schema
 from matador.spark.source.offsets import Seen
 from matador.spark.source.options import read_options, write_options
+from matador.spark.source.rows import RecordRows, Shape
 from matador.spark.source.typed import TypedColumn
 
 
 def segments(*names: str) -> list[Path]:
     return [Path(f"20261115T120000-{name}.jsonl") for name in names]
+
+
+def test_a_time_that_cannot_be_takes_no_other_record_along() -> None:
+    schema = arrow_schema(full_schema(None))
+    records = [sent(1), sent(2, created_at=2**70), sent(3, recorded_at=-1), sent(4)]
+    (good, bad) = RecordRows(Shape(schema)).batches(lines(records), "a.jsonl")
+    assert good.column("id").to_pylist() == [sent(1).id, sent(4).id]
+    assert bad.column("decode_error").to_pylist() == ["a time is before 1970 or after 9999"] * 2
+    assert bad.column("raw").to_pylist()[0] == lines([records[1]])[:-1]
+
+
+@pytest.mark.parametrize("url", ["s3a://b/x", "hdfs://n/x", "dbfs:/x"])
+def test_nothing_is_kept_where_it_cannot_be(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for make in (
+        lambda: Lake(url),
+        lambda: Lake(Path(url)),
+        lambda: Lake(tmp_path / "lake").ingest(url),
+        lambda: Report(Findings("lake", datetime.now(UTC))).html(url),
+        lambda: journal_folder(read_options({"journal": url})),
+        lambda: run_dataframe_subscribers([], journal=url, checkpoint=tmp_path),
+        lambda: run_dataframe_subscribers([], journal=tmp_path, checkpoint=url),
+        lambda: dead_batches(url),
+    ):
+        with pytest.raises(ConfigurationError, match="is not supported, only paths"):
+            make()
+    assert list(tmp_path.iterdir()) == []
+    assert Lake(f"file://{tmp_path}/lake").path == tmp_path / "lake"
 
 
 def test_segments_of_one_writer_are_ranges_whatever_their_order() -> None:

@@ -15,16 +15,27 @@ from matador.cli.connecting import connected
 from matador.cli.loading import load
 from matador.cli.options import App, AsJson, Verbose, examples
 from matador.cli.output import UsageError, err, note, plural, reported, say_json, show_logs
-from matador.errors import QueueNotFoundError
+from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.app import Matador
 from matador.observe.journal import Tap
+from matador.observe.paths import local_path
 
 journal = typer.Typer(
     no_args_is_help=True, help="Land the messages of a queue in a journal, for the data pipeline."
 )
 
+
+def a_path(text: str) -> Path:
+    """The path that an option gives."""
+    try:
+        return local_path(text, "the path")
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 JournalFolder = Annotated[
-    Path, typer.Option("--journal", metavar="FOLDER", help="Where the segments are.")
+    Path,
+    typer.Option("--journal", metavar="FOLDER", parser=a_path, help="Where the segments are."),
 ]
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from matador.cli import replaying
-from matador.cli.journal import JournalFolder
+from matador.cli.journal import JournalFolder, a_path
 from matador.cli.lakes import (
     LakeFolder,
     on_spark,
@@ -38,6 +38,7 @@ from matador.cli.output import (
     say_json,
     table,
 )
+from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
@@ -136,17 +137,26 @@ def query(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, help="Show at most so many rows.")
     ] = _MOST_ROWS,
+    unrestricted: Annotated[
+        bool,
+        typer.Option("--unrestricted", help="Allow any SQL: files, other tables, writing, Java."),
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Ask the tables: events, deliveries, quarantine, volume, health, triage."""
+    """Ask the tables: events, deliveries, quarantine, volume, health, triage.
+
+    One SELECT, which only reads; --unrestricted allows whatever Spark can do.
+    """
     quiet(verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
     with working("asking…"):
         from matador.spark.sayings import first_rows  # Spark is there by now
 
         try:
-            frame = target.sql(sql)
+            frame = target.sql(sql, unrestricted=unrestricted)
+        except ConfigurationError as error:
+            raise UsageError(f"{error} (--unrestricted allows any SQL)") from error
         except Exception as error:
             raise _wrong_query(error) from error
         rows, more = first_rows(frame, limit)
@@ -198,7 +208,8 @@ def report(
         typer.Option(metavar="APP", help="The application: its broker is asked for what waits."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write it as one page with charts.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=a_path, help="Also write it as one page with charts."),
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,

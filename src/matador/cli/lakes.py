@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
+from matador.cli.journal import a_path
 from matador.cli.output import CommandError, UsageError, err, show_logs
 from matador.errors import MissingExtraError
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LakeFolder = Annotated[Path, typer.Option("--lake", metavar="FOLDER", help="Where the tables are.")]
+LakeFolder = Annotated[
+    Path, typer.Option("--lake", metavar="FOLDER", parser=a_path, help="Where the tables are.")
+]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -26,7 +26,7 @@ from matador.errors import (
     SubscriberNotRegisteredError,
 )
 from matador.model.capabilities import DeliveryMode
-from matador.model.envelope import Envelope
+from matador.model.envelope import ROOM_FOR_ERRORS, Envelope
 from matador.model.event import EventType
 from matador.model.message import Complete, DeadLetter, Delivery, Receipt, Release
 from matador.model.schema import Schema
@@ -59,9 +59,6 @@ log = logging.getLogger("matador.worker")
 MalformedStrategy: TypeAlias = Literal["dead-letter", "reject", "ignore"]
 """What becomes of bytes that are not an envelope. ``dead-letter`` (default): kept as they are among
 the undeliverable ones. ``reject``: deleted, with an error in the log. ``ignore``: deleted."""
-
-ROOM_FOR_ERRORS = 64 * 1024
-"""Bytes that a message may grow by after it was sent: a retry carries its errors along."""
 
 AS_IT_ARRIVED = "kept as it arrived: the broker could not store it together with its error"
 """The reason of a dead letter that did not fit with its own."""

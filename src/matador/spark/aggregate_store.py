@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from matador.spark.files import move, remove, write_json
+from matador.spark.files import move, private_folder, remove, sync_tree, write_json
 from matador.spark.layout import Layout
 
 _FOLDER = "batches="
@@ -111,10 +111,11 @@ class AggregateStore:
     def _write(self, piece: Piece, frames: Frames) -> None:
         for table, frame in frames.items():
             folder = self._layout.table(table)
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             staging = folder / f"{_STAGING}{uuid.uuid4().hex}"
             # As a rule these are few rows: many small files would cost more than they save.
             frame.coalesce(1).write.parquet(str(staging))
+            sync_tree(staging)
             move(staging, folder / piece.folder)
 
     def _put(self, state: State) -> None:

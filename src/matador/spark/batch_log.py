@@ -8,13 +8,13 @@ ever sees a row twice, and no finished work is lost even if the segments are gon
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from matador.spark.files import write_json
+from matador.spark.files import private_folder, write_json
 
 _FOLD = 64  # batches that are kept one by one; older ones are known by their segments only
 
@@ -70,7 +70,7 @@ class BatchLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._seen: dict[str, SegmentRef] = {}
         self._numbers: list[int] = []
         self.unfinished: Batch | None = None
@@ -96,6 +96,22 @@ class BatchLog:
         return self._put(
             msgspec.structs.replace(batch, state="staged", staging=staging, tally=tally)
         )
+
+    def without(self, batch: Batch, unread: Collection[str]) -> Batch | None:
+        """Leave segments that could not be read out of a planned batch: they are new again.
+
+        None if nothing is left of it; then it was never planned.
+        """
+        for name in unread:
+            self._seen.pop(name, None)
+        left = tuple(one for one in batch.segments if one.name not in unread)
+        if left:
+            return msgspec.structs.replace(batch, segments=left)
+        self._path(batch.number).unlink()
+        self._numbers.remove(batch.number)
+        self._last = batch.number - 1
+        self.unfinished = None
+        return None
 
     def done(self, batch: Batch) -> None:
         """All files of a batch are in place."""

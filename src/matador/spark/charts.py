@@ -22,6 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
 _WIDEST_BAR = 64
 _Label: TypeAlias = Callable[[float], str]
 _STEPS = (1, 2, 2.5, 5, 10)
+_MOST = 1e18  # what is larger is drawn as this: no axis has room for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ def stacked_bars(
     times: Sequence[datetime], step: int, series: Sequence[Series], width: int = WIDE
 ) -> Html:
     """Bars over time, the series on top of each other. ``step``: seconds a bar stands for."""
+    series = [_drawable(one) for one in series]
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
     scale = _Scale(0, max(totals, default=0))
     slot = _slot(len(times), width)
@@ -74,6 +76,7 @@ def lines(
     times: Sequence[datetime], step: int, series: Sequence[Series], width: int = NARROW
 ) -> Html:
     """Lines over time of durations in milliseconds; a gap is where there was nothing."""
+    series = [_drawable(one) for one in series]
     values = [value for one in series for value in one.values if value is not None]
     scale = _Scale(min(values, default=0), max(values, default=0), maybe_log=True)
     slot = _slot(len(times), width)
@@ -102,6 +105,7 @@ def lines(
 
 def share_bar(parts: Sequence[Series]) -> Html:
     """One bar over the whole width, parted by the first value of each series."""
+    parts = [_drawable(one) for one in parts]
     total = sum(one.values[0] or 0 for one in parts)
     x = 0.0
     drawn: list[Html] = []
@@ -130,6 +134,15 @@ def duration(milliseconds: float | None) -> str:
         if milliseconds >= size:
             return f"{milliseconds / size:.3g} {unit}"
     return f"{milliseconds:.3g} ms"
+
+
+def _drawable(series: Series) -> Series:
+    """A series without what no chart can show: a record may hold any number."""
+    values = [
+        None if value is None or math.isnan(value) else min(max(value, 0), _MOST)
+        for value in series.values
+    ]
+    return Series(series.name, values, series.style)
 
 
 class _Scale:

@@ -1,13 +1,16 @@
 """Spark's Java classes, loaded and checked once and kept in a file: sessions start much sooner.
 
-The file belongs to one Java and one installation of PySpark. Java itself takes no notice of one
-that does not fit, so it can never do harm. About 200 MB.
+The file belongs to one Java and one installation of PySpark; Java itself takes no notice of one
+that does not fit. About 200 MB. It is code that runs as us: it is used only if nobody else could
+have put it there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,9 +19,14 @@ from pathlib import Path
 import pyspark
 
 from matador.errors import SparkPreparationError
+from matador.spark.files import private_folder
 from matador.spark.java import find_java
 
+log = logging.getLogger("matador.spark")
+
 _PATIENCE = 600.0
+_ROOT = 0  # can do anything anyway, and builds the images of containers
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _REHEARSE = "from matador.spark.rehearsal import main; main()"
 
 
@@ -40,9 +48,17 @@ def archive_path() -> Path:
 
 
 def java_options() -> list[str]:
-    """How Java is told of the archive; nothing if there is none."""
+    """How Java is told of the archive; nothing if there is none, or none that can be trusted."""
     path = archive_path()
     if not path.is_file():
+        return []
+    problem = _problem(path.parent) or _problem(path)
+    if problem is not None:
+        log.warning(
+            "Spark starts slowly: its class archive is not used, as %s. Make one of your own with "
+            "`matador spark prepare`, with MATADOR_CACHE naming a folder that only you can change",
+            problem,
+        )
         return []
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=error"]
 
@@ -52,24 +68,40 @@ def prepare(*, again: bool = False) -> Path:
 
     Rehearses what is usually done with Spark, and keeps the Java classes it took: the path of that
     file, about 200 MB, below ``MATADOR_CACHE`` or in the user's folder for caches. ``again``: also
-    if it is there.
+    if it is there. One that somebody else may have made is made again.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer.
         SparkPreparationError: it did not work out; the message says why.
     """
     path = archive_path()
-    if path.is_file() and not again:
-        return path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
+        problem = _problem(path.parent)
+        if problem is not None:
+            raise SparkPreparationError(f"{problem}: set MATADOR_CACHE to a folder of your own")
+        if path.is_file() and not again and _problem(path) is None:
+            return path
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
             made = Path(folder) / path.name
             _rehearse(made, Path(folder))
+            made.chmod(0o600)
             made.replace(path)
     except OSError as error:
         raise SparkPreparationError(f"{path.parent}: {error.strerror or error}") from error
     return path
+
+
+def _problem(path: Path) -> str | None:
+    """Why a file or folder may hold what others have put there; None if it cannot."""
+    found = path.lstat() if path.is_file() else path.stat()
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link"
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        return f"{path} belongs to another user"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"others can change {path}"
+    return None
 
 
 def _rehearse(path: Path, folder: Path) -> None:

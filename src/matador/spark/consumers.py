@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from matador.spark.files import write_json
+from matador.spark.files import private_folder, write_json
 from matador.spark.layout import Layout
 
 
@@ -31,7 +31,7 @@ class Consumers:
 
     def advance(self, name: str, batch: int) -> None:
         """A consumer is done with all batches up to this one."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         write_json(self._path(name), _Position(batch))
 
     def slowest(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -10,7 +11,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from matador.model.event import EventType
-from matador.spark.arrow import RecordBatch, map_in_arrow
+from matador.spark.arrow import RecordBatch, map_in_arrow, pa
 from matador.spark.dataframe_subscribers import DataFrameSubscriber
 from matador.spark.decode import LineDecoder
 from matador.spark.layout import PARTITION, spark_schema
@@ -35,13 +36,18 @@ def journal_stream(spark: SparkSession, journal: Path, batch_size: int) -> DataF
         .load(str(journal))
     )
     columns = [one for one in spark_schema("events") if one.name != PARTITION]
-    return map_in_arrow(lines.select("value"), decode_sent, StructType(columns))
+    chosen = lines.select("value", "_metadata.file_name")
+    return map_in_arrow(chosen, partial(decode_sent, journal), StructType(columns))
 
 
-def decode_sent(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Lines of the journal to envelopes sent. Runs in the executors."""
+def decode_sent(journal: Path, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    """Lines of the journal to envelopes sent; none of links. Runs in the executors."""
     decoder = LineDecoder()
     for batch in batches:
+        names = batch.column(1).dictionary_encode()  # Spark follows links, and we do not
+        links = [(journal / name).is_symlink() for name in names.dictionary.to_pylist()]
+        if any(links):
+            batch = batch.filter(pa.array([not links[at] for at in names.indices.to_pylist()]))
         block = "\n".join(batch.column(0).to_pylist()).encode()
         rows = decoder.decode(block, "journal").tables["events"].batch
         if rows.num_rows:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.model.options import Seconds, seconds, whole_number
+from matador.observe.paths import local_path
 from matador.spark.dataframe_batches import BatchHandler, Report
 from matador.spark.dataframe_events import chosen, journal_stream
 from matador.spark.dataframe_store import BatchStore, DeadBatch
@@ -87,8 +88,11 @@ def run_dataframe_subscribers(
     every = seconds(poll, "poll", minimum=0.05)
     size = whole_number(batch_size, "batch_size", minimum=1)
     _check_names(subscribers)
-    if not isinstance(journal, DataFrame) and not Path(journal).is_dir():
-        raise ConfigurationError(f"there is no journal in {journal}")
+    root = local_path(checkpoint, "checkpoint").absolute()
+    if not isinstance(journal, DataFrame):
+        journal = local_path(journal, "journal").absolute()
+        if not journal.is_dir():
+            raise ConfigurationError(f"there is no journal in {journal}")
     session = spark or (journal.sparkSession if isinstance(journal, DataFrame) else spark_session())
     stopping = stop or threading.Event()
     totals = _Totals(subscribers, on_result)
@@ -96,13 +100,13 @@ def run_dataframe_subscribers(
         stack.enter_context(signals_set(stopping))
         streams: list[_Stream] = []
         for one in subscribers:
-            store = BatchStore(Path(checkpoint).absolute(), one.name)
+            store = BatchStore(root, one.name)
             store.make()
             stack.enter_context(locked(store.lock))
             source = (
                 journal
                 if isinstance(journal, DataFrame)
-                else journal_stream(session, Path(journal).absolute(), size)
+                else journal_stream(session, journal, size)
             )
             handler = BatchHandler(one, store, stopping, totals.add)
             streams.append(_Stream(one, handler, source, store))
@@ -119,7 +123,7 @@ def run_dataframe_subscribers(
 
 def dead_batches(checkpoint: str | Path) -> list[DeadBatch]:
     """The dead batches of all DataFrame subscribers of a checkpoint folder."""
-    root = Path(checkpoint).absolute()
+    root = local_path(checkpoint, "checkpoint").absolute()
     folders = sorted(path for path in root.iterdir() if (path / "dead-letters").is_dir())
     return [dead for folder in folders for dead in BatchStore(root, folder.name).dead()]
 
@@ -145,7 +149,7 @@ def redrive_dead_batches(
     totals = _Totals(subscribers, on_result)
     session = spark or spark_session()
     for one in subscribers:
-        store = BatchStore(Path(checkpoint).absolute(), one.name)
+        store = BatchStore(local_path(checkpoint, "checkpoint").absolute(), one.name)
         store.make()
         with locked(store.lock):
             handler = BatchHandler(one, store, threading.Event(), totals.add)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from matador.observe.journal.records import Outcome
 from matador.spark.dataframe_subscribers import BatchResult
-from matador.spark.files import move, remove, write_json
+from matador.spark.files import move, private_folder, remove, sync_tree, write_json
 
 _KEPT = 20  # Spark gives the last batch again, never an older one
 _BATCH = "batch="
@@ -79,8 +79,8 @@ class BatchStore:
 
     def make(self) -> None:
         """Make the folders."""
-        self._batches.mkdir(parents=True, exist_ok=True)
-        self._dead.mkdir(exist_ok=True)
+        private_folder(self._batches)
+        private_folder(self._dead)
 
     # -- how far batches are ----------------------------------------------------------------------
 
@@ -106,6 +106,7 @@ class BatchStore:
         target = self._dead / f"{_BATCH}{result.batch_id}"
         staged = self._dead / f"_new-{result.batch_id}"
         events.write.mode("overwrite").parquet(str(staged / "events"))
+        sync_tree(staged)
         dead = DeadBatch(
             subscriber=result.subscriber,
             event_key=result.event_key,

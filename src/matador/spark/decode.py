@@ -19,6 +19,7 @@ from matador.codec.payload import PayloadCodec
 from matador.errors import InvalidEventError
 from matador.model.event import EventType
 from matador.observe.journal.records import (
+    LAST_MOMENT,
     REPLAY_OF,
     DeliveryRecord,
     DroppedRecord,
@@ -36,7 +37,7 @@ log = logging.getLogger("matador.lake")
 _MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
 _MOST_REASON = 2000
 _MOST_INT = 2**31 - 1
-_LAST_MOMENT = 253_402_300_799_999_999  # the end of the year 9999, in microseconds
+_LONGEST_TIME = LAST_MOMENT / 1000  # milliseconds
 _BINARY = "base64:"
 
 _decoder = msgspec.json.Decoder(Record)
@@ -221,7 +222,7 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
 
 def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
     ids = [one.id for one in records]
-    attempts = [one.attempt for one in records]
+    attempts = _plausible("attempt", [one.attempt for one in records], _MOST_INT)
     started = _moments([one.started_at for one in records])
     columns: list[Any] = [
         ids,
@@ -232,14 +233,14 @@ def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
         attempts,
         [one.outcome for one in records],
         started,
-        [one.duration_ms for one in records],
-        [one.wait_ms for one in records],
-        [one.since_created_ms for one in records],
+        _plausible("duration_ms", [one.duration_ms for one in records], _LONGEST_TIME),
+        _plausible("wait_ms", [one.wait_ms for one in records], _LONGEST_TIME),
+        _plausible("since_created_ms", [one.since_created_ms for one in records], _LONGEST_TIME),
         _moments([one.created_at for one in records]),
         [one.importance for one in records],
         _moments([one.recorded_at for one in records]),
         [one.worker for one in records],
-        [one.deliveries for one in records],
+        _plausible("deliveries", [one.deliveries for one in records], _MOST_INT),
         [one.ran for one in records],
         [one.error_type for one in records],
         [one.error for one in records],
@@ -283,9 +284,20 @@ def _moments(micros: Sequence[int | None]) -> Any:
         ValueError: one is before 1970 or after the year 9999: Python and Spark could not read it.
     """
     known = [one for one in micros if one is not None]
-    if known and (min(known) < 0 or max(known) > _LAST_MOMENT):
+    if known and (min(known) < 0 or max(known) > LAST_MOMENT):
         raise ValueError("a time is before 1970 or after 9999")
     return pa.array(micros, pa.timestamp("us", tz="UTC"))
+
+
+def _plausible(what: str, numbers: Sequence[float], most: float) -> Sequence[float]:
+    """Numbers that one can count and draw with.
+
+    Raises:
+        ValueError: one is negative, or larger than can be.
+    """
+    if numbers and not (min(numbers) >= 0 and max(numbers) <= most):
+        raise ValueError(f"{what} is not between 0 and {most:.3g}")
+    return numbers
 
 
 def _texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -317,7 +329,7 @@ def _refused_message(record: MalformedRecord, line: bytes) -> _Refused:
 
 
 def _moment(micros: int) -> int | None:
-    return micros if 0 <= micros <= _LAST_MOMENT else None
+    return micros if 0 <= micros <= LAST_MOMENT else None
 
 
 def _readable(raw: bytes) -> str:

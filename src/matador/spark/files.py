@@ -1,4 +1,7 @@
-"""Small promises about files: written whole and durable, moved in one step, locked by one."""
+"""Small promises about files: written whole and durable, moved in one step, locked by one.
+
+What is made is readable by its owner alone: payloads are in it as they were sent.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -18,12 +21,36 @@ from matador.errors import StorageLockedError
 def write_json(path: Path, content: Any) -> None:
     """Replace a file as a whole; after a crash it is the old one or the new one."""
     hidden = path.with_name(f".{path.name}.new")
-    with hidden.open("wb") as file:
+    with private_file(hidden) as file:
         file.write(msgspec.json.encode(content))
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(path)
     sync_folder(path.parent)
+
+
+def private_file(path: Path) -> BinaryIO:
+    """A new file, or an old one made empty, to write to."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and those above it; one that is there is left as it is."""
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def sync_tree(folder: Path) -> None:
+    """Make a folder durable whose files somebody else has written: Spark does not sync."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            sync_file(path)
+        else:
+            sync_folder(path)
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
@@ -73,7 +100,7 @@ def locked(path: Path) -> Generator[None]:
     Raises:
         StorageLockedError: another process has it.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from matador.spark.files import sync_file
+from matador.spark.files import private_file, private_folder, sync_file, sync_folder
 from matador.spark.keys import Keys
 
 _FAN = 8
@@ -100,9 +100,11 @@ def sorted_order(keys: Keys) -> npt.NDArray[np.int64]:
 
 def save_run(path: Path, keys: Keys) -> None:
     """Write sorted keys, durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, keys)
+    private_folder(path.parent)
+    with private_file(path) as file:
+        np.save(file, keys)
     sync_file(path)
+    sync_folder(path.parent)
 
 
 def to_merge(runs: Sequence[Run]) -> Sequence[Run]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from matador.errors import ConfigurationError
+from matador.errors import ClusterError, ConfigurationError
 from matador.model.schema import Schema
 from matador.observe.journal.segments import finished
 from matador.spark.batch_log import Batch, BatchLog, ProblemCount, SegmentRef
-from matador.spark.files import locked, move
+from matador.spark.files import locked, move, private_folder
 from matador.spark.index import left_overs, merged, run_name, runs_of, save_run, to_merge
 from matador.spark.layout import TABLES, Layout
 from matador.spark.lines import Split, splits_of
@@ -34,6 +35,8 @@ log = logging.getLogger("matador.lake")
 _SMALLEST_SPLIT = 4 * 1024 * 1024
 _LARGEST_SPLIT = 64 * 1024 * 1024
 _TASKS_A_CORE = 2  # more than one: the last task to end leaves other cores idle
+_TRY_AGAIN = 30.0  # seconds after which segments that could not be read are read again
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ class Ingest:
         self._events = None if schema is None else event_types(spark, schema)
         self._options = options
         self._result = IngestResult()
+        self._unread: dict[str, str] = {}
+        self._try_again = 0.0
 
     def run(self, journal: Path) -> IngestResult:
         """Read all that is new; with ``follow``, until told to stop or interrupted (Ctrl-C).
@@ -118,6 +123,8 @@ class Ingest:
         Raises:
             ConfigurationError: there is no such folder, or executors cannot import a payload type.
             StorageLockedError: another process writes to this lake.
+            ClusterError: segments that are there could not be read by Spark's workers. All others
+                are in; these are left for the next ingest.
         """
         options = self._options
         if not journal.is_dir():
@@ -135,10 +142,16 @@ class Ingest:
                 if not options.follow:
                     raise
                 log.info("stopped; what was not finished is done by the next run")
+        if self._unread:
+            raise ClusterError(_unread_text(journal, self._unread))
         return self._result
 
     def _all_new(self, journal: Path) -> None:
         waiting = self._batches.new_segments(_segments(journal))
+        if time.monotonic() < self._try_again:
+            waiting = [one for one in waiting if one.name not in self._unread]
+        else:
+            self._unread = {}
         total = sum(segment.size for segment in waiting)
         done = 0
         for segments in _bounded(waiting, self._options.batch_size):
@@ -167,9 +180,24 @@ class Ingest:
         splits = _splits(batch, self._spark.sparkContext.defaultParallelism)
         staging = f"{batch.number}-{uuid.uuid4().hex[:8]}"
         folder = self._layout.staging / staging
-        folder.mkdir()
-        tally = stage(self._spark, self._layout, folder, batch.number, splits, self._events)
-        self._publish(self._batches.staged(batch, staging, tally))
+        private_folder(folder)
+        tally, unread = stage(self._spark, self._layout, folder, batch.number, splits, self._events)
+        left = self._batches.without(batch, unread) if unread else batch
+        for name, why in unread.items():
+            self._note_unread(Path(batch.folder) / name, why)
+        if left is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            self._publish(self._batches.staged(left, staging, tally))
+
+    def _note_unread(self, path: Path, why: str) -> None:
+        """A segment could not be read. It is not done: it stays new, for as long as it is there."""
+        if not path.exists():
+            log.error("a segment is gone that was not ingested yet: %s", path)
+            return
+        log.error("a segment cannot be read by Spark's workers, and waits: %s (%s)", path, why)
+        self._unread[path.name] = why
+        self._try_again = time.monotonic() + _TRY_AGAIN
 
     def _publish(self, batch: Batch) -> None:
         """Move the files of a staged batch to where readers see them; safe to do again."""
@@ -208,13 +236,26 @@ def _merge(layout: Layout, folder: Path, tables: Sequence[str], which: int) -> b
 
 
 def _segments(journal: Path) -> Iterator[SegmentRef]:
-    for path in finished(journal):
+    try:
+        paths = list(finished(journal))
+    except OSError as error:
+        raise ConfigurationError(f"the journal cannot be listed: {error}") from error
+    for path in paths:
         try:
-            found = path.stat()
+            found = path.lstat()
         except FileNotFoundError:
             continue  # removed just now, by whoever tidies the journal
-        if path.is_file():
-            yield SegmentRef(path.name, found.st_size, found.st_mtime_ns)
+        yield SegmentRef(path.name, found.st_size, found.st_mtime_ns)
+
+
+def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
+    named = "; ".join(f"{name} ({why})" for name, why in list(unread.items())[:_MOST_NAMED])
+    more = "" if len(unread) <= _MOST_NAMED else f"; and {len(unread) - _MOST_NAMED:,} more"
+    return (
+        f"{len(unread):,} segments of {journal} could not be read by Spark's workers and wait for "
+        f"the next ingest: {named}{more}. The workers must see the journal under the same path, "
+        "and be allowed to read it"
+    )
 
 
 def _bounded(segments: Iterable[SegmentRef], size: int) -> Iterator[list[SegmentRef]]:

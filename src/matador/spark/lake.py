@@ -20,6 +20,7 @@ from matador.events.sync import SyncMatador
 from matador.model.event import EventType, event_type_of
 from matador.model.options import Seconds
 from matador.model.schema import Schema
+from matador.observe.paths import local_path
 from matador.spark import aggregates
 from matador.spark.depths import depths_of
 from matador.spark.findings_query import find
@@ -27,6 +28,7 @@ from matador.spark.health import WINDOW
 from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
 from matador.spark.layout import TABLES, Layout, spark_schema
 from matador.spark.maintenance import TARGET, CompactResult, ExpireResult, compact, expire
+from matador.spark.read_only import check_query, without_variables
 from matador.spark.reconcile import Reconciliation, reconcile
 from matador.spark.redrive import DeadChoice, Missing, RedriveResult, redrive
 from matador.spark.replay import (
@@ -67,7 +69,7 @@ class Lake:
         schema: Schema | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        self._layout = Layout(Path(path).absolute())
+        self._layout = Layout(local_path(path, "Lake").absolute())
         self._schema = schema
         self._spark = spark
 
@@ -116,11 +118,14 @@ class Lake:
             ConfigurationError: there is no such folder, an option cannot be, or executors cannot
                 import the payload types of the schema.
             StorageLockedError: another process writes to this lake.
+            ClusterError: segments that are there could not be read by Spark's workers. All others
+                are in; these are left for the next ingest.
         """
+        folder = local_path(journal, "journal")
         options = IngestOptions(
             follow, stop or threading.Event(), interval, batch_size, progress=progress
         )
-        return Ingest(self.spark, self._layout, self._schema, options).run(Path(journal))
+        return Ingest(self.spark, self._layout, self._schema, options).run(folder)
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
         """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
@@ -318,20 +323,31 @@ class Lake:
         """
         return aggregates.update(self.spark, self._layout)
 
-    def sql(self, query: str) -> DataFrame:
-        """Run a query over the tables by their names.
+    def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
+        """Run a query over the tables by their names: one SELECT, which only reads.
 
         With a schema, each event is a table too, with the typed columns of ``events(…)``: that of
         ``order.placed`` is ``order_placed``.
 
+        Other tables, files as tables, functions that call Java or read files, scripts, hints and
+        every other statement are refused. With ``unrestricted`` the query may do whatever the
+        session can: never give it a text that came from somebody else.
+
+        Raises:
+            ConfigurationError: the query is not one SELECT over the tables.
+
         Example:
             >>> lake.sql("SELECT sum(data.amount) FROM order_placed").show()
         """
-        asked = query.lower()
-        for name, frame in self._views().items():
-            if name.lower() in asked:  # bringing some of them up to date takes a while
-                frame().createOrReplaceTempView(name)
-        return self.spark.sql(query)
+        views = self._views()
+        with contextlib.nullcontext() if unrestricted else without_variables(self.spark):
+            if not unrestricted:
+                check_query(self.spark, query, views)
+            asked = query.lower()
+            for name, frame in views.items():
+                if name.lower() in asked:  # bringing some of them up to date takes a while
+                    frame().createOrReplaceTempView(name)
+            return self.spark.sql(query)
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self._schema is None else self._schema.events

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql.types import LongType, StructType
 
 from matador.spark.arrow import DataType, Schema, pa, struct_type
+from matador.spark.files import private_folder
 
 PARTITION = "batch_id"
 
@@ -154,7 +155,7 @@ class Layout:
     def make(self) -> None:
         """Make the folders; those that exist are left alone."""
         for table in TABLES:
-            self.table(table).mkdir(parents=True, exist_ok=True)
-            self.index(table).mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
-        self.staging.mkdir(exist_ok=True)
+            private_folder(self.table(table))
+            private_folder(self.index(table))
+        private_folder(self.checkpoints)
+        private_folder(self.staging)

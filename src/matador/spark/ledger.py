@@ -17,7 +17,7 @@ import msgspec
 
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.spark.arrow import parquet
-from matador.spark.files import locked, remove, write_json
+from matador.spark.files import locked, private_folder, remove, sync_tree, write_json
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -107,7 +107,7 @@ class Ledger:
         Raises:
             StorageLockedError: one does already.
         """
-        (self._folder / "done").mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder / "done")
         try:
             with locked(self._folder / "lock"):
                 yield
@@ -135,7 +135,8 @@ class Ledger:
         return sum(parquet.read_metadata(self.rows / name).num_rows for name in chunks)
 
     def fix(self, plan: Plan) -> None:
-        """From here on the plan is not changed."""
+        """From here on the plan is not changed, and is on the disk, rows and all."""
+        sync_tree(self.rows)
         write_json(self._folder / "plan.json", plan)
 
     def chunk(self, name: str) -> Chunk | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from matador.observe.journal.segments import open_segment
 
 BLOCK = 4 * 1024 * 1024
 LONGEST = 64 * 1024 * 1024
@@ -38,9 +41,12 @@ def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> 
     A line longer than ``longest`` comes alone in a block, cut to ``longest + 1`` bytes.
 
     Raises:
-        OSError: the segment is gone, or cannot be read.
+        OSError: the segment is gone, cannot be read, or is not all there.
     """
-    with Path(split.path).open("rb", buffering=0) as file:
+    with os.fdopen(open_segment(split.path), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < split.end:  # segments never change: this machine sees an old state of it
+            raise OSError(f"it has {size:,} bytes here, not {split.end:,}: {split.path}")
         position = _first_line(file, split.start)
         rest = b""
         while position < split.end or rest:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from matador.errors import ConfigurationError
 from matador.spark.arrow import pa, parquet
 from matador.spark.consumers import Consumers
-from matador.spark.files import locked, remove, sync_folder
+from matador.spark.files import locked, remove
 from matador.spark.layout import TABLES, Layout
 from matador.spark.parts import PartWriter, without_rows
 from matador.spark.swaps import Swap, carry_on, swap
@@ -139,7 +139,6 @@ def _merge(layout: Layout, folder: str, swaps: Sequence[Swap], which: int) -> by
     writer.close()
     remove(new)  # of an earlier attempt of this task
     hidden.rename(new)
-    sync_folder(new.parent)
     return b""
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from matador.spark.arrow import RecordBatch, Table, pa, parquet
 from matador.spark.decode import Decoded, Rows
-from matador.spark.files import sync_file
+from matador.spark.files import private_file, private_folder, sync_file, sync_folder
 from matador.spark.keys import Keys
 from matador.spark.layout import TABLES
 
@@ -65,7 +65,8 @@ class Parts:
             if writer is not None:
                 writer.close()
                 keys = np.concatenate(self._keys[table], axis=1)
-                np.save(keys_path(self._folder, table, self._name), keys)
+                with private_file(keys_path(self._folder, table, self._name)) as file:
+                    np.save(file, keys)
                 parts.append(Part(table, self._name, keys.shape[1]))
         return parts
 
@@ -87,7 +88,8 @@ class PartWriter:
 
     def __init__(self, table: str, path: Path) -> None:
         schema = TABLES[table]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
+        private_file(path).close()  # the one that pyarrow then writes to
         self._path = path
         self._schema = schema
         self._writer = parquet.ParquetWriter(
@@ -109,9 +111,10 @@ class PartWriter:
         self._writer.write_table(table, row_group_size=_ROW_GROUP)
 
     def close(self) -> None:
-        """Finish the file, and make it durable."""
+        """Finish the file, and make it durable, its name included."""
         self._writer.close()
         sync_file(self._path)
+        sync_folder(self._path.parent)
 
 
 def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> int:
@@ -125,12 +128,14 @@ def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> int
     rest = content.filter(pa.array(kept))
     if rest.num_rows == 0:
         path.unlink()
+        sync_folder(path.parent)
         return 0
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     writer = PartWriter(table, hidden)
     writer.write_table(rest)
     writer.close()
     hidden.replace(path)
+    sync_folder(path.parent)
     return int(rest.num_rows)
 
 

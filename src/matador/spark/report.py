@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from matador.observe.paths import local_path
+from matador.spark.files import private_file
 from matador.spark.findings import Findings
 from matador.spark.report_html import page
 from matador.spark.report_tables import tables
@@ -30,7 +32,11 @@ class Report:
             chosen.print(table)
 
     def html(self, path: str | Path) -> Path:
-        """Write it as one page that needs nothing else; where it is."""
-        target = Path(path)
-        target.write_text(page(self.findings), encoding="utf-8")
+        """Write it as one page that needs nothing else; where it is.
+
+        A new file is readable by its owner alone.
+        """
+        target = local_path(path, "report")
+        with private_file(target) as file:
+            file.write(page(self.findings).encode("utf-8", "replace"))
         return target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from matador.spark.charts import NARROW, Series, duration, lines, share_bar, stacked_bars
 from matador.spark.findings import DeadLetterGroup, Findings, SubscriberHealth
@@ -45,7 +45,7 @@ def page(findings: Findings) -> str:
 def _top(findings: Findings) -> Html:
     period = "no events yet"
     if findings.moments:
-        end = findings.moments[-1].start + timedelta(seconds=findings.step)
+        end = _later(findings.moments[-1].start, findings.step)
         period = f"{_when(findings.moments[0].start)} to {_when(end)} UTC"
     adds_up = findings.reconciliation.adds_up
     return element(
@@ -350,6 +350,14 @@ def _number(text: str, *, bad: bool = False) -> Html:
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _later(moment: datetime, step: int) -> datetime:
+    """So many seconds later, or the end of all times: a record may hold the year 9999."""
+    try:
+        return moment + timedelta(seconds=step)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _when(moment: datetime) -> str:

@@ -16,6 +16,7 @@ from matador.events.application import Application
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.ledger import ReplayCount
+from matador.spark.read_only import check_predicate, without_variables
 
 if TYPE_CHECKING:
     from matador.spark.lake import Lake
@@ -183,7 +184,9 @@ def check_subscriber(app: Application, name: str) -> None:
 
 def _filtered(rows: DataFrame, where: str, *, typed: bool) -> DataFrame:
     try:
-        return rows.where(where)
+        with without_variables(rows.sparkSession):
+            check_predicate(rows.sparkSession, where)
+            return rows.where(where)
     except (AnalysisException, ParseException) as error:
         hint = "" if typed else " (name an event to have its fields, as data.field)"
         said = (error.getMessage() or str(error)).strip().splitlines()[0]

@@ -6,9 +6,9 @@ deduplication: their keys do, and a file is written a second time only if it has
 
 from __future__ import annotations
 
-import logging
+import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from matador.errors import ConfigurationError
 from matador.spark.batch_log import ProblemCount, Tally
 from matador.spark.decode import LineDecoder, Problem
-from matador.spark.files import sync_folder
+from matador.spark.files import private_file, private_folder, sync_folder
 from matador.spark.index import known, run_name, runs_of, save_run, sorted_order
 from matador.spark.keys import Keys
 from matador.spark.layout import TABLES, Layout
@@ -28,9 +28,11 @@ from matador.spark.parts import Part, Parts, keys_path, part_path, without_rows
 from matador.spark.shipping import EventTypes
 from matador.spark.tasks import run_tasks
 
-log = logging.getLogger("matador.lake")
-
 _MOST_PROBLEMS = 20  # kinds of trouble that a task reports; all of it is in quarantine
+
+
+class _UnreadError(Exception):
+    """A segment could not be read here."""
 
 
 class _Decoded(msgspec.Struct, frozen=True):
@@ -38,7 +40,7 @@ class _Decoded(msgspec.Struct, frozen=True):
     records: int
     dropped: int
     problems: list[ProblemCount]
-    missing: str | None = None
+    unread: str | None = None
     not_imported: str | None = None
 
 
@@ -49,8 +51,11 @@ def stage(
     number: int,
     splits: Sequence[Split],
     events: EventTypes | None,
-) -> Tally:
+) -> tuple[Tally, dict[str, str]]:
     """Write all files of a batch below ``folder``: a folder a table, and the runs of the index.
+
+    Also the segments that an executor could not read, by name, and why. Nothing of theirs is in the
+    batch.
 
     Raises:
         ConfigurationError: the executors cannot import a payload type.
@@ -59,14 +64,18 @@ def stage(
         msgspec.json.decode(answer, type=_Decoded)
         for answer in run_tasks(spark, partial(_decode, splits, folder, events), len(splits))
     ]
-    for answer in answers:
+    unread: dict[str, str] = {}
+    for split, answer in zip(splits, answers, strict=True):
         if answer.not_imported is not None:
             raise ConfigurationError(
                 f"the executors cannot import the payload types: {answer.not_imported}; install "
                 "their module there, or send its file with spark.sparkContext.addPyFile(…)"
             )
-        if answer.missing is not None:
-            log.error("a segment is gone, or cannot be read; it is passed over: %s", answer.missing)
+        if answer.unread is not None:
+            unread[split.name] = answer.unread
+    answers = [
+        answer for split, answer in zip(splits, answers, strict=True) if split.name not in unread
+    ]
     parts = [part for answer in answers for part in answer.parts]
     repeated = _leave_out_repeats(spark, layout, folder, number, parts)
     rows = dict.fromkeys(TABLES, 0)
@@ -75,20 +84,17 @@ def stage(
         left = part.rows - repeated.get((part.table, part.name), 0)
         rows[part.table] += left
         if left:
-            target = folder / part.table
-            target.mkdir(exist_ok=True)
-            source.rename(target / source.name)
-    for table in TABLES:
-        if (folder / table).exists():
-            sync_folder(folder / table)
-    sync_folder(folder)
-    return Tally(
+            source.rename(private_folder(folder / part.table) / source.name)
+    for path in (*folder.rglob("*/"), folder, folder.parent):
+        sync_folder(path)
+    tally = Tally(
         sum(answer.records for answer in answers),
         rows,
         sum(repeated.values()),
         sum(answer.dropped for answer in answers),
         _summed(answers),
     )
+    return tally, unread
 
 
 def staged_index(folder: Path, table: str, number: int) -> Path:
@@ -124,10 +130,10 @@ def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, nu
         return msgspec.json.encode(_Decoded([], 0, 0, [], not_imported=said))
     parts = Parts(folder, number)
     records = dropped = 0
-    missing: str | None = None
+    unread: str | None = None
     problems: Counter[Problem] = Counter()
     try:
-        for block in read_blocks(split):
+        for block in _blocks(split):
             decoded = decoder.decode(block, split.name)
             parts.add(decoded)
             records += decoded.records
@@ -135,17 +141,25 @@ def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, nu
             problems.update(decoded.problems)
             if len(problems) > 10 * _MOST_PROBLEMS:
                 problems = Counter(dict(problems.most_common(_MOST_PROBLEMS)))
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        missing = str(error)
+    except _UnreadError as error:
+        unread = f"{socket.gethostname()}: {error}"
     return msgspec.json.encode(
         _Decoded(
             parts.finish(),
             records,
             dropped,
             [ProblemCount(*one, count) for one, count in problems.most_common(_MOST_PROBLEMS)],
-            missing,
+            unread,
         )
     )
+
+
+def _blocks(split: Split) -> Iterator[bytes]:
+    """The blocks of a split; what goes wrong elsewhere, writing them, is not the segment's."""
+    try:
+        yield from read_blocks(split)
+    except OSError as error:
+        raise _UnreadError(error.strerror or str(error)) from error
 
 
 def _find_repeats(
@@ -171,7 +185,8 @@ def _find_repeats(
     for part in parts:
         begin, end = np.searchsorted(rows, [first, first + part.rows])
         if end > begin:
-            np.save(_repeats_path(folder, part), rows[begin:end] - first)
+            with private_file(_repeats_path(folder, part)) as file:
+                np.save(file, rows[begin:end] - first)
             counts[part.name] = int(end - begin)
         first += part.rows
     return msgspec.json.encode(counts)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from matador.errors import StorageLockedError
-from matador.spark.files import locked, sync_folder, write_json
+from matador.spark.files import locked, private_folder, sync_folder, write_json
 from matador.spark.layout import Layout
 
 
@@ -37,6 +37,8 @@ class _Pending(msgspec.Struct, frozen=True):
 
 def swap(layout: Layout, folder: str, swaps: Sequence[Swap]) -> None:
     """Put the new folders, all below the staging folder ``folder``, in place. Holds the lock."""
+    sync_folder(layout.staging / folder)
+    sync_folder(layout.staging)
     write_json(layout.pending_swaps, _Pending(folder, tuple(swaps)))
     carry_on(layout)
 
@@ -50,7 +52,7 @@ def carry_on(layout: Layout) -> None:
     pending = msgspec.json.decode(content, type=_Pending)
     folder = layout.staging / pending.folder
     old = folder / "old"
-    old.mkdir(parents=True, exist_ok=True)
+    private_folder(old)
     for one in pending.swaps:
         new = folder / one.name
         if not new.exists():

@@ -11,8 +11,14 @@ import msgspec
 from matador.codec.base import Codec, Stamp
 from matador.errors import DecodeError
 from matador.model.envelope import Envelope
-from matador.model.message import Headers
-from matador.observe.journal.records import REPLAY_ID, MalformedRecord, SentRecord
+from matador.model.message import Delivery
+from matador.model.text import storable_text
+from matador.observe.journal.records import (
+    REPLAY_ID,
+    MalformedRecord,
+    SentRecord,
+    encode_record,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,9 +35,8 @@ def replay_id(metadata: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def record_of(
-    body: bytes,
-    headers: Headers,
+def line_of(
+    delivery: Delivery,
     *,
     queue: str,
     transport: str,
@@ -39,17 +44,30 @@ def record_of(
     stamp: Stamp,
     writer: str,
     source: str,
-) -> SentRecord | MalformedRecord:
-    """What a stored message is in the journal."""
+) -> tuple[bytes, bool]:
+    """What a delivery is in the journal, and whether it could be read. Never raises because of it:
+    what is no envelope, or none that can be written as JSON, is kept as its bytes."""
     now = micros(stamp.now())
-    try:
-        envelope = codec.decode(body, headers, stamp)
-        data = _json(codec, envelope.data)
-        before = msgspec.UNSET if envelope.before is None else _json(codec, envelope.before)
-    except DecodeError as error:
-        raw = base64.b64encode(body).decode()
-        return MalformedRecord(queue, transport, str(error), raw, now, writer)
-    return sent_record(envelope, data, before, queue, transport, now, source)
+    problem = delivery.problem
+    if problem is None:
+        try:
+            envelope = codec.decode(delivery.body, delivery.headers, stamp)
+            data = _json(codec, envelope.data)
+            before = msgspec.UNSET if envelope.before is None else _json(codec, envelope.before)
+            sent = sent_record(envelope, data, before, queue, transport, now, source)
+            return encode_record(sent), True
+        except Exception as error:  # noqa: BLE001 - a sender decides what is in it
+            problem = str(error) or type(error).__name__
+    bad = malformed_record(delivery.body, queue, transport, problem, now, writer)
+    return encode_record(bad), False
+
+
+def malformed_record(
+    body: bytes, queue: str, transport: str, reason: str, now: int, writer: str
+) -> MalformedRecord:
+    """Bytes that are not an envelope, in the journal."""
+    raw = base64.b64encode(body).decode()
+    return MalformedRecord(queue, transport, storable_text(reason), raw, now, writer)
 
 
 def sent_record(

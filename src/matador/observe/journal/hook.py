@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import msgspec
 
 from matador.codec.as_json import as_json
 from matador.model.options import Seconds, seconds, whole_number
-from matador.observe.journal.convert import micros, replay_id, sent_record
+from matador.model.text import storable_text
+from matador.observe.journal.convert import malformed_record, micros, replay_id, sent_record
 from matador.observe.journal.records import (
     DeliveryRecord,
     MalformedRecord,
@@ -22,6 +22,7 @@ from matador.observe.journal.records import (
     encode_record,
 )
 from matador.observe.journal.writer import JournalWriter
+from matador.observe.paths import local_path
 from matador.pipeline.hooks import (
     DecodeFailure,
     EnqueueSuccess,
@@ -59,7 +60,7 @@ class Journal(Hooks):
         max_pending: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        self._folder = Path(folder)
+        self._folder = local_path(folder, "Journal: folder")
         self._writer = JournalWriter(
             self._folder,
             rotate_size=whole_number(rotate_size, "Journal: rotate_size", minimum=1),
@@ -191,8 +192,11 @@ def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator
 
 
 def _text(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    return text.encode("utf-8", "replace").decode("utf-8")[:4000]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the classes of users decide what is raised
+        text = ""
+    return storable_text(text or type(error).__name__)
 
 
 def _handled(
@@ -231,7 +235,7 @@ def _handled(
         ran,
         error_type,
         error,
-        reason,
+        None if reason is None else storable_text(reason),
         kind,
         docket.correlation_id,
         replay_id(docket.metadata),
@@ -239,5 +243,4 @@ def _handled(
 
 
 def _malformed(event: DecodeFailure, body: bytes, now: int, worker: str) -> MalformedRecord:
-    raw = base64.b64encode(body).decode()
-    return MalformedRecord(event.queue, event.transport, str(event.error), raw, now, worker)
+    return malformed_record(body, event.queue, event.transport, str(event.error), now, worker)

@@ -99,6 +99,9 @@ class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"
     worker: str
 
 
+LAST_MOMENT = 253_402_300_799_999_999
+"""The end of the year 9999, in microseconds: neither Python nor Spark can read a later time."""
+
 Record: TypeAlias = SentRecord | DeliveryRecord | MalformedRecord | DroppedRecord
 
 encode_record = msgspec.json.Encoder().encode

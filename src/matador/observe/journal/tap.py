@@ -15,9 +15,9 @@ from matador.codec.base import Codec
 from matador.errors import LeaseLostError, StorageFullError, TransportError
 from matador.model.message import Complete, Delivery
 from matador.model.options import Seconds, seconds, whole_number
-from matador.observe.journal.convert import record_of
-from matador.observe.journal.records import MalformedRecord, encode_record
-from matador.observe.journal.segments import Segment, recover, writer_name
+from matador.observe.journal.convert import line_of
+from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
+from matador.observe.paths import local_path
 from matador.transports.base import Subscription, Transport
 from matador.transports.clock import Clock, SystemClock
 
@@ -53,7 +53,7 @@ class Tap:
     ) -> None:
         self._transport = transport
         self._queue = queue
-        self._folder = Path(folder)
+        self._folder = local_path(folder, "Tap: folder")
         self._codec = codec
         self._rotate_size = whole_number(rotate_size, "Tap: rotate_size", minimum=1)
         self._rotate_age = seconds(rotate_age, "Tap: rotate_age", minimum=0.01)
@@ -72,7 +72,7 @@ class Tap:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         recover(self._folder)
         subscription = await self._transport.subscribe(self._queue, prefetch=_BATCH)
         try:
@@ -118,9 +118,8 @@ class Tap:
         lines = bytearray()
         malformed = 0
         for delivery in deliveries:
-            record = record_of(
-                delivery.body,
-                delivery.headers,
+            line, readable = line_of(
+                delivery,
                 queue=self._queue,
                 transport=self._transport.name,
                 codec=self._codec,
@@ -128,8 +127,8 @@ class Tap:
                 writer=self._writer,
                 source="tap",
             )
-            malformed += isinstance(record, MalformedRecord)
-            lines += encode_record(record) + b"\n"
+            malformed += not readable
+            lines += line + b"\n"
         try:
             await asyncio.to_thread(self._store, bytes(lines))
         except OSError as error:

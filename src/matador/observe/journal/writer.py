@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from matador.observe.journal.records import DroppedRecord, encode_record
-from matador.observe.journal.segments import Segment, recover, writer_name
+from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
 
 log = logging.getLogger("matador.journal")
 
@@ -52,8 +52,10 @@ class JournalWriter:
         Raises:
             OSError: the folder cannot be made.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         recover(self._folder)
+        self.name = writer_name()  # here, not when it was made: a process may have forked since
+        self._number = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="matador-journal", daemon=True)
         self._thread.start()
@@ -125,9 +127,9 @@ class JournalWriter:
                 self._number += 1
                 self._segment = Segment(self._folder, self.name, self._number)
             self._segment.append(self._confession() + lines)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the thread must not end: records would pile up
             with self._wake:
-                self._drop(lines.count(b"\n"), str(error))
+                self._drop(lines.count(b"\n"), str(error) or type(error).__name__)
             return
         with self._wake:
             self._dropped = 0
@@ -143,8 +145,7 @@ class JournalWriter:
         try:
             segment.finish()
         except OSError:
-            # What is in it is recovered at the next start.
-            log.exception("a segment could not be finished")
+            log.exception("a segment could not be finished; the next start recovers it")
 
     def _drop(self, count: int, reason: str) -> None:
         self._dropped += count

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from matador.errors import ConfigurationError
 from matador.observe.journal.segments import finished
+from matador.observe.paths import local_path
 from matador.spark.arrow import RecordBatch
 from matador.spark.lines import Split, read_blocks, splits_of
 from matador.spark.source.columns import default_parts
@@ -125,7 +126,7 @@ def journal_folder(options: ReadOptions) -> Path:
     Raises:
         ConfigurationError: there is none.
     """
-    folder = Path(options.journal or "")
+    folder = local_path(options.journal or "", "matador: journal")
     if not folder.is_dir():
         raise ConfigurationError(
             f"matador: there is no journal in {folder}; it is made by hooks=[Journal(folder)]"

@@ -15,7 +15,7 @@ from matador.codec.json import JsonCodec
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.event import EventType
 from matador.model.message import StoredMessage
-from matador.observe.journal.records import MalformedRecord, Record, SentRecord
+from matador.observe.journal.records import LAST_MOMENT, MalformedRecord, Record, SentRecord
 from matador.spark.arrow import RecordBatch, pa
 from matador.spark.arrow import Schema as ArrowSchema
 from matador.spark.source.columns import DATA, Column, batch_of
@@ -169,7 +169,10 @@ class RecordRows:
                 unread.append((line, f"not a record of the journal: {error}", None))
                 continue
             if type(record) is SentRecord:
-                if keys is None or record.event_key in keys:
+                moments = (record.created_at, record.recorded_at, record.scheduled_for or 0)
+                if not (min(moments) >= 0 and max(moments) <= LAST_MOMENT):
+                    unread.append((line, "a time is before 1970 or after 9999", record.queue))
+                elif keys is None or record.event_key in keys:
                     sent.append((record, line))
             elif type(record) is MalformedRecord:
                 unread.append((_bytes(record.raw), record.reason, record.queue))
