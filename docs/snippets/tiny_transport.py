@@ -21,6 +21,7 @@ from matador.model.message import (
     ConnectionStatus,
     DeadLetter,
     Delivery,
+    Headers,
     Message,
     Receipt,
     Release,
@@ -233,7 +234,7 @@ class TinyTransport:
 
 def dead_letter(settlement: DeadLetter, original: Message) -> Message:
     message = settlement.message or original  # None: keep the raw bytes
-    headers = {} if settlement.bare else message.headers
+    headers: Headers = {} if settlement.bare else message.headers
     return Message(
         id=message.id,
         queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
