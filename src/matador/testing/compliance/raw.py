@@ -7,6 +7,7 @@ should not be.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -274,8 +275,18 @@ class _Run(Hooks):
 
     async def _drain(self) -> None:
         for name in self._letters:
-            subscription = await self._transport.subscribe(name, prefetch=_AT_ONCE)
+            subscription = await self._subscribe(name)
             self._tasks.append(asyncio.create_task(self._drain_one(subscription)))
+
+    async def _subscribe(self, name: str) -> Subscription:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return await self._transport.subscribe(name, prefetch=_AT_ONCE)
+            except MatadorError:
+                # A broker that is busy with what was just browsed may answer late.
+                if time.monotonic() > until:
+                    raise
 
     async def _drain_one(self, subscription: Subscription) -> None:
         try:
