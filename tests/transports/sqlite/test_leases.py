@@ -171,6 +171,7 @@ async def test_what_was_left_lying_for_long_is_not_handed_out(connect: Open, mak
     clock.advance(29)
     (delivery,) = await subscription.receive(1)
     clock.advance(20)  # the first lease is over, this one is not
+    assert (await transport.depth("t.q")).in_flight == 1
     assert await transport.settle([Complete(delivery.receipt)]) == [None]
 
 
