@@ -39,8 +39,8 @@ class ComplianceBase:
     only a copy at the end of the queue is uncounted."""
 
     bare_letters_stay_whole: bool = False
-    """A dead letter is the entry itself, marked as one. Nothing of it is written anew or has to fit,
-    so bare ones keep the headers of their sender, too."""
+    """A dead letter is the entry itself, marked as one. Nothing of it is written anew,
+    or has to fit, so bare ones keep the headers of their sender, too."""
 
     listens_first: bool = False
     """A message reaches only those who listen when it is sent. The suite then subscribes to every
