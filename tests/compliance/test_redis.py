@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.raw_redis import RawLists, RawPubSub, RawStreams
+from tests.support.redis import OwnServer, forget_keys, plain_client
 
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.redis import (
     RedisListTransport,
@@ -47,15 +49,27 @@ class RedisCompliance(TransportCompliance):
     async def restart_broker(self) -> None:
         await asyncio.to_thread(self.server.restart)
 
+    async def delete_queue(self, name: str) -> bool:
+        async with plain_client(self.server.url) as client:
+            keys = [key async for key in client.scan_iter(match=f"{self.prefix}*{name}*")]
+            await client.unlink("", *keys)
+        return True
+
 
 class TestRedisStreams(RedisCompliance):
     async def make_transport(self) -> Transport:
         return RedisTransport(self.server.url, lease=1, prefix=self.prefix)
 
+    async def raw_entries(self) -> RawEntries:
+        return RawStreams(self.server.url, prefix=self.prefix)
+
 
 class TestRedisLists(RedisCompliance):
     async def make_transport(self) -> Transport:
         return RedisListTransport(self.server.url, lease=1, prefix=self.prefix)
+
+    async def raw_entries(self) -> RawEntries:
+        return RawLists(self.server.url, prefix=self.prefix)
 
 
 class TestRedisPubSub(RedisCompliance):
@@ -63,3 +77,6 @@ class TestRedisPubSub(RedisCompliance):
 
     async def make_transport(self) -> Transport:
         return RedisPubSubTransport(self.server.url, prefix=self.prefix)
+
+    async def raw_entries(self) -> RawEntries:
+        return RawPubSub(self.server.url, prefix=self.prefix)

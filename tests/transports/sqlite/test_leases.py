@@ -84,6 +84,25 @@ async def test_a_renewal_holds_for_one_lease_and_no_longer(connect: Open, make: 
     assert again.receipt.delivery_count == 2
 
 
+async def test_a_lease_that_has_passed_is_lost_even_before_the_next_has_claimed(
+    connect: Open, make: Make
+) -> None:
+    clock = ManualClock()
+    transport = await connect(clock=clock, lease=30)
+    message = make()
+    await transport.send([message, make(), make()])
+    first, second, third = await receive(transport)
+    clock.advance(31)
+    assert [one.body for one in await receive(transport, 1)] == [first.body]
+    # The other two are ready again, and nobody's.
+    assert await transport.renew([second.receipt]) == [False]
+    settlements = [Complete(second.receipt), Retry(third.receipt, message)]
+    outcomes = await transport.settle(settlements)
+    outcomes = [*outcomes, *await transport.settle([Complete(second.receipt)])]
+    assert [type(outcome) for outcome in outcomes] == [LeaseLostError] * 3
+    assert (await transport.depth("t.q")).ready == 2
+
+
 async def test_a_receipt_is_good_once(connect: Open, make: Make) -> None:
     transport = await connect()
     await transport.send([make()])
@@ -152,6 +171,7 @@ async def test_what_was_left_lying_for_long_is_not_handed_out(connect: Open, mak
     clock.advance(29)
     (delivery,) = await subscription.receive(1)
     clock.advance(20)  # the first lease is over, this one is not
+    assert (await transport.depth("t.q")).in_flight == 1
     assert await transport.settle([Complete(delivery.receipt)]) == [None]
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support.raw_sqlite import SqliteEntries, Text
 from tests.transports.sqlite.conftest import Make, Open
 
+from matador.errors import LeaseLostError
 from matador.model.message import (
     REASON_HEADER,
     Complete,
@@ -162,6 +163,34 @@ async def test_a_row_in_no_state_is_delivered_all_the_same(
     rows.insert(state=state, due=due)
     (delivery,) = await receive(transport, 1)
     assert delivery.body == b"foreign"
+
+
+async def test_times_that_are_none_do_not_keep_others_from_being_claimed(
+    connect: Open, make: Make, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(sweeping, "_QUIET", 1000.0)
+    transport = await connect()
+    for state in (DELAYED, IN_FLIGHT):
+        rows.insert(state=state, due="soon")
+    await transport.send([make("neighbour")])
+    assert [one.body for one in await receive(transport, 1)] == [b"neighbour"]
+    assert await transport.renew([]) == []
+
+
+@pytest.mark.parametrize("token", ["'text'", "x'ff'", "NULL", "1.5"])
+async def test_a_hold_that_was_overwritten_is_lost_alone(
+    file: Path, connect: Open, make: Make, token: str
+) -> None:
+    transport = await connect()
+    await transport.send([make("odd"), make("neighbour")])
+    odd, neighbour = await receive(transport, 2)
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE messages SET token = {token} WHERE body = x'6f6464'")
+    connection.close()
+    assert await transport.renew([odd.receipt, neighbour.receipt]) == [False, True]
+    outcomes = await transport.settle([Release(odd.receipt), Complete(neighbour.receipt)])
+    assert [type(outcome) for outcome in outcomes] == [LeaseLostError, type(None)]
 
 
 async def test_those_behind_an_odd_key_are_not_held_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from tests.transports.sqlite.conftest import Make, Open
@@ -91,6 +92,18 @@ def test_this_machine_has_an_uptime_that_all_processes_share() -> None:
     assert machine.boot_id == ThisMachine().boot_id
     first = machine.uptime()
     assert 0 < first <= machine.uptime()
+
+
+async def test_after_a_crash_the_newest_message_tells_how_late_it_was(
+    file: Path, connect: Open, make: Make
+) -> None:
+    """Nobody noted the time; a clock that is behind must not put delays off."""
+    transport = await connect()
+    await transport.send([make()])
+    with closing(database(file)) as connection:
+        connection.execute("DELETE FROM meta")
+        (newest,) = connection.execute("SELECT max(stored_at) FROM messages").fetchone()
+        assert anchored(FakeMachine(), connection).now() == newest
 
 
 async def test_a_delay_fires_neither_early_nor_never(connect: Open, make: Make) -> None:

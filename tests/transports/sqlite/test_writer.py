@@ -82,6 +82,31 @@ async def test_disconnect_finishes_what_was_submitted(connect: Open, make: Make)
     assert (await transport.depth("t.q")).ready == 200
 
 
+async def test_what_came_in_with_the_order_to_stop_is_finished_too(
+    connect: Open, make: Make
+) -> None:
+    transport = await connect()
+    writer = transport._connected.writer
+    release = threading.Event()
+
+    def hold(session: Session, items: object) -> list[None]:
+        release.wait(10)
+        return [None]
+
+    held = writer.submit(hold, [None])
+    send = asyncio.ensure_future(transport.send([make()]))
+    await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(writer.stop())
+    await asyncio.sleep(0)
+    release.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(held, stopping)
+        assert list(await send) == [None]
+    await transport.disconnect()
+    await transport.connect()
+    assert (await transport.depth("t.q")).ready == 1
+
+
 async def test_a_caller_that_gives_up_harms_nobody(connect: Open, make: Make) -> None:
     transport = await connect()
     sends = [asyncio.ensure_future(transport.send([make()])) for _ in range(20)]

@@ -149,7 +149,7 @@ def milliseconds(delay: float) -> int:
     return found
 
 
-UNWRITABLE = (TypeError, ValueError, OverflowError, MessageTooLargeError)
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, MessageTooLargeError)
 """What making a call raises for a message that can never be stored."""
 
 
