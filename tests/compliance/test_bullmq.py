@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from tests.support.raw_bullmq import RawBullMQ
 from tests.support.redis import OwnServer, forget_keys
 
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.bullmq import BullMQTransport
 
@@ -41,6 +43,9 @@ class TestBullMQ(TransportCompliance):
     async def make_transport(self) -> Transport:
         url = f"bullmq://127.0.0.1:{self.server.port}/0"
         return BullMQTransport(url, lease=2, prefix=self.prefix)
+
+    async def raw_entries(self) -> RawEntries:
+        return RawBullMQ(self.server.url, self.prefix)
 
     async def restart_broker(self) -> None:
         await asyncio.to_thread(self.server.restart)

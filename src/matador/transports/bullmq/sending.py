@@ -110,7 +110,7 @@ def add(session: Session, place: Place, message: Message, id_: str) -> Call:
     """The call that adds a job for a message.
 
     Raises:
-        TypeError, ValueError, OverflowError: it cannot be written.
+        TypeError, ValueError, OverflowError, RecursionError: it cannot be written.
         MessageTooLargeError: the server does not take as much.
     """
     return session.scripts(place.queue).add(
@@ -149,7 +149,7 @@ def milliseconds(delay: float) -> int:
     return found
 
 
-UNWRITABLE = (TypeError, ValueError, OverflowError, MessageTooLargeError)
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, MessageTooLargeError)
 """What making a call raises for a message that can never be stored."""
 
 
