@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 from tests.support.raw_bullmq import RawBullMQ
-from tests.support.redis import OwnServer, forget_keys
+from tests.support.redis import OwnServer, forget_keys, plain_client
 
 from matador.testing import TransportCompliance
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.bullmq import BullMQTransport
+from matador.transports.bullmq.names import letters_of
 
 pytestmark = pytest.mark.broker
 
@@ -49,7 +50,11 @@ class TestBullMQ(TransportCompliance):
         return RawBullMQ(self.server.url, self.prefix)
 
     async def delete_queue(self, name: str) -> bool:
-        await forget_keys(self.server.url, f"{self.prefix}:{name}")
+        letters = letters_of(name)
+        assert letters is not None
+        async with plain_client(self.server.url) as client:
+            key = f"{self.prefix}:{letters[0]}"
+            await client.delete(f"{key}:failed", f"{key}:meta")
         return True
 
     async def restart_broker(self) -> None:

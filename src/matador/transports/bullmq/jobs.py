@@ -142,6 +142,12 @@ class Job:
         """How many attempts of workers in other languages the message itself does not count."""
         return max(0, self.attempts - number(self._fields.get(b"matador-counted")))
 
+    def _without_properties(self) -> None:
+        """Leave out all that the sender chose, the body aside, if it failed in that form."""
+        if self._fields.get(b"matador-bare"):
+            self.content = wire.Content(self.content.body, {}, self.content.id)
+            self.problem = None
+
     def headers(self, failed: bool) -> dict[str, str | int]:
         """The headers; those of a failed job say why it failed."""
         headers = dict(self.content.headers)
@@ -159,6 +165,8 @@ class Job:
     def delivery(self, name: str, place: Place, token: str, due: int = 0) -> Delivery:
         """The job as a delivery."""
         failed = place.kind is not None
+        if failed:
+            self._without_properties()
         count = self.count(failed)
         keep = _keep(self.options.get("removeOnComplete", REMOVE))
         receipt = Receipt(
@@ -174,6 +182,8 @@ class Job:
     def stored(self, name: str, place: Place, state: MessageState) -> StoredMessage:
         """The job as it is looked at."""
         failed = place.kind is not None
+        if failed:
+            self._without_properties()
         sent = number(self._fields.get(b"timestamp"), LATEST)
         delay = number(self._fields.get(b"delay"), LATEST)
         count = self.count(failed)

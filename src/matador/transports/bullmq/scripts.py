@@ -309,10 +309,10 @@ class JobScripts(Scripts):
         return self._plainly(id_, token, now)
 
     def fail_plainly(
-        self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind
+        self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind, bare: bool
     ) -> Call:
         """A job failed for good, and cannot be failed as others are."""
-        return self._plainly(id_, token, now, kind, reason)
+        return self._plainly(id_, token, now, kind, reason, "1" if bare else "")
 
     def _plainly(self, id_: str, token: str, now: int, *more: str) -> Call:
         keys = self._named("active", "failed", "stalled", "events")

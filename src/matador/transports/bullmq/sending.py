@@ -110,7 +110,7 @@ def add(session: Session, place: Place, message: Message, id_: str) -> Call:
     """The call that adds a job for a message.
 
     Raises:
-        TypeError, ValueError, OverflowError: it cannot be written.
+        TypeError, ValueError, OverflowError, RecursionError: it cannot be written.
         MessageTooLargeError: the server does not take as much.
     """
     return session.scripts(place.queue).add(

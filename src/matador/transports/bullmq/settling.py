@@ -124,7 +124,7 @@ class Settling:
             case Complete():
                 return scripts.complete_plainly(hold.id, hold.token, now)
             case DeadLetter(kind=kind, reason=reason, message=None):
-                return scripts.fail_plainly(hold.id, hold.token, _text(reason), now, kind)
+                return scripts.fail_plainly(hold.id, hold.token, _text(reason), now, kind, False)
             case _:
                 return None
 
@@ -163,7 +163,7 @@ class Settling:
             case DeadLetter(kind=kind, reason=reason, message=message, bare=bare):
                 at = self._session.next_now()  # failed jobs are in order of this time
                 if bare:
-                    return scripts.fail_plainly(hold.id, hold.token, _text(reason), at, kind)
+                    return scripts.fail_plainly(hold.id, hold.token, _text(reason), at, kind, True)
                 fields = _as_dead_letter(kind, hold)
                 if message is not None:
                     fields["data"] = data_of(self._session, message)
@@ -257,7 +257,8 @@ def _counted(hold: Hold) -> dict[str, str]:
 
 
 def _as_dead_letter(kind: DeadLetterKind, hold: Hold) -> dict[str, str]:
-    return {**_counted(hold), "stc": "0", "matador-kind": kind, "matador-taken": "0"}
+    fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0", "matador-bare": ""}
+    return {**_counted(hold), **fields}
 
 
 def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:

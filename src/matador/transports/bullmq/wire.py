@@ -61,7 +61,7 @@ def written(message: Message) -> str:
     """The data of the job for a message, as JSON.
 
     Raises:
-        TypeError, ValueError, OverflowError: headers that cannot be written.
+        TypeError, ValueError, OverflowError, RecursionError: headers that cannot be written.
     """
     body = message.body
     metadata = _Metadata(message.id, dict(message.headers), message.priority, message.ordering_key)
