@@ -101,7 +101,7 @@ def test_a_segment_that_workers_cannot_read_is_an_error(
         failed = cli(*ingest)
     assert failed.code == 1
     assert failed.out == ""
-    assert re.search(r"error: 1 segments of .* could not be read .*: z\.jsonl", failed.err)
+    assert re.search(r"error: 1 segment of .* could not be read .*: z\.jsonl", failed.err)
     later = cli(*ingest)
     assert later.code == 0, later.err
     assert (later.json["segments"], later.json["quarantined"]) == (1, 1)

@@ -28,6 +28,7 @@ from matador import (
 from matador.errors import ConfigurationError
 from matador.model.message import Message, Receipt
 from matador.observe import Journal
+from matador.observe.journal import hook
 from matador.observe.journal.records import (
     REPLAY_ID,
     DeliveryRecord,
@@ -186,7 +187,10 @@ async def test_a_replay_is_known_as_one(tmp_path: Path) -> None:
     assert {one.replay_id for one in of_kind(SentRecord, tmp_path)} == {"r-1"}
 
 
-async def test_a_flush_makes_what_was_recorded_visible(tmp_path: Path) -> None:
+async def test_a_flush_makes_what_was_recorded_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "_A_MOMENT", 60)  # nothing is handed over by itself
     journal = Journal(tmp_path)
     app = Matador(MemoryTransport(), schema=Schema({UserSeen: [greet]}), hooks=[journal])
     async with app:
@@ -308,13 +312,15 @@ def test_a_full_disk_stops_nobody_and_the_loss_is_on_record(
     assert writer.dropped == 3
     assert "3 records are lost" in caplog.text
     folder.mkdir()
-    writer.put(b'{"kind":"x"}\n', 1)
+    for _ in range(2):
+        writer.put(b'{"kind":"x"}\n', 1)
+        writer.flush()
     writer.stop()
-    first, second = [line for path in finished(folder) for line in path.read_bytes().splitlines()]
+    first, *rest = [line for path in finished(folder) for line in path.read_bytes().splitlines()]
     confession = decode_record(first)
     assert isinstance(confession, DroppedRecord)
     assert confession.count == 3
-    assert second == b'{"kind":"x"}'
+    assert rest == [b'{"kind":"x"}'] * 2, "said once"
 
 
 def test_a_disk_that_is_too_slow_costs_records_not_memory(tmp_path: Path) -> None:
@@ -322,6 +328,16 @@ def test_a_disk_that_is_too_slow_costs_records_not_memory(tmp_path: Path) -> Non
     writer.put(b"12345\n", 1)  # not started: nobody takes it
     writer.put(b"12345\n", 1)
     assert writer.dropped == 1
+
+
+def test_what_was_written_makes_room_for_more(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, rotate_size=1 << 20, rotate_age=60, max_pending=10)
+    writer.start()
+    for _ in range(3):
+        writer.put(b"12345\n", 1)
+        writer.flush()
+    writer.stop()
+    assert writer.dropped == 0
 
 
 class _Both(Hooks):

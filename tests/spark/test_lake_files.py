@@ -166,6 +166,12 @@ def test_small_promises_about_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert spy.steps == [("rename", "b.json"), ("fsync", "folder")]
     move(tmp_path / "a.json", tmp_path / "folder" / "b.json")  # done already
     assert (tmp_path / "folder" / "b.json").read_bytes() == b"[1]"
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "left-over").touch()
+    move(tmp_path / "new", tmp_path / "old")  # in the place of what a run that was killed has left
+    assert list((tmp_path / "old").iterdir()) == []
+    (tmp_path / "old").rmdir()
     spy.steps.clear()
     sync_tree(tmp_path)
     assert sorted(spy.steps) == [

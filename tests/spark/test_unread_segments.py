@@ -66,7 +66,7 @@ def test_it_waits_and_all_others_come_in(
         lake.ingest(journal)
 
     said = str(caught.value)
-    assert said.startswith(f"1 segments of {journal} could not be read by Spark's workers")
+    assert said.startswith(f"1 segment of {journal} could not be read by Spark's workers")
     assert f"b.jsonl ({os.uname().nodename}: Permission denied)" in said
     assert "cannot be read by Spark's workers, and waits" in caplog.text
     assert ids(lake) == [sent(0).id, sent(2).id]
@@ -164,7 +164,7 @@ def test_a_batch_that_was_planned_waits_only_for_what_cannot_be_read(
     segment(journal, "c", [sent(7)])
     blind.unseen = {"a.jsonl"}
 
-    with pytest.raises(ClusterError, match=r"1 segments .* a\.jsonl"):
+    with pytest.raises(ClusterError, match=r"1 segment .* a\.jsonl"):
         lake.ingest(journal)
 
     assert ids(lake) == [sent(1).id, sent(7).id]

@@ -249,12 +249,13 @@ def _segments(journal: Path) -> Iterator[SegmentRef]:
 
 
 def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
+    what = "segment" if len(unread) == 1 else "segments"
     named = "; ".join(f"{name} ({why})" for name, why in list(unread.items())[:_MOST_NAMED])
     more = "" if len(unread) <= _MOST_NAMED else f"; and {len(unread) - _MOST_NAMED:,} more"
     return (
-        f"{len(unread):,} segments of {journal} could not be read by Spark's workers and wait for "
-        f"the next ingest: {named}{more}. The workers must see the journal under the same path, "
-        "and be allowed to read it"
+        f"{len(unread):,} {what} of {journal} could not be read by Spark's workers, and must wait "
+        f"for the next ingest: {named}{more}. The workers must see the journal under the same "
+        "path, and be allowed to read it"
     )
 
 
