@@ -10,9 +10,16 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from tests.support.envelopes import CODECS, STAMP, make_raw, there_and_back, wire_headers
+from tests.support.envelopes import (
+    CODECS,
+    STAMP,
+    make_docket,
+    make_raw,
+    there_and_back,
+    wire_headers,
+)
 
-from matador.codec import Codec, JsonCodec, MessagePackCodec
+from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
 from matador.codec.json import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS
@@ -368,6 +375,34 @@ def test_messagepack_with_half_of_a_character_says_so() -> None:
     body = MessagePackCodec().encode(make_raw(b"\x01", correlation_id="aXXX")).body
     with pytest.raises(DecodeError, match=r"lone surrogate \(U\+D800, half"):
         MessagePackCodec().decode(body.replace(b"XXX", b"\xed\xa0\x80"), {}, STAMP)
+
+
+def test_messagepack_that_ends_early_is_not_blamed_on_a_surrogate() -> None:
+    body = MessagePackCodec().encode(make_raw(b"\xc4\x03\xed\xa0\x80")).body
+    with pytest.raises(DecodeError, match="not an envelope in MessagePack"):
+        MessagePackCodec().decode(body[:-1], {}, STAMP)
+
+
+def test_a_time_of_messagepacks_own_stays_in_a_loose_docket() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    docket = {
+        "eventKey": "k",
+        "targetSubscriber": "s",
+        "attempts": 1,
+        "createdAt": moment,
+        "scheduledFor": moment,
+        "importance": "unheard-of",
+    }
+    body = msgspec.msgpack.encode({"id": "1", "data": 1, "docket": docket})
+    assert MessagePackCodec().decode(body, {}, STAMP).docket.scheduled_for == moment
+
+
+def test_prepared_headers_are_each_messages_own() -> None:
+    stencil = HeaderCodec().prepare(make_docket())
+    first = stencil("1", msgspec.Raw(b"1"), datetime(2026, 1, 1, tzinfo=UTC))
+    second = stencil("2", msgspec.Raw(b"2"), datetime(2026, 1, 2, tzinfo=UTC))
+    assert first.headers["x-matador-created-at"] == "2026-01-01T00:00:00.000Z"
+    assert second.headers["x-matador-created-at"] == "2026-01-02T00:00:00.000Z"
 
 
 def test_messagepack_times_of_its_own_type_are_read_too() -> None:

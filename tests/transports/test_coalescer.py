@@ -102,3 +102,30 @@ async def test_a_cancelled_caller_leaves_its_item_in_the_batch() -> None:
     store.gates[0].set()
     assert await stays == "stored 2"
     assert store.batches == [[1, 2]]
+
+
+async def test_draining_waits_for_the_last_of_several_batches() -> None:
+    store = Store(waits=True)
+    coalescer: Coalescer[int, str] = Coalescer(store, max_batch=1, at_once=2)
+    first, second = coalescer.submit_many(range(2))
+    await wait_for(lambda: len(store.gates) == 2)
+    draining = asyncio.create_task(coalescer.drain())
+    store.gates[0].set()
+    assert await first == "stored 0"
+    for _ in range(5):  # the first batch is over: its end must not count for both
+        await asyncio.sleep(0)
+    assert not draining.done()
+    store.gates[1].set()
+    await draining
+    assert second.done()
+
+
+async def test_an_item_without_an_outcome_gets_an_error() -> None:
+    async def forgetful(items: Sequence[int]) -> list[str]:
+        return [f"stored {item}" for item in items[1:]]
+
+    coalescer: Coalescer[int, str] = Coalescer(forgetful)
+    outcomes = coalescer.submit_many(range(3))
+    with pytest.raises(ValueError, match="shorter"):
+        await outcomes[2]
+    await coalescer.drain()

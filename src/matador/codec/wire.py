@@ -105,8 +105,8 @@ def readable_text(value: object) -> str | None:
 
 def readable_time(value: object) -> datetime | None:
     """An optional time. Anything else counts as absent."""
-    if isinstance(value, datetime):  # MessagePack has times
-        return None if value.tzinfo is None else value
+    if isinstance(value, datetime):  # MessagePack has times, in UTC
+        return value
     try:
         return from_wire(value) if isinstance(value, str) else None
     except ValueError:
