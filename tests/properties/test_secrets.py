@@ -60,6 +60,7 @@ FORMS = (
     "{s}:me:{p}@host/0",
     "{s}//me:{p}@host/0",
     "me:{p}@host/0",
+    "me:{p}://host/0",
     "{s}://me:{p}@host\n",
     " {s}://me:{p}@host",
     "{p}",
