@@ -32,9 +32,8 @@ _BIN = Path(os.environ.get("MATADOR_RABBITMQ_BIN", "/usr/lib/rabbitmq/bin"))
 _REASON = "x-matador-dead-letter-reason"
 _SUBSCRIBER = "x-matador-subscriber"
 _DEAD = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
-_DELAYS = ("4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384")
-"""The delays that fault runs use, in milliseconds: each a queue of its own."""
-
+_HOPS = "matador.delay.hops."
+_LOST = "matador.delay.lost"
 _EVERYTHING = 1_000_000
 _PATIENCE = 60.0
 _LOOK = 0.05
@@ -130,7 +129,7 @@ class RabbitMQProfile:
         """See ``Profile``. Without what consumers hold: its bytes cannot be had."""
         if queue.endswith(_DEAD):
             return self._dead_letters(queue)
-        delayed = [one for level in _DELAYS for one in self._peek(f"matador.delay.{level}")]
+        delayed = [one for hop in self._hops() for one in self._peek(hop)]
         found = [*self._peek(queue), *delayed]
         return [
             Stored(target_of(body, subscriber), id_, queue, body)
@@ -143,13 +142,16 @@ class RabbitMQProfile:
         count = self._count(queue)
         if queue.endswith(_DEAD):
             return count
-        # From the longest to the shortest, as they move. Twice: a message that is retried just
-        # then may be where a look has been already.
-        names = [*(f"matador.delay.{level}" for level in (*reversed(_DELAYS), "lost")), queue]
+        # From the first hop to the last, as they move. Twice: a message that is retried just then
+        # may be where a look has been already.
         for _ in range(2):
             if count == 0:
-                count = sum(map(self._count, names))
+                count = sum(map(self._count, [*self._hops(), _LOST, queue]))
         return count
+
+    def _hops(self) -> list[str]:
+        """The queues in which delayed messages wait; those with the most hops to go first."""
+        return sorted((self._ask("queues", self._vhost, _HOPS) or "").split(), reverse=True)
 
     def _count(self, queue: str) -> int:
         return int(self._ask("depth", self._vhost, queue) or 0)

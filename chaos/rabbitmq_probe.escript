@@ -32,6 +32,12 @@ answer(Node, [<<"depth">>, VHost, Queue]) ->
         none -> "none";
         Q -> integer_to_list(depth(Node, Q, quorum(Node, Q)))
     end;
+%% The names of the queues that begin like this, with blanks between them.
+answer(Node, [<<"queues">>, VHost, Prefix]) ->
+    Size = byte_size(Prefix),
+    Names = [Name || {resource, _, queue, Name} <- call(Node, rabbit_amqqueue, list_names, [VHost]),
+                     byte_size(Name) > Size, binary:part(Name, 0, Size) =:= Prefix],
+    case Names of [] -> "none"; _ -> lists:join(" ", Names) end;
 %% The message at a place (from 1) among those that are ready in a quorum queue.
 answer(Node, [<<"peek">>, VHost, Queue, Place]) ->
     case lookup(Node, VHost, Queue) of

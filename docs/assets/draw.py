@@ -316,17 +316,16 @@ def rabbitmq(palette: Palette) -> Drawing:
         f'<rect x="220" y="168" width="430" height="112" rx="12" fill="{c.warn[0]}" '
         f'stroke="{c.warn[1]}" stroke-width="1.4"/>'
     )
-    d.text(435, 190, "delays: a queue for each power of two", size=13.5, bold=True)
+    d.text(435, 190, "delays: three hops at most", size=13.5, bold=True)
     for x, width, name in (
-        (236, 44, "…"),
-        (298, 84, "4096 ms"),
-        (400, 84, "1024 ms"),
-        (502, 68, "… 4 ms"),
+        (236, 96, "1h"),
+        (350, 96, "5m"),
+        (464, 106, "20s"),
         (588, 50, "due"),
     ):
         kind = c.core if name == "due" else c.plain
         d.box(x, 204, width, 36, kind, name, radius=7)
-    for x in (280, 382, 484, 570):
+    for x in (332, 446, 570):
         d.arrow(f"M{x} 222 H{x + 15}")
     d.text(435, 264, "matador.delay.*: what expires goes on to the next", size=11.5, quiet=True)
     # dead letters

@@ -50,6 +50,10 @@ app = Matador(
 )
 # --8<-- [end:fleet]
 
+# --8<-- [start:arguments]
+events = WorkQueue("events", type="classic", arguments={"x-max-length": 100_000})
+# --8<-- [end:arguments]
+
 
 # --8<-- [start:outcome]
 async def place(order: OrderPlaced) -> SendResult:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.support.brokers import broker_url
 from tests.support.rabbitmq import Raw, connections, cut, topologies
+from tests.support.raw_rabbitmq import RawRabbitMQ
 
 from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing import TransportCompliance
+from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.rabbitmq import RabbitMQTransport
 
@@ -19,6 +21,7 @@ class TestRabbitMQ(TransportCompliance):
 
     sees_only_ready = True
     releases_keep_their_place = False
+    honours_arguments = True
     quiet = 0.05
     url: str
     exact: list[str]
@@ -35,6 +38,14 @@ class TestRabbitMQ(TransportCompliance):
         self.exact.append(name)
         with Raw(self.url) as raw:
             raw.declare_queue(name)
+
+    async def raw_entries(self) -> RawEntries:
+        return RawRabbitMQ(self.url)
+
+    async def delete_queue(self, name: str) -> bool:
+        with Raw(self.url) as raw:
+            raw.channel.queue_delete(name)
+        return True
 
     async def restart_broker(self) -> None:
         """What a transport sees of it. Other tests use the server too; ``chaos/`` restarts one."""
@@ -66,7 +77,14 @@ class TestClassicQueues(TestRabbitMQ):
     ) -> Topology:
         given = super().topology(*queues, dead_letters=dead_letters, namespace=namespace)
         classic = [
-            WorkQueue(one.name, priorities=True, retention=one.retention, exact=one.exact)
+            WorkQueue(
+                one.name,
+                priorities=True,
+                retention=one.retention,
+                exact=one.exact,
+                type=one.type,
+                arguments=one.arguments,
+            )
             for one in given.queues
         ]
         return Topology(given.namespace, queues=classic, dead_letters=dead_letters)

@@ -247,3 +247,45 @@ def test_everything_is_frozen() -> None:
     for value in (SHOP, SHOP.default_queue, SHOP.retry, SHOP.dead_letters, DeadLetterQueue()):
         with pytest.raises(AttributeError):
             setattr(value, fields(value)[0].name, None)
+
+
+# -- types and arguments of queues ----------------------------------------------------------------
+
+
+def test_types_and_arguments_are_kept_and_cannot_be_changed_behind_its_back() -> None:
+    given = {"x-max-length": 5, "x-single-active-consumer": True, "x-dead-letter-exchange": None}
+    queue = WorkQueue("events", type="classic", arguments=given)
+    given["x-max-length"] = 6
+    assert (queue.type, queue.arguments["x-max-length"]) == ("classic", 5)
+    assert queue == WorkQueue("events", type="classic", arguments={**given, "x-max-length": 5})
+    assert queue != WorkQueue("events", type="classic")
+    assert len({queue, WorkQueue("events")}) == 2, "still hashable"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"type": "quorom"}, "did you mean 'quorum'"),
+        ({"type": "quorum", "priorities": True}, "cannot be a quorum queue"),
+        ({"type": "classic", "exact": True}, "made by its owner"),
+        ({"arguments": {"x-a": 1}, "exact": True}, "made by its owner"),
+        ({"arguments": [("x-a", 1)]}, "must be a mapping"),
+        ({"arguments": {"max-length": 1}}, "must be a name like"),
+        ({"arguments": {5: 1}}, "must be a name like"),
+        ({"arguments": {"x-a": 1.5}}, "x-a must be a text"),
+        ({"arguments": {"x-a": [1]}}, "x-a must be a text"),
+        ({"arguments": {"x-a": 1 << 63}}, "does not fit in 64 bits"),
+        ({"arguments": {"x-queue-type": "classic"}}, "as type="),
+    ],
+)
+def test_types_and_arguments_that_cannot_be(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        WorkQueue("events", **options)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_name_whose_dead_letters_no_broker_takes_is_a_problem(exact: bool) -> None:
+    longest = 255 - len(".undeliverable") - (0 if exact else len("shop."))
+    Topology("shop", queues=[WorkQueue("q" * longest, exact=exact)])
+    with pytest.raises(InvalidTopologyError, match="too long for brokers"):
+        Topology("shop", queues=[WorkQueue("q" * (longest + 1), exact=exact)])

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pika
 
+from matador.model.message import ConnectionState, Message
 from matador.model.topology import Topology
+from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 from matador.transports.rabbitmq.client import Connection
 from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
@@ -95,6 +97,39 @@ def connections(transport: RabbitMQTransport) -> list[Connection]:
 def cut(connection: Connection) -> None:
     """Cut a connection as a network does: no farewell."""
     cast("Any", connection)._raw._transport._sock.shutdown(socket.SHUT_RDWR)
+
+
+class States:
+    """Every state a transport's connection is in, from now on."""
+
+    def __init__(self, transport: RabbitMQTransport) -> None:
+        self.seen: list[str] = []
+        transport.observe(self)
+
+    def connection_changed(self, transport: str, state: ConnectionState) -> None:
+        """See ``TransportObserver``."""
+        self.seen.append(state.status)
+
+    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
+        """See ``TransportObserver``."""
+        raise AssertionError("nothing may fall back here")
+
+
+async def cut_and_reconnect(transport: RabbitMQTransport, *which: int) -> None:
+    """Cut connections (0: publishing, 1: consuming), and wait until there are new ones.
+
+    The state in between may be over before anybody looks, so it is written down.
+    """
+    states = States(transport)
+    for place in which:
+        cut(connections(transport)[place])
+    await reconnected(transport, states)
+
+
+async def reconnected(transport: RabbitMQTransport, states: States) -> None:
+    """Wait until a connection that was cut has been made anew."""
+    await wait_for(lambda: "reconnecting" in states.seen, timeout=30, message="noticed")
+    await wait_for(lambda: transport.state.status == "connected", timeout=30, message="back")
 
 
 def topologies(transports: Iterable[object]) -> list[Topology]:

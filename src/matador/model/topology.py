@@ -6,9 +6,9 @@ Transports translate it, create it and say what they could not honour; nothing h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from matador.errors import ConfigurationError, InvalidTopologyError, QueueNotFoundError
 from matador.model.options import (
@@ -24,6 +24,13 @@ DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable"]
 
 DEAD_LETTER_KINDS: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
 
+QueueType: TypeAlias = Literal["quorum", "classic"]
+"""Kinds of queues, on brokers that have several."""
+
+Argument: TypeAlias = str | int | bool | None
+"""What a broker is told about a queue. None: it is not told what it would be otherwise."""
+
+_LONGEST_NAME = 255  # bytes; of the names of dead letters and retries, too
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _EXACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 
@@ -40,6 +47,9 @@ class WorkQueue:
         exact: use the name as it is and do not manage the queue: it belongs to somebody else.
         retention: seconds for which finished messages stay readable, for replay and for Spark.
         fallback: the queue to send to when this one cannot take a message.
+        type: ``quorum`` or ``classic``, on RabbitMQ (None: quorum, classic with priorities).
+        arguments: what RabbitMQ is told when the queue is made, beside or instead of what it would
+            be told: ``{"x-max-length": 100_000}``. For queues that others make as well.
 
     Example:
         >>> WorkQueue("billing", concurrency=4, priorities=True).name
@@ -53,6 +63,8 @@ class WorkQueue:
     exact: bool
     retention: float | None
     fallback: str | None
+    type: QueueType | None
+    arguments: Mapping[str, Argument] = field(hash=False)
 
     def __init__(
         self,
@@ -64,6 +76,8 @@ class WorkQueue:
         exact: bool = False,
         retention: Seconds | None = None,
         fallback: str | None = None,
+        type: QueueType | None = None,
+        arguments: Mapping[str, Argument] | None = None,
     ) -> None:
         where = f"queue {name!r}"
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -82,6 +96,44 @@ class WorkQueue:
         set_(self, "exact", exact)
         set_(self, "retention", optional_seconds(retention, f"{where}: retention"))
         set_(self, "fallback", fallback)
+        if type is not None and type not in get_args(QueueType):
+            known = get_args(QueueType)
+            raise ConfigurationError(
+                f"{where}: type must be one of {', '.join(known)}, got {type!r}"
+                f"{suggestion(str(type), known)}"
+            )
+        if type == "quorum" and priorities:
+            raise ConfigurationError(f"{where}: a queue with priorities cannot be a quorum queue")
+        if exact and (type is not None or arguments):
+            raise ConfigurationError(
+                f"{where}: an exact queue is made by its owner, so type and arguments mean nothing"
+            )
+        set_(self, "type", type)
+        set_(self, "arguments", _checked_arguments(arguments, where))
+
+
+def _checked_arguments(given: object, where: str) -> dict[str, Argument]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{where}: arguments must be a mapping, got {given!r}")
+    checked: dict[str, Argument] = {}
+    for name, value in cast("Mapping[Any, Any]", given).items():
+        if not isinstance(name, str) or not name.startswith("x-") or len(name) > _LONGEST_NAME:
+            raise ConfigurationError(
+                f"{where}: the argument {name!r} must be a name like 'x-max-length'"
+            )
+        if name == "x-queue-type":
+            raise ConfigurationError(f"{where}: give the type as type=, not among the arguments")
+        if value is not None and not isinstance(value, str | int):
+            raise ConfigurationError(
+                f"{where}: the argument {name} must be a text, a whole number, a truth or None, "
+                f"got {value!r}"
+            )
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ConfigurationError(f"{where}: the argument {name} does not fit in 64 bits")
+        checked[name] = value
+    return checked
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -280,6 +332,9 @@ def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
                 f"queue {queue.name!r}: its fallback {queue.fallback!r} is not a queue"
                 f"{suggestion(queue.fallback, names)}"
             )
+        full = queue.name if queue.exact else f"{namespace}.{queue.name}"
+        if len(dead_letter_name(full, "undeliverable").encode("utf-8", "replace")) > _LONGEST_NAME:
+            yield f"queue {queue.name[:40]!r}…: its name is too long for brokers (255 bytes in all)"
         if queue.exact and any(queue.name == f"{namespace}.{name}" for name in managed):
             yield f"queue {queue.name!r}: that is the full name of another queue"
     yield from _circles({queue.name: queue.fallback for queue in queues})

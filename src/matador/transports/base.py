@@ -32,6 +32,15 @@ from matador.model.message import (
 from matador.model.topology import Topology
 
 
+def ignored_arguments(topology: Topology) -> list[TopologyNote]:
+    """What a transport without types of queues or arguments could not honour, for its notes."""
+    return [
+        TopologyNote(topology.full_name(queue.name), "type and arguments are RabbitMQ's: ignored")
+        for queue in topology.queues
+        if queue.type is not None or queue.arguments
+    ]
+
+
 class TransportObserver(Protocol):
     """Who wants to know what happens inside a transport. Calls must return quickly."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from tests.support.rabbitmq import Raw, connections, cut, eventually
+from tests.support.rabbitmq import Raw, connections, cut, cut_and_reconnect, eventually
 
 from matador.errors import LeaseLostError, NotConnectedError, QueueNotFoundError
 from matador.model.backoff import ReconnectBackoff
@@ -61,9 +61,7 @@ async def test_a_cut_connection_is_made_again_and_consumers_with_it(
 ) -> None:
     subscription = await transport.subscribe(queue, prefetch=10)
     waiting = asyncio.create_task(receive(subscription, 1))
-    cut(connections(transport)[which])
-    await wait_for(lambda: transport.state.status == "reconnecting", message="noticed")
-    await wait_for(lambda: transport.state.status == "connected", message="reconnected")
+    await cut_and_reconnect(transport, which)
     await send(transport, queue, b"after")
     assert [one.body for one in await waiting] == [b"after"], "the same call goes on waiting"
 
@@ -158,6 +156,17 @@ async def test_who_gives_up_tells_the_receiver(make: Make, namespace: str, raw: 
     with pytest.raises(NotConnectedError, match="given up"):
         await waiting
     assert transport.state.status == "failed"
+
+
+async def test_what_was_deleted_meanwhile_is_there_with_the_new_connection(
+    transport: RabbitMQTransport, queue: str, namespace: str, raw: Raw
+) -> None:
+    raw.channel.queue_delete(queue)
+    raw.channel.exchange_delete(f"{namespace}.exchange")
+    await cut_and_reconnect(transport, 0)
+    # Before anybody sends: that would have it made again, too.
+    raw.publish(f"{namespace}.exchange", queue, b"by somebody else", {})
+    assert raw.count(queue) == 1
 
 
 # -- counting --------------------------------------------------------------------------------------
@@ -308,10 +317,7 @@ async def test_a_paused_consumer_comes_back_after_a_cut(
 ) -> None:
     subscription = await transport.subscribe(queue, prefetch=5)
     await subscription.pause()
-    for connection in connections(transport):
-        cut(connection)
-    await wait_for(lambda: transport.state.status != "connected")
-    await wait_for(lambda: transport.state.status == "connected")
+    await cut_and_reconnect(transport, 0, 1)
     await send(transport, queue, b"after")
     (delivery,) = await receive(subscription, 1)
     assert delivery.body == b"after"

@@ -1,14 +1,16 @@
-"""Delays: the arithmetic of the levels, and messages that pass through several of them."""
+"""Delays: the arithmetic of the hops, and messages that make several of them."""
 
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.rabbitmq import Raw
+from pika import exceptions
+from tests.support.rabbitmq import Raw, cut_and_reconnect
 
 from matador.errors import DelaysNotSupportedError
 from matador.model.message import Message, Retry
@@ -19,35 +21,78 @@ from matador.transports.rabbitmq.plan import Exchange, Queue
 MONTH = 30 * 86400.0
 
 
-@given(st.floats(0.0005, delays.MAX_DELAY - 1))
-def test_a_path_is_never_shorter_than_the_delay_and_little_longer(delay: float) -> None:
-    total = sum(level.ttl for level in delays.path(delay)) / 1000
-    assert delay <= total + 1e-6
-    assert total - delay <= max(0.004, min(0.256, delay / 16)) + 0.001
+DAY = 86400.0
 
 
-@given(st.floats(0.0005, delays.MAX_DELAY - 1))
-def test_a_path_leads_down_and_through_no_level_twice(delay: float) -> None:
+def total(delay: float) -> float:
+    return sum(hop.ttl for hop in delays.path(delay)) / 1000
+
+
+@given(st.floats(0.0005, 2 * DAY) | st.floats(0.0005, delays.MAX_DELAY))
+def test_a_delay_is_three_hops_at_most_and_never_short(delay: float) -> None:
+    hops = delays.path(delay)
+    assert 1 <= len(hops) <= 3, "services in other languages count each as a delivery"
+    assert [hop.left for hop in hops] == list(range(len(hops), 0, -1))
+    assert all(0 < hop.ttl < 1 << 32 for hop in hops), "RabbitMQ counts in 32 bits"
+    assert delay <= total(delay) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("below", "late"),
+    [
+        (0.2, 0.01),
+        (4, 0.05),
+        (16, 0.25),
+        (DAY, 1),
+        (49 * DAY, 60),
+        (98 * DAY, 3600),
+        (147 * DAY, DAY),
+    ],
+)
+def test_how_much_later_it_may_be(below: float, late: float) -> None:
+    random = Random(7)
+    for _ in range(2_000):
+        delay = random.uniform(0.0005, below)
+        assert total(delay) - delay < late + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("delay", "names"),
+    [
+        (0.001, ["10ms"]),
+        (1, ["1s"]),
+        (5, ["5s"]),
+        (90, ["1m", "30s"]),
+        (3600, ["1h"]),
+        (90_061.5, ["1d", "1h", "2m"]),
+        (147 * DAY, ["49d", "49d", "49d"]),
+    ],
+)
+def test_delays_people_think_of_are_exact_and_take_one_or_two_hops(
+    delay: float, names: list[str]
+) -> None:
+    assert [hop.name for hop in delays.path(delay)] == names
+
+
+def test_a_path_leads_through_no_queue_twice() -> None:
     # Else RabbitMQ would take it for a cycle, and drop the message.
-    path = delays.path(delay)
-    places = [delays.LEVELS.index(level) for level in path]
-    assert all(first < second for first, second in pairwise(places))
+    names = [
+        thing.name
+        for thing in delays.hop_objects("p", delays.path(147 * DAY))
+        if isinstance(thing, Queue)
+    ]
+    assert len(set(names)) == 3
 
 
-@pytest.mark.parametrize(("delay", "steps"), [(1, 1), (2, 1), (4, 1), (8, 1), (0.004, 1)])
-def test_common_delays_take_one_step(delay: float, steps: int) -> None:
-    assert len(delays.path(delay)) == steps
-
-
-def test_minutes_to_months() -> None:
-    assert delays.MAX_DELAY > 4 * MONTH
-    assert all(0 < level.ttl < 1 << 32 for level in delays.LEVELS)
-    assert len({level.name for level in delays.LEVELS}) == len(delays.LEVELS)
+def test_delays_drawn_by_lot_need_a_bounded_number_of_queues() -> None:
+    random = Random(7)
+    hops = {hop for _ in range(20_000) for hop in delays.path(random.uniform(1, 300))}
+    assert len(hops) <= 110
 
 
 def test_every_object_comes_after_what_it_refers_to() -> None:
     known: set[str] = set()
-    for thing in delays.objects("p"):
+    for thing in [*delays.objects("p"), *delays.hop_objects("p", delays.path(90_061.5))]:
         if isinstance(thing, Exchange | Queue):
             refers = [
                 thing.arguments[name]
@@ -56,7 +101,16 @@ def test_every_object_comes_after_what_it_refers_to() -> None:
             ]
             assert set(refers) <= known
             known.add(thing.name)
-    assert delays.exchange_of("p", delays.LEVELS[0]) in known
+        else:
+            assert {thing.queue, thing.exchange} <= known
+
+
+def test_a_hop_is_left_only_when_the_next_queue_has_the_message() -> None:
+    for thing in delays.hop_objects("p", delays.path(90_061.5)):
+        if isinstance(thing, Queue):
+            assert thing.arguments["x-queue-type"] == "quorum"
+            assert thing.arguments["x-dead-letter-strategy"] == "at-least-once"
+            assert thing.arguments["x-overflow"] == "reject-publish", "or the strategy is ignored"
 
 
 # -- on the server ---------------------------------------------------------------------------------
@@ -71,11 +125,11 @@ async def queue(transport: RabbitMQTransport, namespace: str) -> str:
 @pytest.mark.broker
 @pytest.mark.xdist_group("rabbitmq")
 class TestOnTheServer:
-    async def test_several_levels_and_the_order_of_their_times(
+    async def test_several_hops_and_the_order_of_their_times(
         self, transport: RabbitMQTransport, queue: str
     ) -> None:
-        waits = [0.7, 0.02, 0.31, 0.11, 0.15, 0.5]
-        assert min(len(delays.path(wait)) for wait in (0.7, 0.31)) > 1
+        waits = [1.3, 0.02, 0.31, 0.11, 1.15, 0.5]
+        assert [len(delays.path(wait)) for wait in waits] == [2, 1, 1, 1, 2, 1]
         messages = [Message(f"{wait}", queue, f"{wait}".encode(), delay=wait) for wait in waits]
         started = time.monotonic()
         assert await transport.send(messages) == [None] * len(waits)
@@ -112,6 +166,76 @@ class TestOnTheServer:
             assert await transport.settle([Retry(delivery.receipt, again)]) == [None]
         (delivery,) = await subscription.receive(1)
         assert delivery.body == b"5"
+
+    async def test_what_the_broker_noted_of_a_delay_is_at_most_three_deaths(
+        self, transport: RabbitMQTransport, queue: str, raw: Raw
+    ) -> None:
+        # The other side sums them up: with four its first failure would be called poison.
+        assert await transport.send([Message("m", queue, b"x", delay=1.05)]) == [None]
+        _, properties, _ = raw.get(queue)
+        assert sum(death["count"] for death in properties.headers["x-death"]) == 2
+
+    async def test_queues_are_made_when_they_are_used(
+        self, make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw
+    ) -> None:
+        transport = make(f"delay_prefix={namespace}.delay&delays=levels")
+        await transport.connect()
+        topology = Topology(namespace, queues=["events"])
+        await transport.apply_topology(topology)
+        hop = f"{namespace}.delay.hops.1.30ms"
+        with pytest.raises(exceptions.ChannelClosedByBroker):
+            raw.count(hop)
+        delayed = Message("m", f"{namespace}.events", b"x", delay=0.03)
+        assert await transport.send([delayed]) == [None]
+        assert raw.get(f"{namespace}.events")[2] == b"x"
+        # Somebody deletes them while the connection is down: they are made again.
+        raw.channel.queue_delete(hop)
+        raw.channel.exchange_delete(f"{namespace}.delay.hops.1")
+        await cut_and_reconnect(transport, 0, 1)
+        assert await transport.send([delayed]) == [None]
+        assert raw.get(f"{namespace}.events")[2] == b"x"
+        for name in ("lost", "due", "hops.1"):
+            raw.channel.exchange_delete(f"{namespace}.delay.{name}")
+        raw.delete([], [f"{namespace}.delay.lost", hop])
+
+    async def test_queues_that_cannot_be_made_are_named_and_others_get_through(
+        self, make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw
+    ) -> None:
+        prefix = f"{namespace}.delay"
+        transport = make(f"delay_prefix={prefix}&delays=levels")
+        await transport.connect()
+        await transport.apply_topology(Topology(namespace, queues=["events"]))
+        raw.declare_queue(f"{prefix}.hops.1.40ms")  # in another shape
+        queue = f"{namespace}.events"
+        delayed = Message("m", queue, b"x", delay=0.04)
+        first, second = await transport.send([delayed, Message("m", queue, b"y")])
+        assert isinstance(first, DelaysNotSupportedError)
+        assert "40ms" in str(first)
+        assert second is None
+        for name in ("lost", "due", "hops.1"):
+            raw.channel.exchange_delete(f"{prefix}.{name}")
+        raw.delete([], [f"{prefix}.lost", f"{prefix}.hops.1.40ms"])
+
+    async def test_what_waits_in_the_queues_of_an_earlier_version_arrives(
+        self, transport: RabbitMQTransport, queue: str, raw: Raw
+    ) -> None:
+        old, due = f"{queue}.old.64", "matador.delay.due"
+        raw.channel.exchange_declare(old, "headers", durable=True)
+        raw.declare_queue(
+            old,
+            x_queue_type="quorum",
+            x_message_ttl=64,
+            x_dead_letter_exchange=due,
+            x_dead_letter_strategy="at-least-once",
+            x_overflow="reject-publish",
+        )
+        raw.channel.queue_bind(old, old, "", arguments={"x-match": "all", "matador-delay-64": 1})
+        raw.publish(old, queue, b"old", {"matador-delay-64": 1, "mine": "kept"})
+        subscription = await transport.subscribe(queue, prefetch=1)
+        (delivery,) = await subscription.receive(1)
+        assert (delivery.body, dict(delivery.headers)) == (b"old", {"mine": "kept"})
+        raw.channel.exchange_delete(old)
+        raw.delete([], [old])
 
     async def test_what_comes_too_late_for_its_queue_is_kept(
         self, transport: RabbitMQTransport, queue: str, raw: Raw

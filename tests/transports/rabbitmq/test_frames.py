@@ -12,6 +12,12 @@ from pika import spec
 from pika.frame import Body, Method, decode_frame
 
 from matador.transports.rabbitmq import frames
+from matador.transports.rabbitmq.properties import (
+    read_properties,
+    short_text,
+    write_properties,
+    write_table,
+)
 
 NAMES = st.text(max_size=40).filter(lambda name: len(name.encode()) < 256)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -40,11 +46,11 @@ def test_publish_ack_nack_and_get_are_as_pika_makes_them() -> None:
 def test_properties_are_read_as_they_were_written(
     table: dict[str, Any], message_id: str, priority: int | None
 ) -> None:
-    written = frames.write_properties(
-        headers=frames.write_table(table),
+    written = write_properties(
+        headers=write_table(table),
         message_id=message_id,
         timestamp=1794769357436,
-        content_type=frames.short_text("application/json"),
+        content_type=short_text("application/json"),
         priority=priority,
     )
     by_pika = pika.BasicProperties()
@@ -53,7 +59,7 @@ def test_properties_are_read_as_they_were_written(
     assert (by_pika.message_id, by_pika.priority) == (message_id, priority)
     assert (by_pika.content_type, by_pika.delivery_mode) == ("application/json", 2)
     assert by_pika.timestamp == 1794769357436
-    assert frames.read_properties(written, 0) == (table, priority, message_id, 1794769357436)
+    assert read_properties(written) == (table, priority, message_id, 1794769357436, None)
 
 
 @given(st.binary(max_size=300), st.integers(20, 64))
@@ -73,27 +79,12 @@ def test_a_body_is_cut_to_the_size_of_frames(body: bytes, frame_max: int) -> Non
     assert all(size <= frame_max for size in sizes)
 
 
-def test_what_others_put_into_headers_is_read() -> None:
-    table: dict[str, Any] = {
-        "nested": {"a": 1, "b": ["x", 2]},
-        "none": None,
-        "bytes": b"\xff",
-        "big": 1 << 40,
-        "small": -5,
-        "yes": True,
-        "text": "ünïcödé 🐂",
-    }
-    encoded = pika.BasicProperties(headers=table, type="t", reply_to="r", correlation_id="c")
-    data = b"".join(cast("list[bytes]", cast("Any", encoded).encode()))
-    assert frames.read_properties(data, 0)[0] == table
-
-
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1])
 def test_a_number_that_does_not_fit_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        frames.write_table({"n": value})
+        write_table({"n": value})
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 255"):
-        frames.short_text("ü" * 128)
+        short_text("ü" * 128)

@@ -36,7 +36,7 @@ def managed() -> Iterator[Server]:
 
 
 async def test_what_workers_hold_is_counted(managed: Server) -> None:
-    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/")
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/?management=true")
     await transport.connect()
     try:
         await transport.apply_topology(TOPOLOGY)
@@ -55,7 +55,7 @@ async def test_what_workers_hold_is_counted(managed: Server) -> None:
 
 
 async def test_doctor_sees_the_cluster(managed: Server) -> None:
-    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/")
+    transport = RabbitMQTransport(f"amqp://127.0.0.1:{managed.port}/?management=true")
     await transport.connect()
     try:
         findings = {one.subject: one for one in await transport.examine()}
@@ -79,7 +79,7 @@ def test_trouble_in_the_cluster_is_serious(nodes: list[Node], said: str) -> None
     assert (finding.text, finding.serious) == (said, True)
 
 
-@pytest.mark.parametrize("options", ["", "management=off"])
+@pytest.mark.parametrize("options", ["", "management=false", "management=true"])
 async def test_without_it_the_rest_works(
     make: Callable[..., RabbitMQTransport], namespace: str, options: str
 ) -> None:
@@ -90,10 +90,12 @@ async def test_without_it_the_rest_works(
     await transport.send([Message("1", topology.full_name("orders"), b"{}")])
     depth = await transport.depth(topology.full_name("orders"))
     assert (depth.ready, depth.unknown) == (1, {"delayed", "in_flight"})
+    told = [one.text for one in await transport.examine() if one.subject == "cluster"]
+    assert bool(told) == (options != "management=true"), "what is not looked at, and why"
 
 
 async def test_a_wrong_password_is_no_more_than_not_knowing(managed: Server) -> None:
-    address = parse_url("amqp://guest:wrong@127.0.0.1/")
+    address = parse_url("amqp://guest:wrong@127.0.0.1/?management=true")
     assert await Management(address, "127.0.0.1", managed.port).nodes() is None
 
 
@@ -107,6 +109,45 @@ async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
     assert len(heard) == 2
     assert not any(b"Authorization" in request for request in heard)
     assert "hunter2" not in repr(management)
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("amqp://host", None),
+        ("amqp://host?management=auto", None),
+        ("amqp://host?management=off", None),
+        ("amqp://host?management=true", "http://host:15672"),
+        ("amqp://host?management=http://other:1/", "http://other:1"),
+        ("amqps://host", "https://host:15671"),
+        ("amqps://host?verify=false", None),
+        ("amqps://host?verify=false&management=true", "https://host:15671"),
+        ("amqps://host?management=false", None),
+    ],
+)
+def test_who_is_asked_is_who_we_were_told_of_or_who_can_prove_it(
+    url: str, asked: str | None
+) -> None:
+    address = parse_url(url)
+    (host, port) = address.hosts[0]
+    assert Management(address, host, port)._base == asked
+
+
+async def test_who_listens_there_is_not_asked_without_being_told_to() -> None:
+    # Not even if it says that it is RabbitMQ's management: everybody can say that.
+    heard: list[bytes] = []
+    claim = (
+        b'HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm="RabbitMQ Management"\r\n'
+        b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    async with _stranger(heard, answer=claim) as port:
+        for options in ("", "?management=false"):
+            management = Management(
+                parse_url(f"amqp://me:hunter2@127.0.0.1{options}"), "127.0.0.1", port - 10_000
+            )
+            assert await management.queue("orders") is None
+            assert await management.nodes() is None
+    assert heard == []
 
 
 async def test_who_does_not_answer_is_left_alone_for_a_while() -> None:

@@ -130,6 +130,43 @@ async def test_it_does_so_for_what_came_through_a_delay(
     assert raw.get(f"{queue}.undeliverable")[2] == b"late"
 
 
+@pytest.mark.parametrize("we_first", [True, False])
+async def test_a_fleet_with_queues_of_its_own_is_joined_whoever_comes_first(
+    transport: RabbitMQTransport, raw: Raw, namespace: str, we_first: bool
+) -> None:
+    arguments = {
+        "x-max-length": 100_000,
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": None,
+    }
+    topology = Topology(
+        namespace,
+        queues=[
+            WorkQueue("events", type="classic", arguments=arguments),
+            WorkQueue("single", type="quorum", arguments={"x-single-active-consumer": True}),
+        ],
+    )
+
+    def fleet() -> None:  # its classic queues are declared without a type
+        declares(
+            raw, f"{namespace}.events", {"x-max-length": 100_000, "x-overflow": "reject-publish"}
+        )
+        declares(
+            raw,
+            f"{namespace}.single",
+            {
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": f"{namespace}.dlx",
+                "x-single-active-consumer": True,
+            },
+        )
+
+    if not we_first:
+        fleet()
+    assert list(await transport.apply_topology(topology)) == []
+    fleet()
+
+
 # -- what is there already -------------------------------------------------------------------------
 
 

@@ -52,7 +52,7 @@ def test_everything_can_be_said() -> None:
         ("amqp://host:port", "not a host and a port"),
         ("amqp://host:70000", "not a host and a port"),
         ("amqp://a,,b", "not a host and a port"),
-        ("amqp://host?management=rabbit-1:15672", "management must be auto, off, or an address"),
+        ("amqp://host?management=rabbit-1:15672", "management must be true, false, auto, or"),
         ("amqp://host?management=http://me:pw%40rabbit-1:15672", "takes no user or password"),
     ],
 )
@@ -63,7 +63,19 @@ def test_mistakes_are_named(url: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [f"amqp//me:{SECRET}@host", f"amqp://me:{SECRET}@host:x", f"amqp://me:{SECRET}@host?nope=1"],
+    [
+        f"amqp//me:{SECRET}@host",
+        f"amqp://me:{SECRET}@host:x",
+        f"amqp://me:{SECRET}@host?nope=1",
+        # What must be percent-encoded in a password, and is not.
+        f"amqp://me:{SECRET}/x@host/shop",
+        f"amqp://me:x/{SECRET}@host",
+        f"amqp://me:x@{SECRET}/y@host",
+        f"amqp://me:{SECRET}?x@host/shop",
+        f"amqp://me:x?{SECRET}@host/shop",
+        f"amqp://me:x?{SECRET}=y@host/shop",
+        f"amqp://me:{SECRET}",
+    ],
 )
 def test_a_mistake_does_not_give_the_password_away(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

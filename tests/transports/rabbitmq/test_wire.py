@@ -19,6 +19,7 @@ def properties(**headers: Any) -> bytes:
     return b"".join(cast("list[bytes]", cast("Any", made).encode()))
 
 
+HOPS = [(2, "5m"), (1, "20s")]
 DEATHS = [
     {"queue": "shop.events.retry", "reason": "expired", "count": 2, "exchange": "shop.exchange"},
     {"queue": "matador.delay.512", "reason": "expired", "count": 1, "exchange": "x"},
@@ -35,6 +36,12 @@ DEATHS = [
         ({"x_delivery_count": 1, "x_matador_deliveries": 2}, True, 3),
         ({"x_matador_deliveries": 2}, False, 2),
         ({"x_matador_attempts": 9}, False, 0),
+        # Anybody may write these: nothing below zero, nothing beyond all measure.
+        ({"x_matador_deliveries": -5}, False, 0),
+        ({"x_matador_deliveries": -5, "x_delivery_count": 3}, True, 3),
+        ({"x_delivery_count": -1}, True, 0),
+        ({"x_matador_deliveries": (1 << 63) - 1, "x_delivery_count": (1 << 63) - 1}, True, 10**6),
+        ({"x_matador_deliveries": "many", "x_delivery_count": [1]}, True, 1),
     ],
 )
 def test_deliveries_are_counted_as_the_broker_counts_them(
@@ -51,6 +58,21 @@ def test_rounds_that_the_broker_counted_are_attempts_unless_the_sender_counts() 
     assert incoming.headers == {"x-matador-attempts": 7}
 
 
+def test_hops_of_a_delay_are_no_rounds() -> None:
+    deaths = [{"queue": f"matador.delay.hops.{left}.{name}", "count": 1} for left, name in HOPS]
+    marks = {f"matador_delay_{left}": name for left, name in HOPS}
+    assert Incoming(properties(x_death=deaths, text="kept", **marks), False).headers == {
+        "text": "kept"
+    }
+
+
+@pytest.mark.parametrize("count", [-3, (1 << 63) - 1, "x"])
+def test_counts_of_rounds_that_cannot_be_are_bounded(count: object) -> None:
+    deaths = [{"queue": "shop.events.retry", "count": count}]
+    attempts = Incoming(properties(x_death=deaths), False).headers.get("x-matador-attempts", 1)
+    assert 1 <= int(attempts) <= 1_000_001
+
+
 def test_a_copy_keeps_everything_but_the_traces_of_its_way() -> None:
     given = properties(
         x_death=DEATHS,
@@ -62,7 +84,7 @@ def test_a_copy_keeps_everything_but_the_traces_of_its_way() -> None:
         text="kept",
     )
     copied = pika.BasicProperties()
-    cast("Any", copied).decode(wire.copied_properties(given, {wire.DELIVERIES: 3}))
+    cast("Any", copied).decode(wire.copy_of(given, 3, 131072, "guest"))
     assert (copied.message_id, copied.priority, copied.type) == ("m", 3, "T")
     assert copied.headers == {
         "nested": {"list": [1, "two"]},

@@ -22,7 +22,7 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds, seconds
 from matador.model.topology import Topology
-from matador.transports.base import TransportObserver
+from matador.transports.base import TransportObserver, ignored_arguments
 from matador.transports.bullmq import looking, sending
 from matador.transports.bullmq.examining import examine
 from matador.transports.bullmq.link import Link, Session
@@ -161,7 +161,7 @@ class BullMQTransport:
         """See ``Transport``. ``exact`` queues are made as well: a BullMQ queue is but a name."""
         session = await self._link.session()
         await self._queues.declare(session, topology)
-        return [*_notes(topology)]
+        return [*ignored_arguments(topology), *_notes(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""

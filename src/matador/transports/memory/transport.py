@@ -20,7 +20,12 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds, optional_seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
-from matador.transports.base import Subscription, TransportObserver, no_retention
+from matador.transports.base import (
+    Subscription,
+    TransportObserver,
+    ignored_arguments,
+    no_retention,
+)
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.memory.abilities import Ability, capabilities
 from matador.transports.memory.once import Notes
@@ -122,7 +127,7 @@ class MemoryTransport:
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Nobody else makes queues in here, so ``exact`` ones are made too."""
-        return self._connected.apply(topology)
+        return [*ignored_arguments(topology), *self._connected.apply(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``. All are stored before anybody else runs."""

@@ -40,7 +40,7 @@ class Channel:
     """A channel whose calls are awaited. Closed by the broker at the first mistake.
 
     ``on_closed`` is called once, with the reason, when it is closed by anybody; ``on_cancel`` when
-    the broker cancels a consumer; ``on_return`` for messages that no queue takes.
+    the broker cancels a consumer.
     """
 
     def __init__(self, connection: Link, raw: Any, sinks: dict[int, Sink]) -> None:
@@ -49,13 +49,11 @@ class Channel:
         self.error: BaseException | None = None
         self.on_closed: Callable[[BaseException], None] = lambda _: None
         self.on_cancel: Callable[[], None] = lambda: None
-        self.on_return: Callable[[str, str, str], None] = _nobody
         self._raw: Any = raw  # pika's types are too loose to be of use
         self._sinks = sinks
         self._waiting: set[asyncio.Future[Any]] = set()
         raw.add_on_close_callback(self._closed)
         raw.add_on_cancel_callback(self._cancelled)
-        raw.add_on_return_callback(self._returned)
         # A connection that breaks does not always close its channels first.
         connection.lost.add_done_callback(self._connection_lost)
 
@@ -245,11 +243,6 @@ class Channel:
 
     def _cancelled(self, _: object) -> None:
         self.on_cancel()
-
-    def _returned(self, _: object, method: Any, properties: Any, __: bytes) -> None:
-        self.on_return(
-            str(method.routing_key), str(properties.message_id or ""), str(method.reply_text)
-        )
 
 
 def _nobody(*_: object) -> None:

@@ -1,99 +1,104 @@
-"""Delays without a plugin: queues whose messages expire, one for each power of two.
+"""Delays without a plugin: queues whose messages expire, passed one after the other.
 
-A message passes the queues whose times add up to its delay, longest first. Every message of one
-queue waits equally long, so none waits behind another. In front of each queue is an exchange that
-looks for the queue's mark among the headers and hands messages without it on to the next::
+A delay is written as a time of day is: days, hours, minutes, seconds and a part of a second, of
+which the three largest are kept. Each is a queue, made when it is first used. Every message of one
+queue waits equally long, so none waits behind another. Five minutes and twenty seconds::
 
-    exchange matador.delay.512 ── mark? ──► queue matador.delay.512 ─ expired ─► exchange ….256
-                               └─ else ──────────────────────────────────────► exchange ….256
-    … matador.delay.4 ─► exchange matador.delay.due ── by routing key ──► the work queue
-                                                    └─ unknown ──► queue matador.delay.lost
+    exchange ….hops.2 ── matador-delay-2: 5m ──► queue ….hops.2.5m ─ expired ─► exchange ….hops.1
+    exchange ….hops.1 ── matador-delay-1: 20s ─► queue ….hops.1.20s ─ expired ─► exchange ….due
+    exchange ….due ── by routing key ──► the work queue, or else the queue ….lost
 
-The routing key stays the name of the work queue all the way. A message sees each queue at most
-once, so RabbitMQ's detection of cycles never drops one; a retry is a new message without the marks
-of the last. The queues are quorum queues that dead-letter at least once: a message is removed
-only when the next queue has it. What comes too late for its work queue is kept in ``lost``.
+A message enters where as many hops are left as it has to make, and every one of its marks leads to
+a queue: none is ever skipped, so nothing comes early. If a queue is missing on its way, it waits
+where it is. The routing key stays the name of the work queue all the way.
+
+Three hops at most, as services in other languages count each as a delivery. No queue is passed
+twice, so RabbitMQ's detection of cycles never drops a message; a retry is a new message without the
+marks of the last. The queues are quorum queues that dead-letter at least once: a message is removed
+only when the next queue has it.
 
 This module is arithmetic and names; ``declaring`` makes the objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from matador.transports.rabbitmq.plan import Binding, Exchange, Queue
 
-SHORTEST = 4
-"""Milliseconds of the shortest level."""
+MOST_HOPS = 3
 
-_LONGEST = 1 << 31  # RabbitMQ counts milliseconds in 32 bits
-_EXTRA = 3  # further levels of the longest time: 25 days each
-_COARSEST = 256  # milliseconds by which a delay may be rounded up, or a 16th of it if that is less
+SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000  # milliseconds
+_UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1, "ms"))
+_MOST_DAYS = 49  # of one queue: RabbitMQ counts milliseconds in 32 bits
+
+# What a delay is rounded up to, by how long it is: few queues for delays that are drawn by lot.
+_STEPS = (
+    (200, 10),
+    (4 * SECOND, 50),
+    (16 * SECOND, 250),
+    (DAY, SECOND),
+    (_MOST_DAYS * DAY, MINUTE),
+)
+
+MAX_DELAY = MOST_HOPS * _MOST_DAYS * DAY / 1000
+"""The longest delay in seconds: 147 days."""
 
 MARK = "matador-delay-"  # not "x-": such headers are not compared
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One queue: its messages wait ``ttl`` milliseconds."""
+class Hop(NamedTuple):
+    """A queue on the way: messages wait ``ttl`` ms in it; ``left``: how many to go, it included."""
 
+    left: int
     name: str
     ttl: int
 
-    @property
-    def mark(self) -> str:
-        """The header that sends a message through it."""
-        return f"{MARK}{self.name}"
+
+def path(delay: float) -> list[Hop]:
+    """The hops of a delay of so many seconds; never shorter than it altogether."""
+    waits = _waits(max(1, -int(-delay * 1000 // 1)))
+    return [Hop(len(waits) - place, *wait) for place, wait in enumerate(waits)]
 
 
-def _levels() -> Iterator[Level]:
-    for number in range(_EXTRA, 0, -1):
-        yield Level(f"{_LONGEST}-{number}", _LONGEST)
-    ttl = _LONGEST
-    while ttl >= SHORTEST:
-        yield Level(str(ttl), ttl)
-        ttl //= 2
+def _waits(milliseconds: int) -> list[tuple[str, int]]:
+    longest = (f"{_MOST_DAYS}d", _MOST_DAYS * DAY)
+    if (
+        milliseconds > longest[1]
+    ):  # as often as needed, and what is left in as many hops as are left
+        times = min((milliseconds - 1) // longest[1], MOST_HOPS - 1)
+        step = DAY if times == MOST_HOPS - 1 else HOUR
+        return [longest] * times + _split(_up(milliseconds - times * longest[1], step))
+    step = next((step for below, step in _STEPS if milliseconds <= below), MINUTE)
+    return _split(_up(milliseconds, step))
 
 
-LEVELS = tuple(_levels())
-MAX_DELAY = sum(level.ttl for level in LEVELS) / 1000
-"""The longest delay in seconds: about four months."""
+def _split(milliseconds: int) -> list[tuple[str, int]]:
+    waits: list[tuple[str, int]] = []
+    for unit, letters in _UNITS:
+        count, milliseconds = divmod(milliseconds, unit)
+        if count:
+            waits.append((f"{count}{letters}", count * unit))
+    return waits
 
 
-def path(delay: float) -> list[Level]:
-    """The levels a delay of so many seconds leads through; never shorter than it altogether.
-
-    Rounded up a little, so that common delays take one or two steps: 1 s waits for 1.024 s.
-    """
-    left = _rounded(max(1, -int(-delay * 1000 // 1)))
-    chosen: list[Level] = []
-    for level in LEVELS:
-        if level.ttl <= left:
-            chosen.append(level)
-            left -= level.ttl
-    return chosen
-
-
-def _rounded(milliseconds: int) -> int:
-    step = SHORTEST
-    while step * 2 <= min(milliseconds // 16, _COARSEST):
-        step *= 2
+def _up(milliseconds: int, step: int) -> int:
     return -(-milliseconds // step) * step
 
 
-def marks(levels: list[Level]) -> dict[str, int]:
-    """The headers that send a message through these levels."""
-    return {level.mark: 1 for level in levels}
+def marks(hops: Iterable[Hop]) -> dict[str, str]:
+    """The headers that lead a message along its way."""
+    return {f"{MARK}{hop.left}": hop.name for hop in hops}
 
 
-def exchange_of(prefix: str, level: Level) -> str:
-    """Where a message enters a level."""
-    return f"{prefix}.{level.name}"
+def hop_exchange(prefix: str, left: int) -> str:
+    """Where a message enters with so many hops before it."""
+    return f"{prefix}.hops.{left}"
 
 
 def due_exchange(prefix: str) -> str:
-    """Where messages leave the last level; every work queue is bound to it by its name."""
+    """Where messages leave the last hop; every work queue is bound to it by its name."""
     return f"{prefix}.due"
 
 
@@ -103,25 +108,30 @@ def lost_queue(prefix: str) -> str:
 
 
 def objects(prefix: str) -> Iterator[Exchange | Queue | Binding]:
-    """All there must be, each after what it refers to."""
+    """What there must be from the beginning, each after what it refers to."""
     lost = lost_queue(prefix)
     yield Exchange(lost, "fanout")
     yield Queue(lost, {"x-queue-type": "quorum"})
     yield Binding(lost, lost, "")
-    next_ = due_exchange(prefix)
-    yield Exchange(next_, "direct", {"alternate-exchange": lost})
-    for level in reversed(LEVELS):
-        name = exchange_of(prefix, level)
-        yield Exchange(name, "headers", {"alternate-exchange": next_})
+    yield Exchange(due_exchange(prefix), "direct", {"alternate-exchange": lost})
+
+
+def hop_objects(prefix: str, hops: Iterable[Hop]) -> Iterator[Exchange | Queue | Binding]:
+    """What must be there for these hops, each after what it refers to."""
+    for left, name, ttl in sorted(hops):
+        entry = hop_exchange(prefix, left)
+        yield Exchange(entry, "headers")
+        queue = f"{entry}.{name}"
         yield Queue(
-            name,
+            queue,
             {
                 "x-queue-type": "quorum",
-                "x-message-ttl": level.ttl,
-                "x-dead-letter-exchange": next_,
+                "x-message-ttl": ttl,
+                "x-dead-letter-exchange": (
+                    hop_exchange(prefix, left - 1) if left > 1 else due_exchange(prefix)
+                ),
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",
             },
         )
-        yield Binding(name, name, "", {"x-match": "all", level.mark: 1})
-        next_ = name
+        yield Binding(queue, entry, "", {"x-match": "all", f"{MARK}{left}": name})

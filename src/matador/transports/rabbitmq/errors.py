@@ -7,6 +7,7 @@ hosts and reply codes only.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from typing import Any
 
@@ -16,6 +17,7 @@ from matador.errors import (
     ConnectionFailedError,
     LeaseLostError,
     MatadorError,
+    MessageTooLargeError,
     NotConnectedError,
     QueueNotFoundError,
     SendRefusedError,
@@ -29,6 +31,8 @@ from matador.errors import (
 CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED = 311, 403, 404, 405
 PRECONDITION_FAILED, COMMAND_INVALID, NOT_ALLOWED, RESOURCE_ERROR = 406, 503, 530, 506
 
+_NAMED_EXCHANGE = re.compile(r"exchange '(?P<exchange>.*?)' in vhost", re.DOTALL)
+_LARGEST = re.compile(r"larger than \D*(?P<limit>\d+)")
 _DEEPEST = 10  # wrappers in wrappers
 
 
@@ -110,6 +114,23 @@ def _refused(code: int, text: str, what: str) -> MatadorError:
     if code == RESOURCE_LOCKED:
         return UnsupportedError(f"{what}: {text}; another connection has the queue for itself")
     return TransportError(f"{what}: the broker said {code}: {text}")
+
+
+def publishing_refused(error: BaseException, exchange: str, size: int) -> MatadorError | None:
+    """Why a message with a body of that size was refused by closing the channel; None: it was not.
+
+    The broker says which exchange it means, or which size.
+    """
+    if not isinstance(error, pika_errors.ChannelClosedByBroker):
+        return None
+    named = _NAMED_EXCHANGE.search(error.reply_text)
+    if named is not None:
+        refused = _refused(error.reply_code, error.reply_text, "publishing")
+        return refused if named["exchange"] == exchange else None
+    limit = _LARGEST.search(error.reply_text)
+    if limit is not None and size > int(limit["limit"]):
+        return MessageTooLargeError(size, int(limit["limit"]), what="message (for this server)")
+    return None
 
 
 def connection_failed(error: BaseException, where: str) -> ConnectionFailedError:

@@ -19,6 +19,9 @@ async def examine(session: Session) -> Sequence[Finding]:
     version = session.consuming.server_version
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
     findings += about_cluster(await session.management.nodes())
+    if not session.management.is_asked:
+        text = "not looked at: the management plugin is asked only if management= says so"
+        findings.append(Finding("cluster", text))
     if session.publisher.blocked is not None:
         text = f"blocks publishers: {session.publisher.blocked}"
         fix = "free memory or disk on the server, or raise its limits"

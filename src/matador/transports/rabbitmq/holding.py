@@ -6,6 +6,7 @@ deliveries up to a point if every one of them is done.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -13,6 +14,10 @@ from matador.model.message import Delivery, Receipt
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.channel import Channel
 from matador.transports.rabbitmq.wire import Incoming
+
+log = logging.getLogger("matador.rabbitmq")
+
+_NO_PROPERTIES = b"\0\0"
 
 
 class Hold:
@@ -119,14 +124,20 @@ class Holder:
         self._tag, self._redelivered = tag, redelivered
 
     def _arrive(self) -> None:
-        properties = self._properties or b"\0\0"
+        properties = self._properties or _NO_PROPERTIES
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         tag, redelivered = self._tag, self._redelivered
         self._tag = 0
         self._properties = None
         self._body = []
         self.seen += 1
-        incoming = Incoming(properties, redelivered)
+        problem: str | None = None
+        try:
+            incoming = Incoming(properties, redelivered)
+        except Exception as error:  # an exception here would end the connection, again and again
+            log.exception("%s: the properties of a message cannot be read", self.queue)
+            incoming = Incoming(_NO_PROPERTIES, redelivered)
+            problem = f"the properties cannot be read: {type(error).__name__}"
         before = incoming.deliveries
         hold = Hold(self, tag, properties, body, before, incoming.uncounted)
         self._held[tag] = hold
@@ -138,7 +149,7 @@ class Holder:
             incoming.priority,
             incoming.ordering_key,
         )
-        self.arrived.append(Delivery(body, incoming.headers, receipt))
+        self.arrived.append(Delivery(body, incoming.headers, receipt, problem or incoming.problem))
         self.on_delivery()
 
     # -- what is done -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from matador.errors import ConfigurationError, UnsupportedError
-from matador.model.message import Delivery, QueueDepth, Release, StoredMessage
+from matador.model.message import REASON_HEADER, Delivery, QueueDepth, Release, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.rabbitmq import frames, wire
 from matador.transports.rabbitmq.holding import Hold, Holder
@@ -44,7 +44,7 @@ def keeps_dead_letters(queue: str) -> bool:
 
 
 async def depth(session: Session, queue: str) -> QueueDepth:
-    """How many messages are ready, and held if the management plugin is there to tell."""
+    """How many messages are ready, and held if the management plugin may be asked."""
     channel = await session.channel()
     try:
         ready, _ = await channel.declare_queue(Queue(queue), passive=True)
@@ -192,7 +192,8 @@ async def _take_all(getter: _Getter) -> list[Delivery]:
 
 async def _give_back(session: Session, routing: Routing, deliveries: Sequence[Delivery]) -> None:
     releases = [Release(delivery.receipt) for delivery in deliveries]
-    await settle(releases, session.publisher, routing.settlement_parcel)
+    blocked = session.publisher.blocked is not None
+    await settle(releases, session.publisher.publish, routing.settlement_parcel, blocked=blocked)
 
 
 async def _browse_letters(session: Session, queue: str) -> AsyncIterator[StoredMessage]:
@@ -270,20 +271,28 @@ def _identity(delivery: Delivery) -> str:
 
 
 def _stored(queue: str, number: int, delivery: Delivery) -> StoredMessage:
-    hold = _hold(delivery)
-    incoming = wire.Incoming(hold.properties, redelivered=False)
-    stamp = incoming.timestamp
-    if 0 <= stamp < 100_000_000_000:
-        stamp *= 1000  # in seconds, as AMQP has it and others write it
-    known = 0 <= stamp <= _LATEST
+    incoming = wire.Incoming(_hold(delivery).properties, redelivered=False)
+    stamp, headers = incoming.timestamp, delivery.headers
+    if incoming.deaths and keeps_dead_letters(queue) and REASON_HEADER not in headers:
+        # The broker itself has put it here, and says why and when.
+        death = incoming.deaths[0]
+        headers = {**headers, REASON_HEADER: wire.told_death(death)}
+        told = death.get("time")
+        stamp = told if isinstance(told, int) else -1
     return StoredMessage(
         position=str(_Place(number, _identity(delivery))),
         id=incoming.id or "",
         queue=queue,
         body=delivery.body,
-        headers=delivery.headers,
-        stored_at=datetime.fromtimestamp(stamp / 1000, UTC) if known else None,
+        headers=headers,
+        stored_at=_moment(stamp),
         delivery_count=incoming.deliveries,
         priority=incoming.priority,
         ordering_key=incoming.ordering_key,
     )
+
+
+def _moment(stamp: int) -> datetime | None:
+    if 0 <= stamp < 100_000_000_000:
+        stamp *= 1000  # in seconds, as AMQP has it and others write it
+    return datetime.fromtimestamp(stamp / 1000, UTC) if 0 <= stamp <= _LATEST else None

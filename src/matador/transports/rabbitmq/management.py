@@ -1,4 +1,4 @@
-"""Asks the management plugin, where there is one, for what AMQP does not tell.
+"""Asks the management plugin, where we are told to, for what AMQP does not tell.
 
 Everything works without it. Its numbers are up to five seconds old, as the server gathers them at
 that interval: what AMQP knows is taken from AMQP.
@@ -51,8 +51,8 @@ class Node(msgspec.Struct, frozen=True):
 class Management:
     """The HTTP side of a server. One that does not answer is left alone for a while.
 
-    The password goes only to who asks for it in the name of RabbitMQ's management: in ``auto`` the
-    port is a guess, and somebody else may listen there.
+    Whoever listens there is told the password. So unless ``management=`` names the place, or says
+    that it is on the server's own host, it is asked only over TLS with a verified certificate.
     """
 
     def __init__(self, address: Address, host: str, port: int) -> None:
@@ -61,6 +61,11 @@ class Management:
         self._address = address
         self._vhost = quote(address.vhost, safe="")
         self._opener: urllib.request.OpenerDirector | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """May it be asked at all?"""
+        return self._base is not None
 
     def __repr__(self) -> str:
         return f"Management({self._base!r})"
@@ -108,9 +113,10 @@ class Management:
 
 
 def _base(address: Address, host: str, port: int) -> str | None:
-    if address.management == "off":
+    verified = address.tls is not None and address.tls.verify
+    if address.management == "false" or (address.management == "auto" and not verified):
         return None
-    if address.management != "auto":
+    if address.management not in ("auto", "true"):
         return address.management.rstrip("/")
     if port + _PORTS_APART > _HIGHEST_PORT:
         return None

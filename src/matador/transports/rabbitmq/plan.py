@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from matador.model.topology import Topology, WorkQueue, dead_letter_name
+from matador.model.topology import Argument, Topology, WorkQueue, dead_letter_name
 
 Arguments: TypeAlias = dict[str, str | int]
 
@@ -105,16 +105,17 @@ def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> P
 
 
 def _work_arguments(queue: WorkQueue, dead: str, dead_letters: bool) -> Arguments:
-    arguments: Arguments = {}
+    arguments: dict[str, Argument] = {}
+    if queue.type is not None or not queue.priorities:
+        arguments["x-queue-type"] = queue.type or "quorum"
     if queue.priorities:
         arguments["x-max-priority"] = MAX_PRIORITY  # quorum queues have none on RabbitMQ 3
-    else:
-        arguments["x-queue-type"] = "quorum"
     if dead_letters:
         arguments["x-dead-letter-exchange"] = dead
     if queue.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(queue.consumer_timeout * 1000)
-    return arguments
+    arguments.update(queue.arguments)
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _retry_arguments(topology: Topology, main: str, name: str) -> Arguments:

@@ -19,7 +19,8 @@ from matador.errors import (
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.channel import Channel
 from matador.transports.rabbitmq.client import Connection
-from matador.transports.rabbitmq.errors import reason_of, translate
+from matador.transports.rabbitmq.errors import publishing_refused, reason_of, translate
+from matador.transports.rabbitmq.wire import id_of
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -63,6 +64,10 @@ class _Flight(NamedTuple):
     parcel: Parcel
 
 
+class _UntakenError(SendRefusedError):
+    """Not looked at: the broker had closed the channel for a message before it."""
+
+
 class Publisher:
     """Everything that is published goes through one of these, in the order it is handed over.
 
@@ -77,6 +82,8 @@ class Publisher:
         self._next = 1
         self._flights: dict[int, _Flight] = {}
         self._returned: dict[int, str] = {}
+        self._coming_back: tuple[str, str] | None = None
+        self._missing = 0  # bytes of what is coming back
         self._routes: dict[tuple[str, str, bool], bytes] = {}
         self._room: list[asyncio.Future[None]] = []
         self._writing = asyncio.Lock()
@@ -91,8 +98,7 @@ class Publisher:
         channel = await self._connection.channel(self)
         await channel.confirm()
         channel.on_closed = self._closed
-        channel.on_return = self._return
-        self._channel, self._next = channel, 1
+        self._channel, self._next, self._coming_back = channel, 1, None
         self._routes.clear()
 
     @property
@@ -133,6 +139,11 @@ class Publisher:
             for place in range(written, len(parcels)):
                 batch.settle(place, None)  # nobody asks, and whoever drains must not wait
             raise
+        untaken = [place for place, one in enumerate(batch.outcomes) if type(one) is _UntakenError]
+        if untaken:
+            again = await self.publish([parcels[place] for place in untaken])
+            for place, error in zip(untaken, again, strict=True):
+                batch.outcomes[place] = error
         return batch.outcomes
 
     async def drain(self) -> None:
@@ -174,13 +185,13 @@ class Publisher:
         number, frame_max = channel.number, self._connection.frame_max
         routes, flights, tag = self._routes, self._flights, self._next
         pieces: list[bytes] = []
-        for parcel in parcels:
-            exchange, key, _, properties, body, mandatory = parcel
+        for exchange, key, _, properties, body, mandatory in parcels:
             route = routes.get((exchange, key, mandatory))
             if route is None:
                 route = self._route(number, exchange, key, mandatory)
             pieces.append(route)
             pieces.append(frames.content_frames(number, properties, body, frame_max))
+        for parcel in parcels:  # only once all of them could be written
             flights[tag] = _Flight(batch, place, parcel)
             tag += 1
             place += 1
@@ -197,14 +208,29 @@ class Publisher:
     # -- what the broker says ---------------------------------------------------------------------
 
     def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
-        """See ``Sink``. Confirms; what is returned comes through pika."""
-        if kind != frames.METHOD:
+        """See ``Sink``. Confirms, and messages that no queue took."""
+        if kind == frames.METHOD:
+            class_, method = frames.method_of(buffer, at)
+            if class_ != frames.BASIC:
+                return False
+            if method == frames.RETURN:
+                self._coming_back = frames.read_return(buffer, at + 4)
+                return True
+            if method not in (frames.ACK, frames.NACK):
+                return False
+            tag, multiple = frames.read_confirm(buffer, at + 4)
+            self._confirmed(tag, multiple, method == frames.ACK)
+            return True
+        if self._coming_back is None:
             return False
-        class_, method = frames.method_of(buffer, at)
-        if class_ != frames.BASIC or method not in (frames.ACK, frames.NACK):
-            return False
-        tag, multiple = frames.read_confirm(buffer, at + 4)
-        self._confirmed(tag, multiple, method == frames.ACK)
+        if kind == frames.HEADER:
+            text, key = self._coming_back
+            self._return(key, id_of(buffer[at + 12 : at + size]), text)
+            self._missing = frames.body_size(buffer, at)
+        elif kind == frames.BODY:
+            self._missing -= size
+        if self._missing == 0:
+            self._coming_back = None
         return True
 
     def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
@@ -239,17 +265,22 @@ class Publisher:
                 return
 
     def _closed(self, reason: BaseException) -> None:
-        """The channel is gone, and nobody will ever say what became of what was written."""
+        """The channel is gone, and nobody will ever say what became of what was written.
+
+        Unless it was closed for one message: then those behind it were not looked at.
+        """
         self._channel = None
         flights, self._flights = self._flights, {}
         self._returned.clear()
+        culprit = False
         for flight in flights.values():
-            error = SendUnconfirmedError(
-                f"the connection was lost before {flight.parcel.id} was confirmed by "
-                f"{flight.parcel.key}: it may be stored ({reason_of(reason)})",
-                queue=flight.parcel.key,
-                cause=reason,
-            )
+            error = publishing_refused(reason, flight.parcel.exchange, len(flight.parcel.body))
+            if error is not None:
+                culprit = True
+            elif culprit:
+                error = _UntakenError("not stored: the channel was closed for another message")
+            else:
+                error = _unconfirmed(flight.parcel, reason)
             flight.batch.settle(flight.place, error)
         self._wake()
 
@@ -306,6 +337,15 @@ def _lost(connection: Connection) -> BaseException:
     if connection.lost.done():
         return connection.lost.result()
     return ConnectionError("the connection is closed")
+
+
+def _unconfirmed(parcel: Parcel, reason: BaseException) -> MatadorError:
+    return SendUnconfirmedError(
+        f"the connection was lost before {parcel.id} was confirmed by {parcel.key}: it may be "
+        f"stored ({reason_of(reason)})",
+        queue=parcel.key,
+        cause=reason,
+    )
 
 
 def _nacked(parcel: Parcel) -> MatadorError:

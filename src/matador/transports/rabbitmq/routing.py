@@ -6,15 +6,19 @@ other queue is reached directly, through the default exchange, which knows every
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from matador.errors import (
     DelaysNotSupportedError,
     MatadorError,
     QueueNotFoundError,
+    UnstorableError,
 )
 from matador.model.message import REASON_HEADER, DeadLetter, Message, Release, Retry, Settlement
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Clock
 from matador.transports.rabbitmq import delays, wire
+from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.holding import Hold
 from matador.transports.rabbitmq.plan import (
     dead_letter_exchange,
@@ -34,11 +38,16 @@ class Routing:
     def __init__(self, address: Address, clock: Clock) -> None:
         self._limit = address.max_message_size
         self._prefix = address.delay_prefix
+        self._user = address.user
         self._clock = clock
         self._exchanges: dict[str, str] = {}
         self._dead: dict[str, str] = {}
         self._delayed: dict[str, str] = {}
         self._delays_missing: MatadorError | None = None
+        self.made: set[Hop] = set()
+        """Hops whose queues are there."""
+        self.refused: dict[Hop, MatadorError] = {}
+        """Hops whose queues could not be made, and why."""
         self.frame_max = 131072
 
     def learn(
@@ -47,6 +56,8 @@ class Routing:
         """Reach the queues of this topology through its exchanges from now on."""
         namespace = topology.namespace
         self._delays_missing = delays_missing
+        self.made.clear()  # what others have deleted meanwhile is not known
+        self.refused.clear()
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             self._exchanges[name] = main_exchange(namespace)
@@ -59,8 +70,8 @@ class Routing:
         """Is it a work queue of an applied topology?"""
         return queue in self._exchanges
 
-    def parcel(self, message: Message) -> Parcel:
-        """A message, ready to be published.
+    def parcel(self, message: Message, reserve: int = wire.RESERVE) -> Parcel:
+        """A message, ready to be published, with ``reserve`` bytes left for its successors.
 
         Raises:
             MatadorError: it cannot be: too large, a delay for a queue that is not known.
@@ -71,18 +82,18 @@ class Routing:
         if problem is not None:
             raise problem
         if message.delay > 0:
-            return self._delayed_parcel(message)
+            return self._delayed_parcel(message, reserve)
         if exchange is None:
             _check_name(queue)
             exchange = ""
-        properties = wire.properties_of(message, self._now(), self.frame_max)
-        return Parcel(exchange, queue, message.id, properties, message.body)
+        properties = wire.properties_of(message, self._now(), self.frame_max, reserve=reserve)
+        return Parcel(exchange, queue, wire.id_property(message.id), properties, message.body)
 
     def settlement_parcel(self, settlement: Settlement, hold: Hold) -> Parcel:
         """What has to be stored before a delivery is acknowledged."""
         match settlement:
             case Retry():
-                return self.parcel(settlement.message)
+                return self.parcel(settlement.message, 0)
             case DeadLetter():
                 return self._dead_letter(settlement, hold)
             case Release():
@@ -92,48 +103,65 @@ class Routing:
 
     def copy(self, hold: Hold, queue: str) -> Parcel:
         """A delivery as it was before it was delivered, with how often it was in a header."""
-        changes: dict[str, str | int] = (
-            {wire.DELIVERIES: hold.deliveries} if hold.deliveries else {}
-        )
-        properties = wire.copied_properties(hold.properties, changes)
+        properties = wire.copy_of(hold.properties, hold.deliveries, self.frame_max, self._user)
         return Parcel("", queue, wire.id_of(properties), properties, hold.body)
 
     def _dead_letter(self, settlement: DeadLetter, hold: Hold) -> Parcel:
         source = settlement.receipt.queue
         target = dead_letter_name(source, settlement.kind)
         exchange = self._dead.get(source, "")
-        message = settlement.message
-        if message is None:
-            properties = wire.dead_letter_properties(hold.properties, settlement.reason)
-            _check_name(target)
-            return Parcel(exchange, target, wire.id_of(properties), properties, hold.body)
-        letter = Message(
-            message.id,
-            target,
-            message.body,
-            {**message.headers, REASON_HEADER: settlement.reason},
-            0.0,
-            message.priority,
-            message.ordering_key,
-        )
-        properties = wire.properties_of(letter, self._now(), self.frame_max)
-        return Parcel(exchange, target, message.id, properties, message.body)
+        if not exchange and len(target.encode()) > _LONGEST_NAME:
+            raise UnstorableError(f"no queue for dead letters can be named {target[:80]}…")
+        message, reason = settlement.message, settlement.reason
+        if message is not None and not settlement.bare:
+            headers = {**message.headers, REASON_HEADER: reason}
+            letter = Message(
+                message.id,
+                target,
+                message.body,
+                headers,
+                0.0,
+                message.priority,
+                message.ordering_key,
+            )
+            properties = wire.properties_of(letter, self._now(), self.frame_max)
+            return Parcel(exchange, target, wire.id_property(message.id), properties, message.body)
+        if settlement.bare:
+            properties = wire.bare_letter(hold.properties, reason, self._now())
+        else:
+            properties = wire.raw_letter(
+                hold.properties, reason, self._now(), self.frame_max, self._user
+            )
+        return Parcel(exchange, target, wire.id_of(properties), properties, hold.body)
 
-    def _delayed_parcel(self, message: Message) -> Parcel:
-        queue = message.queue
+    # -- delays -----------------------------------------------------------------------------------
+
+    def unmade(self, messages: Iterable[Message]) -> list[Hop]:
+        """The hops of these messages whose queues this process has not seen to yet."""
+        taken = (delays.path(one.delay) for one in messages if self._takes_hops(one))
+        return list({hop for hops in taken for hop in hops if hop not in self.made})
+
+    def _takes_hops(self, message: Message) -> bool:
+        queue, delay = message.queue, message.delay
+        if queue not in self._exchanges or self._delays_missing is not None:
+            return False
+        by_plugin = queue in self._delayed and delay * 1000 <= _PLUGIN_MAX
+        return 0 < delay <= delays.MAX_DELAY and not by_plugin
+
+    def _delayed_parcel(self, message: Message, reserve: int) -> Parcel:
+        queue, id_ = message.queue, wire.id_property(message.id)
         if queue not in self._exchanges:
             raise QueueNotFoundError(
                 f"{queue!r} is in no topology that was applied here, so nothing can be delayed "
                 f"for it"
             )
-        milliseconds = max(1, -int(-message.delay * 1000 // 1))
+        now, most = self._now(), self.frame_max
         plugin = self._delayed.get(queue)
-        if plugin is not None and milliseconds <= _PLUGIN_MAX:
-            properties = wire.properties_of(
-                message, self._now(), self.frame_max, {"x-delay": milliseconds}
-            )
+        if plugin is not None and message.delay * 1000 <= _PLUGIN_MAX:
+            marks = {"x-delay": max(1, -int(-message.delay * 1000 // 1))}
+            properties = wire.properties_of(message, now, most, marks, reserve=reserve)
             # The plugin stores the message itself: no queue takes it now, so none is demanded.
-            return Parcel(plugin, queue, message.id, properties, message.body, False)
+            return Parcel(plugin, queue, id_, properties, message.body, False)
         if self._delays_missing is not None:
             raise DelaysNotSupportedError(
                 f"the queues for delays could not be made: {self._delays_missing}"
@@ -143,15 +171,24 @@ class Routing:
                 f"cannot delay for more than {delays.MAX_DELAY:.0f} s, asked were "
                 f"{message.delay:g} s"
             )
-        levels = delays.path(message.delay)
-        properties = wire.properties_of(message, self._now(), self.frame_max, delays.marks(levels))
-        exchange = delays.exchange_of(self._prefix, levels[0])
-        return Parcel(exchange, queue, message.id, properties, message.body)
+        hops = delays.path(message.delay)
+        refused = next((self.refused[hop] for hop in hops if hop in self.refused), None)
+        if refused is not None:
+            raise DelaysNotSupportedError(
+                f"the queues for a delay of {message.delay:g} s could not be made: {refused}"
+            ) from refused
+        properties = wire.properties_of(message, now, most, delays.marks(hops), reserve=reserve)
+        exchange = delays.hop_exchange(self._prefix, hops[0].left)
+        return Parcel(exchange, queue, id_, properties, message.body)
 
     def _now(self) -> int:
         return round(self._clock.time() * 1000)
 
 
 def _check_name(queue: str) -> None:
-    if not queue or len(queue.encode()) > _LONGEST_NAME:
-        raise QueueNotFoundError(f"there is no queue {queue[:80]!r}: no name has that length")
+    try:
+        size = len(queue.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= _LONGEST_NAME:
+        raise QueueNotFoundError(f"there is no queue {queue[:80]!r}: no queue has such a name")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
-from matador.errors import LeaseLostError, MatadorError
+from matador.errors import LeaseLostError, MatadorError, UnstorableError
 from matador.model.message import Complete, Delivery, Receipt, Release, Settlement
 from matador.transports.rabbitmq.holding import Hold, Holder
-from matador.transports.rabbitmq.publishing import Parcel, Publisher
+from matador.transports.rabbitmq.publishing import Parcel
 
 log = logging.getLogger("matador.rabbitmq")
 
-MakeParcel = Callable[[Settlement, Hold], Parcel]
+MakeParcel: TypeAlias = Callable[[Settlement, Hold], Parcel]
+Publish: TypeAlias = Callable[[Sequence[Parcel]], Awaitable[Sequence[MatadorError | None]]]
 
 
 async def settle(
-    settlements: Sequence[Settlement], publisher: Publisher, make_parcel: MakeParcel
+    settlements: Sequence[Settlement],
+    publish: Publish,
+    make_parcel: MakeParcel,
+    *,
+    blocked: bool = False,
 ) -> list[MatadorError | None]:
     """See ``Transport.settle``. Acknowledgements are with the kernel when it returns.
 
@@ -38,7 +44,7 @@ async def settle(
             try:
                 parcels.append(make_parcel(settlement, hold))
             except MatadorError as error:
-                outcomes[place] = error
+                outcomes[place] = _finish(settlement, error)
                 continue
             hold.settled = True  # nobody else may settle it meanwhile
             places.append(place)
@@ -46,48 +52,53 @@ async def settle(
         holder.flush()
     if not parcels:
         return outcomes
-    if publisher.blocked is not None:
+    if blocked:
         _release_counted(settlements, places, parcels)
-    errors = await publisher.publish(parcels)
+    try:
+        errors = await publish(parcels)
+    except Exception:
+        for place in places:
+            _hold(settlements[place]).settled = False
+        raise
     for place, error in zip(places, errors, strict=True):
         outcomes[place] = _finish(settlements[place], error)
     for place in places:
-        hold = settlements[place].receipt.handle
-        assert isinstance(hold, Hold)
-        hold.holder.flush()
+        _hold(settlements[place]).holder.flush()
     return outcomes
 
 
 async def count(
-    deliveries: Sequence[Delivery], publisher: Publisher, copy: Callable[[Hold, str], Parcel]
+    deliveries: Sequence[Delivery], publish: Publish, copy: Callable[[Hold, str], Parcel]
 ) -> list[Delivery]:
     """Store copies that say how often they were delivered; those of which none could be stored."""
-    if publisher.blocked is not None:
-        return list(deliveries)
-    holds: list[Hold] = []
+    left: list[Delivery] = []
+    copied: list[tuple[Delivery, Hold]] = []
+    parcels: list[Parcel] = []
     for delivery in deliveries:
         hold = delivery.receipt.handle
         assert isinstance(hold, Hold)
+        try:
+            parcels.append(copy(hold, delivery.receipt.queue))
+        except UnstorableError:
+            left.append(delivery)
+            continue
         hold.settled = True  # nobody else may settle it meanwhile
-        holds.append(hold)
-    pairs = list(zip(deliveries, holds, strict=True))
-    errors = await publisher.publish([copy(hold, one.receipt.queue) for one, hold in pairs])
-    left: list[Delivery] = []
-    for (delivery, hold), error in zip(pairs, errors, strict=True):
+        copied.append((delivery, hold))
+    errors = await publish(parcels)
+    for (delivery, hold), error in zip(copied, errors, strict=True):
         if error is None:
             hold.holder.ack(hold)
         else:
             hold.settled = False
             left.append(delivery)
-    for hold in holds:
+    for _, hold in copied:
         hold.holder.flush()
     return left
 
 
 def _finish(settlement: Settlement, error: MatadorError | None) -> MatadorError | None:
     """The successor is stored, or not: the original goes accordingly."""
-    hold = settlement.receipt.handle
-    assert isinstance(hold, Hold)
+    hold = _hold(settlement)
     if error is None:
         if not hold.holder.alive:
             # It is redelivered beside its successor, under the same id: twice, never lost.
@@ -118,6 +129,12 @@ def _release_counted(
         if isinstance(settlement, Release) and isinstance(hold, Hold):
             hold.holder.requeue(hold)
             del places[at], parcels[at]
+
+
+def _hold(settlement: Settlement) -> Hold:
+    hold = settlement.receipt.handle
+    assert isinstance(hold, Hold)
+    return hold
 
 
 def _lost(receipt: Receipt) -> LeaseLostError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from matador.errors import (
     MatadorError,
     NotConnectedError,
+    QueueNotFoundError,
     TransportError,
     UnsupportedError,
 )
@@ -21,6 +23,7 @@ from matador.model.message import (
     Message,
     QueueDepth,
     Release,
+    Retry,
     Settlement,
     StoredMessage,
     TopologyNote,
@@ -49,6 +52,10 @@ from matador.transports.supervisor import ConnectionSupervisor
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
 
 _SENDS, _SEND_SIZE = 64, 8
+_TELLING = 0.3  # seconds in which consumers hear that their queue is gone
+_REST = 1.0  # seconds until a queue that could not be made again is looked after once more
+
+log = logging.getLogger("matador.rabbitmq")
 
 
 class RabbitMQTransport:
@@ -94,6 +101,9 @@ class RabbitMQTransport:
         self._plugin: bool | None = None
         self._sessions: list[Session] = []  # the present one, and lost ones that are being closed
         self._changing = asyncio.Lock()
+        self._making = asyncio.Lock()
+        self._applied: dict[str, float] = {}  # when each topology was applied
+        self._in_vain: dict[str, float] = {}  # when a queue was missing although it was
         self._supervisor = ConnectionSupervisor(
             self._open,
             Session.wait_lost,
@@ -252,6 +262,7 @@ class RabbitMQTransport:
                 text = "keeps nothing that is finished: RabbitMQ has no retention"
                 notes.append(TopologyNote(topology.full_name(queue.name), text))
         self._routing.learn(topology, plugin=plugin, delays_missing=missing)
+        self._applied[topology.namespace] = asyncio.get_running_loop().time()
         return notes
 
     async def _has_plugin(self, session: Session, namespace: str) -> bool:
@@ -268,13 +279,20 @@ class RabbitMQTransport:
 
     async def _redeclare(self, queue: str) -> bool:
         """Make a queue again if it belongs to a topology that was applied here."""
+        topology = self._owner(queue)
+        if topology is None:
+            return False
+        await self._apply(self._supervisor.connection, topology)
+        return True
+
+    def _owner(self, queue: str) -> Topology | None:
+        """The topology that a queue belongs to, or whose dead letters it has."""
         for topology in self._topologies.values():
             names = [topology.full_name(one.name) for one in topology.queues]
             names += [name for _, _, name in topology.dead_letter_names()]
             if queue in names:
-                await self._apply(self._supervisor.connection, topology)
-                return True
-        return False
+                return topology
+        return None
 
     # -- sending and receiving --------------------------------------------------------------------
 
@@ -283,9 +301,12 @@ class RabbitMQTransport:
 
         Outcomes: ``QueueNotFoundError`` (no queue takes it), ``SendRefusedError`` (the broker does
         not), ``StorageFullError`` (it blocks publishers), ``SendTimeoutError`` and
-        ``SendUnconfirmedError`` (it may be stored), ``MessageTooLargeError``.
+        ``SendUnconfirmedError`` (it may be stored), ``UnstorableError`` (it never can be).
         """
-        publisher = self._supervisor.connection.publisher
+        session = self._supervisor.connection
+        delayed = [message for message in messages if message.delay > 0]
+        if delayed:
+            await self._make_hops(session, delayed)
         parcel = self._routing.parcel
         parcels: list[Parcel] = []
         problems: dict[int, MatadorError] = {}
@@ -294,13 +315,76 @@ class RabbitMQTransport:
                 parcels.append(parcel(message))
             except MatadorError as error:
                 problems[place] = error
-        outcomes = await publisher.publish(parcels)
+        outcomes = await self._publish(session, parcels, delayed)
         if not problems:
             return outcomes
         rest = iter(outcomes)
         return [
             problems[place] if place in problems else next(rest) for place in range(len(messages))
         ]
+
+    async def _publish(
+        self, session: Session, parcels: Sequence[Parcel], delayed: Sequence[Message] = ()
+    ) -> list[MatadorError | None]:
+        """Publish; what somebody has deleted is made again if it is ours. Never raises."""
+        started = asyncio.get_running_loop().time()
+        outcomes = await session.publisher.publish(parcels)
+        if not any(outcomes):
+            return outcomes
+        gone = [place for place, one in enumerate(outcomes) if isinstance(one, QueueNotFoundError)]
+        if not gone:
+            return outcomes
+        queues = {parcels[place].key for place in gone}
+        if await self._make_again(session, queues, delayed, started):
+            again = await session.publisher.publish([parcels[place] for place in gone])
+            for place, error in zip(gone, again, strict=True):
+                outcomes[place] = error
+                if isinstance(error, QueueNotFoundError):
+                    self._in_vain[parcels[place].key] = asyncio.get_running_loop().time()
+        return outcomes
+
+    async def _make_again(
+        self, session: Session, queues: set[str], delayed: Sequence[Message], since: float
+    ) -> bool:
+        """Make what these queues need, unless that was done ``since``; False: it is of no use."""
+        now = asyncio.get_running_loop().time()
+        worth = [queue for queue in queues if self._in_vain.get(queue, -_REST) + _REST < now]
+        owners = {one.namespace: one for queue in worth if (one := self._owner(queue)) is not None}
+        if not owners:
+            return False
+        try:
+            async with self._making:
+                for namespace, topology in owners.items():
+                    if self._applied.get(namespace, -1.0) < since:
+                        log.warning("%s: something was deleted, and is made again", namespace)
+                        # RabbitMQ forgets to tell consumers of a quorum queue that is made again
+                        # at once: they would wait for ever on what is no more.
+                        await asyncio.sleep(_TELLING)
+                        await self._apply(session, topology)
+                await self._make_hops(session, delayed)
+        except MatadorError as error:
+            log.warning("what was deleted could not be made again: %s", error)
+            return False
+        return True
+
+    async def _make_hops(self, session: Session, delayed: Sequence[Message]) -> None:
+        """Make the queues of delays that were not used before.
+
+        Raises:
+            NotConnectedError: the connection is lost.
+        """
+        hops = self._routing.unmade(delayed)
+        if not hops:
+            return
+        prefix = self._address.delay_prefix
+        try:
+            await declare_at_once(session, delays.hop_objects(prefix, hops))
+        except NotConnectedError:
+            raise
+        except TransportError as error:
+            self._routing.refused.update((hop, error) for hop in hops)
+        else:
+            self._routing.made.update(hops)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RabbitMQSubscription:
         """See ``Transport``. The broker pushes up to ``prefetch`` messages."""
@@ -320,14 +404,24 @@ class RabbitMQTransport:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. A successor is confirmed before its original is acknowledged."""
-        publisher = self._supervisor.connection.publisher
-        return await settle(settlements, publisher, self._routing.settlement_parcel)
+        session = self._supervisor.connection
+        delayed = [
+            one.message for one in settlements if type(one) is Retry and one.message.delay > 0
+        ]
+        if delayed:
+            await self._make_hops(session, delayed)
+        return await settle(
+            settlements,
+            lambda parcels: self._publish(session, parcels, delayed),
+            self._routing.settlement_parcel,
+            blocked=session.publisher.blocked is not None,
+        )
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         session = self._session_if_any()
-        if session is None:
+        if session is None or session.publisher.blocked is not None:
             return deliveries
-        return await count(deliveries, session.publisher, self._routing.copy)
+        return await count(deliveries, session.publisher.publish, self._routing.copy)
 
     async def _give_back(self, releases: Sequence[Release]) -> None:
         await self.settle(releases)

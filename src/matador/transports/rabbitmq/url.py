@@ -18,6 +18,10 @@ _PORTS = {"amqp": 5672, "amqps": 5671}
 _TLS_OPTIONS = ("cafile", "certfile", "keyfile", "verify", "server_name")
 _NUMBERS = ("heartbeat", "connect_timeout", "send_timeout")
 _WHOLE = ("window", "max_message_size")
+_SWITCHES = {
+    **dict.fromkeys(("1", "yes", "on", "true"), "true"),
+    **dict.fromkeys(("0", "no", "off", "false"), "false"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,10 @@ class Address:
         delays: ``levels``: by queues of our own; ``plugin``: by the delayed-message plugin;
             ``auto``: by the plugin if it is there.
         delay_prefix: what the names of the queues for delays start with.
-        management: where the management plugin is, for what AMQP does not tell; ``auto``: on the
-            server's own host, 10,000 ports above AMQP's; ``off``: it is not asked.
+        management: where the management plugin is, for what AMQP does not tell; ``true``: on the
+            server's own host, 10,000 ports above AMQP's; ``false``: it is not asked; ``auto``: it
+            is looked for there, but only over TLS with a certificate that is verified, as whoever
+            listens there is told the password.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -124,6 +130,8 @@ def _with_options(address: Address, query: str) -> Address:
             )
         if name in _TLS_OPTIONS:
             tls[name] = value if name != "verify" else _flag(name, value)
+        elif name == "management":
+            changes[name] = _SWITCHES.get(value.lower(), value)
         else:
             changes[name] = _number(name, value) if name in _NUMBERS or name in _WHOLE else value
     if tls:
@@ -153,11 +161,11 @@ def checked(address: Address) -> Address:
         )
     if not address.delay_prefix:
         raise ConfigurationError("delay_prefix must not be empty")
-    if address.management not in ("auto", "off"):
+    if address.management not in ("auto", "true", "false"):
         parts = urlsplit(address.management)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(
-                "management must be auto, off, or an address like http://rabbit-1:15672"
+                "management must be true, false, auto, or an address like https://rabbit-1:15671"
             )
         if parts.username is not None or parts.password is not None:
             raise ConfigurationError(

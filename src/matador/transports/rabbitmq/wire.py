@@ -5,14 +5,16 @@ The format that services in other languages read and write; what is added here t
 
 from __future__ import annotations
 
-from typing import Any, cast
+import struct
+from hashlib import sha256
+from typing import Any
 
-from pika.spec import BasicProperties
-
-from matador.errors import MatadorError, MessageTooLargeError, SendRefusedError
+from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
 from matador.model.message import REASON_HEADER, Headers, Message
-from matador.transports.rabbitmq import frames
+from matador.model.text import SHORT_TEXT, storable_text
+from matador.transports.rabbitmq import properties as amqp
 from matador.transports.rabbitmq.delays import MARK
+from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
 DELIVERIES = "x-matador-deliveries"
@@ -20,12 +22,19 @@ DELIVERIES = "x-matador-deliveries"
 
 DELIVERY_COUNT = "x-delivery-count"
 ATTEMPTS = "x-matador-attempts"
-DEATHS = "x-death"
+
+RESERVE = 3072
+"""Bytes of a header frame that a send leaves free. A retry and a dead letter need them: two errors
+and a reason in their short form, the original queue, the hops of a delay."""
 
 _OURS = frozenset({ORDERING_KEY, DELIVERIES, DELIVERY_COUNT, DEATHS})
 _INTERNAL = ("x-first-death-", "x-last-death-", MARK)
-_CONTENT_TYPE = frames.short_text("application/json")
-_HEADER_FRAME = 14 + 8  # bytes of a header frame around its properties
+_COPIES_TO = frozenset({b"CC", b"BCC"})  # further queues, which had their copy from the sender
+_CONTENT_TYPE = amqp.short_text("application/json")
+_HEADER_FRAME = 12 + 8  # bytes of a header frame around its properties
+_LONGEST_SHORT = 255
+_MOST_COUNTED = 1_000_000
+_PERSISTENT = b"\2"
 
 
 def is_internal(name: str) -> bool:
@@ -33,13 +42,28 @@ def is_internal(name: str) -> bool:
     return name in _OURS or name.startswith(_INTERNAL)
 
 
+def id_property(id: str) -> str:
+    """The id as the property takes it: one that is too long becomes a digest of itself.
+
+    Nothing is lost: the envelope in the body has the id, too.
+    """
+    if len(id) * 4 <= _LONGEST_SHORT or len(id.encode("utf-8", "replace")) <= _LONGEST_SHORT:
+        return id
+    return f"sha256:{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
 def properties_of(
-    message: Message, now_ms: int, frame_max: int, marks: dict[str, int] | None = None
+    message: Message,
+    now_ms: int,
+    frame_max: int,
+    marks: Headers | None = None,
+    *,
+    reserve: int = 0,
 ) -> bytes:
     """The properties of a message, ``marks`` added to its headers.
 
     Raises:
-        MatadorError: they cannot be written.
+        UnstorableError: they cannot be written; ``MessageTooLargeError``: no frame holds them.
     """
     headers: Headers = message.headers
     if message.ordering_key is not None or marks:
@@ -50,120 +74,195 @@ def properties_of(
             more.update(marks)
         headers = more
     try:
-        properties = frames.write_properties(
-            headers=frames.write_table(headers),
-            message_id=message.id,
+        written = amqp.write_properties(
+            headers=amqp.write_table(headers),
+            message_id=id_property(message.id),
             timestamp=now_ms,
             content_type=_CONTENT_TYPE,
             priority=message.priority,
         )
-    except (ValueError, TypeError, AttributeError) as error:
-        raise SendRefusedError(
-            f"a message for {message.queue} cannot be written: {error}", cause=error
+    except (ValueError, TypeError, AttributeError, struct.error) as error:
+        raise UnstorableError(
+            f"a message for {message.queue} cannot be written: {error}"
         ) from error
-    if len(properties) + _HEADER_FRAME > frame_max:
-        limit = frame_max - _HEADER_FRAME
-        raise MessageTooLargeError(len(properties), limit, what="message's headers")
-    return properties
+    return _fitting(written, frame_max - reserve)
 
 
-def copied_properties(properties: bytes, changes: dict[str, str | int]) -> bytes:
-    """The same properties, without what the broker added, and with other headers changed."""
-    read = BasicProperties()
-    cast("Any", read).decode(properties)
-    old = cast("dict[str, Any]", read.headers or {})
-    kept = {name: value for name, value in old.items() if not is_internal(name)}
-    if ORDERING_KEY in old:
-        kept[ORDERING_KEY] = old[ORDERING_KEY]
-    deaths = old.get(DEATHS)
-    if ATTEMPTS not in kept and isinstance(deaths, list):
-        rounds = _rounds(cast("list[Any]", deaths), old)
-        if rounds:  # told by the deaths so far, which must not go round with the copy
-            kept[ATTEMPTS] = 1 + rounds
-    cast("Any", read).headers = {**kept, **changes}
-    return b"".join(cast("list[bytes]", cast("Any", read).encode()))
+def _fitting(written: bytes, frame_max: int) -> bytes:
+    limit = frame_max - _HEADER_FRAME
+    if len(written) > limit:
+        raise MessageTooLargeError(len(written), limit, what="header of the message")
+    return written
 
 
-def dead_letter_properties(properties: bytes, reason: str) -> bytes:
-    """The properties of a message that nobody could read, as a dead letter."""
-    return copied_properties(properties, {REASON_HEADER: reason})
+# -- copies ---------------------------------------------------------------------------------------
 
 
-def id_of(properties: bytes) -> str:
+def copied_properties(given: bytes, changes: Headers, *, user: str = "") -> dict[int, bytes]:
+    """The same properties, byte for byte, as they may be published again by ``user``.
+
+    Without what the broker added, without what it would act on once more (``CC``) or refuse from
+    us (somebody else's ``user-id``), with some headers changed, and always persistent.
+    """
+    old = read_properties(given)[0]
+    parts = amqp.split_properties(given)
+    changed = dict(changes)
+    rounds = _rounds(old)
+    if rounds and ATTEMPTS not in old:
+        # Told by the deaths so far, which must not go round with the copy.
+        changed.setdefault(ATTEMPTS, 1 + rounds)
+    names = {name.encode() for name in changed}
+    kept = [
+        field
+        for name, field in amqp.split_table(parts.get(amqp.HEADERS, b""))
+        if name not in names and name not in _COPIES_TO and not _is_trace(name)
+    ]
+    try:
+        parts[amqp.HEADERS] = amqp.write_table(changed, kept)
+    except ValueError as error:
+        raise UnstorableError(f"a copy of a message cannot be written: {error}") from error
+    parts[amqp.DELIVERY_MODE] = _PERSISTENT
+    if parts.get(amqp.USER_ID, b"")[1:] != user.encode():
+        parts.pop(amqp.USER_ID, None)
+    return parts
+
+
+def _is_trace(name: bytes) -> bool:
+    text = str(name, "utf-8", "replace")
+    return text != ORDERING_KEY and is_internal(text)
+
+
+def copy_of(given: bytes, deliveries: int, frame_max: int, user: str) -> bytes:
+    """The properties of a delivery that is given back, with how often it was delivered before.
+
+    Raises:
+        UnstorableError: no frame holds them.
+    """
+    changes: Headers = {DELIVERIES: deliveries} if deliveries else {}
+    return _fitting(amqp.join_properties(copied_properties(given, changes, user=user)), frame_max)
+
+
+def raw_letter(given: bytes, reason: str, now_ms: int, frame_max: int, user: str) -> bytes:
+    """The properties of a message that nobody could read, as a dead letter: all of the sender's.
+
+    But for the time to live: dead letters stay.
+
+    Raises:
+        UnstorableError: the reason cannot be written, or no frame holds them.
+    """
+    parts = copied_properties(given, {REASON_HEADER: reason}, user=user)
+    parts.pop(amqp.EXPIRATION, None)
+    parts.setdefault(amqp.TIMESTAMP, struct.pack(">Q", now_ms))
+    return _fitting(amqp.join_properties(parts), frame_max)
+
+
+def bare_letter(given: bytes, reason: str, now_ms: int) -> bytes:
+    """The properties of a dead letter that always fit: a short reason, and the type of the body."""
+    parts = {
+        amqp.HEADERS: amqp.write_table({REASON_HEADER: storable_text(reason, SHORT_TEXT)}),
+        amqp.DELIVERY_MODE: _PERSISTENT,
+        amqp.TIMESTAMP: struct.pack(">Q", now_ms),
+    }
+    content_type = amqp.split_properties(given).get(amqp.CONTENT_TYPE)
+    if content_type is not None:
+        parts[amqp.CONTENT_TYPE] = content_type
+    return amqp.join_properties(parts)
+
+
+def id_of(given: bytes) -> str:
     """The message id, if there is one."""
-    return frames.read_properties(properties, 0)[2] or ""
+    raw = amqp.split_properties(given).get(amqp.MESSAGE_ID, b"\0")
+    return str(raw[1:], "utf-8", "replace")
+
+
+# -- what comes -----------------------------------------------------------------------------------
 
 
 class Incoming:
-    """What the headers of a message say."""
+    """What the properties of a message say. Made of any bytes: ``problem`` says what is missing."""
 
     __slots__ = (
+        "deaths",
         "deliveries",
         "headers",
         "id",
         "ordering_key",
         "priority",
+        "problem",
         "timestamp",
         "uncounted",
     )
 
-    def __init__(self, properties: bytes, redelivered: bool) -> None:
-        table, priority, message_id, timestamp = frames.read_properties(properties, 0)
-        self.priority = priority
-        self.id = message_id
-        self.timestamp = timestamp
+    def __init__(self, given: bytes, redelivered: bool) -> None:
+        table, self.priority, self.id, self.timestamp, self.problem = read_properties(given)
         self.ordering_key: str | None = None
+        self.deaths: list[dict[str, Any]] = []
+        """Where the broker has thrown it out, newest first."""
         before = 0
         counted = False
         odd = False
         for name, value in table.items():
-            if name.startswith("x-matador-") and name not in _OURS:
+            if name.startswith(OURS) and name not in _OURS:
                 continue
-            if name == DELIVERY_COUNT and isinstance(value, int):
-                before += value
-                counted = True
-            elif name == DELIVERIES and isinstance(value, int):
-                before += value
-            elif name == ORDERING_KEY:
-                self.ordering_key = str(value)
-            odd = odd or is_internal(name) or not isinstance(value, str | int)
+            if is_internal(name):
+                odd = True
+                if name == DEATHS:
+                    self.deaths = value if isinstance(value, list) else []
+                elif name == ORDERING_KEY:
+                    self.ordering_key = value if isinstance(value, str) else None
+                elif name in (DELIVERY_COUNT, DELIVERIES) and isinstance(value, int):
+                    # Anybody may write these: less than nothing would undo what was counted.
+                    before += max(0, min(value, _MOST_COUNTED))
+                    counted = counted or name == DELIVERY_COUNT
         self.uncounted = redelivered and not counted
         """It was delivered before, by a queue that does not count."""
         if self.uncounted:
             before += 1
-        self.deliveries = before
+        self.deliveries = min(before, _MOST_COUNTED)
         """How often it was delivered before, as far as the broker tells."""
         self.headers: dict[str, str | int] = _cleaned(table) if odd else table
 
 
 def _cleaned(table: dict[str, Any]) -> dict[str, str | int]:
-    headers: dict[str, str | int] = {
-        name: value
-        for name, value in table.items()
-        if isinstance(value, str | int) and not is_internal(name)
-    }
-    deaths = table.get(DEATHS)
-    if ATTEMPTS not in headers and isinstance(deaths, list):
-        rounds = _rounds(cast("list[Any]", deaths), table)
-        if rounds:
-            headers[ATTEMPTS] = 1 + rounds
+    headers = {name: value for name, value in table.items() if not is_internal(name)}
+    rounds = _rounds(table)
+    if rounds and ATTEMPTS not in headers:
+        headers[ATTEMPTS] = 1 + rounds
     return headers
 
 
-def _rounds(deaths: list[Any], table: dict[str, Any]) -> int:
+def _rounds(table: dict[str, Any]) -> int:
     """How often a message was sent round by the broker, for senders that do not count attempts.
 
-    The levels of a delay are no rounds: each has left its mark.
+    The hops of a delay are no rounds: each has left its mark.
     """
+    if not isinstance(table.get(DEATHS), list):
+        return 0
+    deaths: list[dict[str, Any]] = table[DEATHS]
+    marks = {str(value) for name, value in table.items() if name.startswith(MARK)}
+    marks |= {name.removeprefix(MARK) for name in table if name.startswith(MARK)}
     rounds = 0
     for death in deaths:
-        if isinstance(death, dict):
-            told = cast("dict[str, Any]", death)
-            level = str(told.get("queue", "")).rpartition(".")[2]
-            count = told.get("count", 1)
-            if f"{MARK}{level}" not in table:
-                rounds += count if isinstance(count, int) else 1
-    return rounds
+        hop = str(death.get("queue", "")).rpartition(".")[2]
+        count = death.get("count", 1)
+        if hop not in marks:
+            rounds += max(0, count) if isinstance(count, int) else 1
+    return min(rounds, _MOST_COUNTED)
+
+
+_DEATHS_TOLD = {
+    "expired": "expired by the broker in queue {queue}",
+    "maxlen": "dropped by the broker: queue {queue} was over its length limit",
+    "delivery_limit": "dropped by the broker: delivered more often than queue {queue} allows",
+    "rejected": "rejected by a consumer of queue {queue}",
+}
+
+
+def told_death(death: dict[str, Any]) -> str:
+    """Why the broker has thrown a message out, as a reason for people."""
+    reason, queue = str(death.get("reason", "")), str(death.get("queue", "?"))
+    told = _DEATHS_TOLD.get(reason, "thrown out by the broker of queue {queue}: {reason}")
+    return storable_text(told.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)
 
 
 def check_size(message: Message, limit: int) -> MatadorError | None:

@@ -20,6 +20,7 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds
 from matador.model.topology import Topology
+from matador.transports.base import ignored_arguments
 from matador.transports.redis import list_looking
 from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.contents import content_of
@@ -114,7 +115,7 @@ class RedisListTransport(ServerTransport):
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Lists know no priorities, no retention and no time to live."""
         channel = await self._link.channel()
-        notes: list[TopologyNote] = []
+        notes = ignored_arguments(topology)
         made: dict[str, list[Argument]] = {}
         for queue in topology.queues:
             name = topology.full_name(queue.name)

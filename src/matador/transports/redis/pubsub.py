@@ -22,6 +22,7 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds
 from matador.model.topology import Topology
+from matador.transports.base import ignored_arguments
 from matador.transports.redis.channel import Channel
 from matador.transports.redis.contents import content_of, letter_of, message_of
 from matador.transports.redis.listening import Listener
@@ -119,7 +120,7 @@ class RedisPubSubTransport(ServerTransport):
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Nothing is made on the server: a channel is there when it is used."""
         await self._link.channel()
-        notes: list[TopologyNote] = []
+        notes = ignored_arguments(topology)
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             self._known.add(name)

@@ -21,7 +21,7 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds
 from matador.model.topology import Topology
-from matador.transports.base import Transport
+from matador.transports.base import Transport, ignored_arguments
 from matador.transports.redis import looking, sending, settling
 from matador.transports.redis.channel import Argument, Channel
 from matador.transports.redis.consuming import Consuming
@@ -146,7 +146,7 @@ class RedisTransport(ServerTransport):
             made[name] = [0, "", length, _milliseconds(letters.ttl)]
         self._declared.update(made)
         await asyncio.gather(*(self._declare(channel, queue) for queue in made))
-        return []
+        return ignored_arguments(topology)
 
     async def _restore(self, channel: Channel) -> None:
         await restore_each(self._declared, lambda queue: self._declare(channel, queue))

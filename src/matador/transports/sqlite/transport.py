@@ -26,7 +26,7 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds, seconds
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import TransportObserver
+from matador.transports.base import TransportObserver, ignored_arguments
 from matador.transports.clock import Clock
 from matador.transports.sqlite import (
     claiming,
@@ -226,7 +226,7 @@ class SqliteTransport:
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Everything can be honoured here, and ``exact`` queues are made."""
         await self._connected.write(lambda session: declaring.declare(session, topology))
-        return []
+        return ignored_arguments(topology)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
