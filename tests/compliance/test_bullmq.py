@@ -30,7 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
 class TestBullMQ(TransportCompliance):
     quiet = 0.05
     load = 2_000
-    bare_letters_stay_whole = True
     server: OwnServer
     prefix: str
 

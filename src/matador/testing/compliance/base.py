@@ -38,10 +38,6 @@ class ComplianceBase:
     """What is released is delivered again before what was sent after it. False for brokers where
     only a copy at the end of the queue is uncounted."""
 
-    bare_letters_stay_whole: bool = False
-    """A dead letter is the entry itself, marked as one. Nothing of it is written anew,
-    or has to fit, so bare ones keep the headers of their sender, too."""
-
     listens_first: bool = False
     """A message reaches only those who listen when it is sent. The suite then subscribes to every
     queue of a topology, dead letters too, before anything is sent."""
