@@ -14,6 +14,7 @@ from matador.model.topology import WorkQueue
 from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring
+from matador.transports.bullmq import BullMQTransport
 from matador.transports.bullmq.jobs import Job
 
 if TYPE_CHECKING:
@@ -150,6 +151,29 @@ async def test_a_scheduler_ends_at_its_limit_and_when_it_is_removed(
     subscription = await bench.subscribe()
     await bench.nothing_comes(subscription)
     assert await fleet.ask("waiting", QUEUE) == []
+
+
+@pytest.mark.parametrize("how", ["redrive", "purge"])
+async def test_the_last_job_of_a_scheduler_can_be_a_dead_letter_like_any_other(
+    open_bench: Open, node: Node, how: str
+) -> None:
+    bench = await open_bench()
+    transport = bench.transport
+    assert isinstance(transport, BullMQTransport)
+    last: dict[str, Any] = {"every": 60_000, "limit": 1}
+    template = {"name": "tick", "data": 1}
+    await node.ask("schedule", QUEUE, id="once", repeat=last, template=template)
+    subscription = await bench.subscribe()
+    delivery = await bench.receive_one(subscription)
+    await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
+    if how == "purge":
+        assert await transport.purge(bench.dead_letters()) == 1
+    else:
+        (seen,) = await collect(transport.browse(bench.dead_letters()))
+        (taken,) = await transport.take(bench.dead_letters(), [seen.position])
+        await bench.settle(Retry(taken.receipt, bench.message("again", id=seen.id)))
+        assert bodies([await bench.receive_one(subscription)]) == ["again"]
+    assert await bench.count(bench.dead_letters()) == 0
 
 
 async def test_a_job_that_is_delivered_again_adds_no_second_iteration(

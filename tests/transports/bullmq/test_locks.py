@@ -65,6 +65,19 @@ async def test_who_lost_a_job_cannot_settle_it(
     assert await bench.count(bench.name("slow")) == 0
 
 
+async def test_a_parent_with_children_cannot_go_elsewhere(
+    open_bench: Open, client: Any, prefix: str
+) -> None:
+    bench = await open_bench("events", "slow")
+    await bench.send(bench.message("a", id="m-1"))
+    receipt = (await bench.receive_one(await bench.subscribe())).receipt
+    await client.sadd(f"{prefix}:{QUEUE}:m-1:dependencies", "a child")
+    moved = Retry(receipt, bench.message("b", id="m-1", queue="slow"))
+    (outcome,) = await bench.transport.settle([moved])
+    assert outcome is not None
+    assert await client.lrange(f"{prefix}:{QUEUE}:active", 0, -1) == [b"m-1"]
+
+
 async def test_a_renewal_is_for_a_whole_lease_and_only_of_what_is_held(
     open_bench: Open, client: Any, prefix: str
 ) -> None:
@@ -98,7 +111,7 @@ async def test_a_dead_letter_is_in_one_pair_of_hands(open_bench: Open) -> None:
 
 async def test_dead_letters_are_in_order_of_failing(open_bench: Open) -> None:
     bench = await open_bench(lease=30)
-    sent = [str(number) for number in range(40)]
+    sent = [str(number) for number in range(200)]
     await bench.send(*sent)
     subscription = await bench.subscribe()
     found = [await bench.receive_one(subscription) for _ in sent]

@@ -32,7 +32,7 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("finish_plainly", "take", "take_failed")
+OURS = ("finish_plainly", "let_go", "take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships and does not load."""
 
@@ -53,7 +53,7 @@ THEIRS = (
     "retryJob",
     "updateJobScheduler",
 )
-USED = (*OURS, *THEIRS)
+USED = (*OURS, *THEIRS, "removeHeldJob")
 """All scripts that are called here: the server is told them at every connection."""
 
 _HARMLESS = ("extendLock", "getCounts", "getRanges")  # they do nothing to a job
@@ -77,6 +77,11 @@ if redis.call('EXISTS', lock) == 0 then
   if not redis.call('LPOS', active, id) then redis.call('LPUSH', active, id) end
 end
 error(answer, 0)
+"""
+# Before removeJob: it removes nothing that is locked, whoever asks.
+_UNLOCK = """
+if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[4] then return -2 end
+redis.call('DEL', KEYS[1] .. ':lock')
 """
 # BullMQ 5 has schedulers without data of their own: the next job gets those of the last one.
 _WITH_DATA = """
@@ -120,6 +125,8 @@ def guarded(name: str, script: str) -> str:
         script = _KEEP % found
     if name == "updateJobScheduler":
         script = _WITH_DATA + script
+    if name == "removeHeldJob":
+        script = _UNLOCK + script
     keys = ", ".join(f"['{name}'] = true" for name in KEYS)
     return our_script("guard").replace("@KEYS@", keys) + script
 
@@ -131,6 +138,8 @@ def load_more(connection: Any) -> None:
         commands[name] = client.register_script(our_script(name))
     for name in THEIRS:
         script = loadScript(SHIPPED[name]) if name in SHIPPED else commands[name].script
+        if name == "removeJob":
+            commands["removeHeldJob"] = client.register_script(guarded("removeHeldJob", script))
         commands[name] = client.register_script(guarded(name, script))
 
 
@@ -394,9 +403,24 @@ class JobScripts(Scripts):
         return Call("drain", keys, [self._all[""], "1"])
 
     def forget(self, id_: str) -> Call:
-        """Remove a job, unless somebody holds it."""
-        keys = [self.job_key(id_), self._bytes["repeat"]]
-        return Call("removeJob", keys, [id_bytes(id_), 0, self._all[""]])
+        """Remove a failed job, unless somebody holds it."""
+        return Call("removeJob", self._failed(id_), [id_bytes(id_), 0, self._all[""]])
+
+    def _failed(self, id_: str) -> list[str | bytes]:
+        # BullMQ refuses to remove the present job of a scheduler, which would stop it. One that
+        # failed does not keep it going: in place of the schedulers there is a key that nobody has.
+        return [self.job_key(id_), self._bytes[""] + b"-"]
+
+    # -- failed jobs that are held -----------------------------------------------------------------
+
+    def forget_held(self, id_: str, token: str) -> Call:
+        """Remove a failed job that is held with this token."""
+        arguments = [id_bytes(id_), 0, self._all[""], token]
+        return Call("removeHeldJob", self._failed(id_), arguments)
+
+    def let_go(self, id_: str, token: str) -> Call:
+        """A failed job that is held stays where it is, as if it had not been handed out."""
+        return Call("let_go", [self.job_key(id_), self.lock_key(id_)], [token])
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

@@ -2,9 +2,9 @@
 
 For a job that was taken from its queue each settlement is one of BullMQ's own scripts, which
 checks the lock and does everything at once: a retry is the same job with new data, a dead letter
-the same job among the failed ones. Only a successor in another queue, and whatever concerns a job
-that failed already, takes several scripts: these run in one transaction, under the condition that
-the lock is still ours.
+the same job among the failed ones. Only a successor in another queue, or of a job that failed
+already, takes two scripts: these run in one transaction, under the condition that the lock is still
+ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from matador.errors import MatadorError, TransportError, UnstorableError
 from matador.model.message import (
     Complete,
     DeadLetter,
-    Message,
     Receipt,
     Release,
     Retry,
@@ -65,7 +64,11 @@ class Settling:
                 continue
             try:
                 target = await self._target(settlement)
-                if hold.failed or (target is not None and target.queue != hold.queue):
+                if (
+                    isinstance(settlement, Retry)
+                    and target is not None
+                    and (hold.failed or target.queue != hold.queue)
+                ):
                     outcomes[index] = await self._move(hold, settlement, target)
                 else:
                     calls.append((index, self._call(hold, settlement, target)))
@@ -154,6 +157,10 @@ class Settling:
     def _call(self, hold: Hold, settlement: Settlement, target: Place | None) -> Call:
         scripts, now = self._session.scripts(hold.queue), self._session.now()
         match settlement:
+            case Complete() if hold.failed:
+                return scripts.forget_held(hold.id, hold.token)
+            case Release() if hold.failed:
+                return scripts.let_go(hold.id, hold.token)
             case Complete():
                 return scripts.complete(hold.id, hold.token, hold.keep)
             case Release():
@@ -181,17 +188,12 @@ class Settling:
 
     # -- several scripts, while the lock is ours ---------------------------------------------------
 
-    async def _move(
-        self, hold: Hold, settlement: Settlement, target: Place | None
-    ) -> MatadorError | None:
-        scripts = self._session.scripts(hold.queue)
+    async def _move(self, hold: Hold, settlement: Retry, target: Place) -> MatadorError | None:
+        scripts, message = self._session.scripts(hold.queue), settlement.message
         watched = [scripts.lock_key(hold.id)]
-        message = getattr(settlement, "message", None)
-        successor = ""
-        if isinstance(settlement, Retry) and target is not None:
-            successor = job_id(settlement.message.id)
-            if successor:
-                watched.append(self._session.scripts(target.queue).job_key(successor))
+        successor = job_id(message.id)
+        if successor:
+            watched.append(self._session.scripts(target.queue).job_key(successor))
         for _ in range(_TRIES):
             async with self._session.client.pipeline(transaction=True) as pipe:
                 try:
@@ -203,11 +205,15 @@ class Settling:
                         and watched[1] != scripts.job_key(hold.id)
                         and await pipe.exists(watched[1])
                     ):
-                        assert isinstance(message, Message)
                         successor = other_id(message)
                     pipe.multi()
-                    for step in self._steps(hold, settlement, target, successor):
-                        await self._queue(pipe, step)
+                    away = (
+                        scripts.forget_held(hold.id, hold.token)
+                        if hold.failed
+                        else scripts.complete(hold.id, hold.token)
+                    )
+                    await self._queue(pipe, away)
+                    await self._queue(pipe, add(self._session, target, message, successor))
                     answers = await pipe.execute()
                 except WatchError:  # renewed meanwhile, or lost: look again
                     continue
@@ -218,32 +224,9 @@ class Settling:
             return _first_error(answers, settlement.receipt)
         return TransportError(f"a delivery from {settlement.receipt.queue!r} changes all the time")
 
-    def _steps(
-        self, hold: Hold, settlement: Settlement, target: Place | None, successor: str
-    ) -> list[Call | tuple[Any, ...]]:
-        scripts = self._session.scripts(hold.queue)
-        away: list[Call | tuple[Any, ...]]
-        if hold.failed:
-            away = [("DEL", scripts.lock_key(hold.id)), scripts.forget(hold.id)]
-        else:
-            away = [scripts.complete(hold.id, hold.token)]
-        match settlement:
-            case Complete():
-                return away
-            case Retry(message=message):
-                assert target is not None
-                return [*away, add(self._session, target, message, successor)]
-            case _:  # what failed stays where it is; dead letters have no dead letters
-                key = scripts.job_key(hold.id)
-                return [away[0], ("HINCRBY", key, "matador-taken", -1)]
-
-    async def _queue(self, pipe: Any, step: Call | tuple[Any, ...]) -> None:
-        if isinstance(step, Call):
-            command = self._session.command(step.script)
-            # The client loads the script first if the server does not know it.
-            await command(keys=step.keys, args=step.arguments, client=pipe)
-        else:
-            pipe.execute_command(*step)
+    async def _queue(self, pipe: Any, call: Call) -> None:
+        # The client loads the script first if the server does not know it.
+        await self._session.command(call.script)(keys=call.keys, args=call.arguments, client=pipe)
 
 
 def _text(reason: str) -> str:
