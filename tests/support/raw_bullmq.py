@@ -55,74 +55,78 @@ class RawBullMQ:
 
     async def write(self, queue: str, random: Random) -> str:
         """Store one job that is odd; says which, and how."""
+        pipe = self._client.pipeline(transaction=True)
         base = f"{self._prefix}:{bull_name(queue)}:".encode()
-        id_, how = await self._job(base, random)
+        id_, how = _put_job(pipe, base, random)
         where = random.choice(["wait", "wait", "front", "prioritized", "delayed"])
         match where:
             case "wait":
-                await self._client.lpush(base + b"wait", id_)
+                pipe.lpush(base + b"wait", id_)
             case "front":
-                await self._client.rpush(base + b"wait", id_)
+                pipe.rpush(base + b"wait", id_)
             case "prioritized":
-                await self._client.zadd(base + b"prioritized", {id_: random.choice([-1, 1, 2**60])})
+                pipe.zadd(base + b"prioritized", {id_: random.choice([-1, 1, 2**60])})
             case _:
-                await self._client.zadd(base + b"delayed", {id_: random.choice([0, 1, 2**40])})
+                pipe.zadd(base + b"delayed", {id_: random.choice([0, 1, 2**40])})
+        await pipe.execute()
         return f"{id_[:60]!r} in {where}: {', '.join(how)}"
 
     async def close(self) -> None:
         """Disconnect."""
         await self._client.aclose()
 
-    async def _job(self, base: bytes, random: Random) -> tuple[bytes, list[str]]:
-        if random.random() < 0.02:
-            return random.choice(KEYS).encode(), ["the name of one of BullMQ's own keys"]
-        id_ = random.choice(_IDS)(f"{random.getrandbits(64):016x}")
-        if random.random() < 0.1:
-            return id_, [await self._other(base + id_, random)]
-        fields: dict[str, bytes] = {
-            "name": b"order",
-            "data": b'{"a":1}',
-            "opts": b'{"attempts":3}',
-            "delay": b"0",
-            "timestamp": b"1700000000000",
-            "priority": b"0",
-        }
-        how: list[str] = []
-        for _ in range(random.randint(1, 4)):
-            field = random.choice(_FIELDS)
-            if field in fields and random.random() < 0.2:
-                del fields[field]
-                how.append(f"no {field}")
-            else:
-                fields[field] = random.choice(_PARENTS if field == "parent" else _ODD)
-                how.append(f"{field} {fields[field][:30]!r}")
-        if "deid" in fields and random.random() < 0.5:
-            await self._other(base + b"de:" + fields["deid"], random)
-            await self._client.delete(base + b"dn:" + fields["deid"])
-            await self._client.hset(base + b"dn:" + fields["deid"], "opts", random.choice(_ODD))
-        if random.random() < 0.2:
-            side = random.choice(_SIDE)
-            how.append(f":{side} {await self._other(base + id_ + b':' + side.encode(), random)}")
-        if fields:
-            await self._client.hset(base + id_, mapping=fields)
-        return id_, how or ["plain"]
 
-    async def _other(self, key: bytes, random: Random) -> str:
-        """Make a key of another type than BullMQ's, or none at all."""
-        await self._client.delete(key)
-        match kind := random.choice(["string", "list", "set", "zset", "stream", "hash", "none"]):
-            case "string":
-                await self._client.set(key, random.choice(_ODD))
-            case "list":
-                await self._client.rpush(key, b"x")
-            case "set":
-                await self._client.sadd(key, b"x")
-            case "zset":
-                await self._client.zadd(key, {b"x": 1})
-            case "stream":
-                await self._client.xadd(key, {b"x": b"y"})
-            case "hash":
-                await self._client.hset(key, "x", "y")
-            case _:
-                pass
-        return f"a {kind}"
+def _put_job(pipe: Any, base: bytes, random: Random) -> tuple[bytes, list[str]]:
+    if random.random() < 0.02:
+        return random.choice(KEYS).encode(), ["the name of one of BullMQ's own keys"]
+    id_ = random.choice(_IDS)(f"{random.getrandbits(64):016x}")
+    if random.random() < 0.1:
+        return id_, [_put_other(pipe, base + id_, random)]
+    fields: dict[str, bytes] = {
+        "name": b"order",
+        "data": b'{"a":1}',
+        "opts": b'{"attempts":3}',
+        "delay": b"0",
+        "timestamp": b"1700000000000",
+        "priority": b"0",
+    }
+    how: list[str] = []
+    for _ in range(random.randint(1, 4)):
+        field = random.choice(_FIELDS)
+        if field in fields and random.random() < 0.2:
+            del fields[field]
+            how.append(f"no {field}")
+        else:
+            fields[field] = random.choice(_PARENTS if field == "parent" else _ODD)
+            how.append(f"{field} {fields[field][:30]!r}")
+    if "deid" in fields and random.random() < 0.5:
+        _put_other(pipe, base + b"de:" + fields["deid"], random)
+        pipe.delete(base + b"dn:" + fields["deid"])
+        pipe.hset(base + b"dn:" + fields["deid"], "opts", random.choice(_ODD))
+    if random.random() < 0.2:
+        side = random.choice(_SIDE)
+        how.append(f":{side} {_put_other(pipe, base + id_ + b':' + side.encode(), random)}")
+    if fields:
+        pipe.hset(base + id_, mapping=fields)
+    return id_, how or ["plain"]
+
+
+def _put_other(pipe: Any, key: bytes, random: Random) -> str:
+    """Make a key of another type than BullMQ's, or none at all."""
+    pipe.delete(key)
+    match kind := random.choice(["string", "list", "set", "zset", "stream", "hash", "none"]):
+        case "string":
+            pipe.set(key, random.choice(_ODD))
+        case "list":
+            pipe.rpush(key, b"x")
+        case "set":
+            pipe.sadd(key, b"x")
+        case "zset":
+            pipe.zadd(key, {b"x": 1})
+        case "stream":
+            pipe.xadd(key, {b"x": b"y"})
+        case "hash":
+            pipe.hset(key, "x", "y")
+        case _:
+            pass
+    return f"a {kind}"
