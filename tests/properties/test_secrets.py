@@ -116,7 +116,7 @@ def everything_shown(make: Callable[[str], object], url: str) -> list[str]:
     return list(shown_by(made)) if isinstance(made, Transport) else []
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(addresses, passwords)
 def test_no_way_to_write_an_address_gives_the_password_away(form: str, password: str) -> None:
     if form.endswith("{p}"):  # "12/x" is a port and a path then, and "x@y" has a host, to anybody
