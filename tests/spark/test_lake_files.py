@@ -20,7 +20,7 @@ from tests.spark.journal_files import NOW, delivery, rows, segment, sent
 
 from matador.errors import StorageLockedError
 from matador.observe.journal.records import DroppedRecord, encode_record
-from matador.spark import batch_log, maintenance
+from matador.spark import batch_log, maintenance, swaps
 from matador.spark.arrow import parquet
 from matador.spark.batch_log import BatchLog, SegmentRef, last_done
 from matador.spark.files import locked, move, remove, sync_tree, write_json
@@ -321,6 +321,20 @@ def test_an_expiry_that_ends_at_any_step_is_done_by_the_next(
         lake.ingest(journal, batch_size=1)
 
     assert crashes(tmp_path, monkeypatch, prepare, expire, check) > 5
+
+
+def test_rows_that_expire_while_a_swap_is_pending_do_not_come_back_with_it(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal, batch_size=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(swaps, "carry_on", _undone)  # ended when all was decided, and nothing done
+        with pytest.raises(_Ended):
+            lake.compact()
+    assert lake.layout.pending_swaps.exists()
+    assert lake.expire(CUT).events == 1
+    carry_on_if_interrupted(lake.layout)
+    assert len(contents(lake)["events"]) == 3
 
 
 def test_a_reader_leaves_a_swap_alone_that_somebody_is_at(
