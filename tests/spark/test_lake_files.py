@@ -20,7 +20,7 @@ from tests.spark.journal_files import NOW, delivery, rows, segment, sent
 
 from matador.errors import StorageLockedError
 from matador.observe.journal.records import DroppedRecord, encode_record
-from matador.spark import batch_log, maintenance
+from matador.spark import batch_log, maintenance, swaps
 from matador.spark.arrow import parquet
 from matador.spark.batch_log import BatchLog, SegmentRef, last_done
 from matador.spark.files import locked, move, remove, sync_tree, write_json
@@ -120,10 +120,15 @@ def test_what_expires_is_gone_from_the_disk(
     segment(tmp_path / "journal", "a", [sent(1), sent(2, recorded_at=LATER)])
     lake.ingest(tmp_path / "journal")
     (path,) = lake.layout.batch("events", 0).iterdir()
+    left_over = path.with_name(f".{path.name}.999")  # of a process that was killed
+    left_over.touch()
     with path.open("rb") as held:
         spy = DiskSpy(monkeypatch)
         assert lake.expire(CUT).events == 1
         assert parquet.read_table(held).num_rows == 2, "a reader goes on with what it has opened"
+    assert not left_over.exists()
+    kept = datetime.fromtimestamp(LATER / 1_000_000, UTC)
+    assert lake.expire(kept).events == 0, "what was recorded at that time is not older"
     at = spy.at("replace", path.name)
     assert spy.steps[at - 2][1].startswith(f".{path.name}")
     assert spy.steps[at + 1] == ("fsync", "batch_id=0")
@@ -236,8 +241,12 @@ def crashes(
     prepare: Callable[[InlineLake], object],
     act: Callable[[InlineLake], object],
     check: Callable[[InlineLake], object],
+    then: Callable[[InlineLake], object] | None = None,
 ) -> int:
-    """Do something in lakes of their own, ended before each of its steps and then done again."""
+    """Do something in lakes of their own, ended before each of its steps and then done again.
+
+    ``then``: what is done after the end, instead.
+    """
     monkeypatch.setattr(os, "fsync", _quick)
     prepared = InlineLake(tmp_path / "prepared", monkeypatch)
     prepare(prepared)
@@ -253,7 +262,7 @@ def crashes(
                 ended = True
             else:
                 ended = False
-        act(lake)
+        (then or act)(lake)
         check(lake)
         if not ended:
             return number
@@ -305,6 +314,25 @@ def test_a_compaction_that_ends_at_any_step_loses_and_doubles_nothing(
     assert crashes(tmp_path, monkeypatch, prepare, InlineLake.compact, check) > 20
 
 
+def test_an_ingest_after_a_compaction_that_ended_anywhere_loses_nothing(
+    tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: dict[str, list[str]] = {}
+
+    def prepare(lake: InlineLake) -> None:
+        lake.ingest(journal, batch_size=1)
+        wanted.update(contents(lake))
+
+    def ingest(lake: InlineLake) -> None:
+        lake.ingest(journal)
+
+    def check(lake: InlineLake) -> None:
+        assert contents(lake) == wanted
+        assert list(lake.layout.staging.iterdir()) == []
+
+    assert crashes(tmp_path, monkeypatch, prepare, InlineLake.compact, check, then=ingest) > 20
+
+
 def test_an_expiry_that_ends_at_any_step_is_done_by_the_next(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +349,20 @@ def test_an_expiry_that_ends_at_any_step_is_done_by_the_next(
         lake.ingest(journal, batch_size=1)
 
     assert crashes(tmp_path, monkeypatch, prepare, expire, check) > 5
+
+
+def test_rows_that_expire_while_a_swap_is_pending_do_not_come_back_with_it(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal, batch_size=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(swaps, "carry_on", _undone)  # ended when all was decided, and nothing done
+        with pytest.raises(_Ended):
+            lake.compact()
+    assert lake.layout.pending_swaps.exists()
+    assert lake.expire(CUT).events == 1
+    carry_on_if_interrupted(lake.layout)
+    assert len(contents(lake)["events"]) == 3
 
 
 def test_a_reader_leaves_a_swap_alone_that_somebody_is_at(
