@@ -53,6 +53,7 @@ def test_everything_can_be_said() -> None:
         ("amqp://host:70000", "not a host and a port"),
         ("amqp://a,,b", "not a host and a port"),
         ("amqp://host?management=rabbit-1:15672", "management must be true, false, auto, or"),
+        ("amqp://host?management=http://[me:pw", "management must be true, false, auto"),
         ("amqp://host?management=http://me:pw%40rabbit-1:15672", "takes no user or password"),
     ],
 )

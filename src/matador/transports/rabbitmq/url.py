@@ -162,7 +162,10 @@ def checked(address: Address) -> Address:
     if not address.delay_prefix:
         raise ConfigurationError("delay_prefix must not be empty")
     if address.management not in ("auto", "true", "false"):
-        parts = urlsplit(address.management)
+        try:
+            parts = urlsplit(address.management)
+        except ValueError:  # urllib's text would repeat it
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(
                 "management must be true, false, auto, or an address like https://rabbit-1:15671"
