@@ -15,7 +15,7 @@ log = logging.getLogger("matador.worker")
 class LeaseKeeper:
     """Renews every held delivery three times a lease, until it is let go.
 
-    A renewal that fails is tried again at the next turn: two may fail before a lease is lost.
+    A renewal that fails is tried again at the next turn: one may fail before a lease is lost.
     """
 
     def __init__(self, transport: Leasing, lease: float) -> None:
