@@ -99,7 +99,7 @@ VALUES: dict[str, Value] = {
     "text": lambda r: (b"S", long("ü漢😀\0".encode() * r.randrange(20))),
     "text that is none": lambda r: (b"S", long(b"\xff\xfe" + r.randbytes(9))),
     "surrogates": lambda r: (b"S", long(b"\xed\xa0\x80" * r.randrange(1, 4))),
-    "long text": lambda r: (b"S", long(b"x" * r.choice([1_000, 70_000, 120_000]))),
+    "long text": lambda r: (b"S", long(b"x" * _size(r, 1_000, 70_000, 120_000))),
     "array": lambda r: (b"A", long(b"V" * r.randrange(5) + b"t\1" + b"I" + r.randbytes(4))),
     "deep array": lambda r: (b"A", nested(r.choice([2, 100, 3_000]), b"A")),
     "seconds": lambda r: (b"T", pack(">Q", r.randrange(2_000_000_000))),
@@ -177,7 +177,7 @@ def _property(random: Random, name: str, told: list[str]) -> bytes | None:
 
 def _body(random: Random, number: int) -> tuple[bytes, str]:
     good = json.dumps({**GOOD_BODY, "id": f"raw-{number}"}).encode()
-    long_key = b'"' + b"k" * random.choice([10, 70_000, 200_000]) + b'":1,'
+    long_key = b'"' + b"k" * _size(random, 10, 70_000, 200_000) + b'":1,'
     return random.choice(
         [
             (good, "good body"),
@@ -188,9 +188,14 @@ def _body(random: Random, number: int) -> tuple[bytes, str]:
             (b'{"id":"' + b"i" * 300 + b'","data":{}}', "a long id"),
             (b'{"id":"a","data":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "deep"),
             (good.replace(b"-1", b'"\\udcff"'), "a surrogate"),
-            (b"x" * random.choice([131_064, 131_072, 400_000]), "as large as a frame"),
+            (b"x" * _size(random, 1_000, 131_064, 131_072, 400_000), "as large as a frame"),
         ]
     )
+
+
+def _size(random: Random, usual: int, *large: int) -> int:
+    """Large ones now and then: a hundred thousand entries have to fit on a disk."""
+    return random.choice(large) if random.random() < 0.05 else usual
 
 
 # -- the broker ------------------------------------------------------------------------------------

@@ -175,18 +175,15 @@ class Holder:
             assert isinstance(hold, Hold)
             self.requeue(hold)
 
-    def requeue_all(self) -> None:
-        """Give everything that is held back to the broker, in its order."""
+    def abandon(self) -> None:
+        """Settle nothing more: all that is held goes back to its place when the channel is closed.
+
+        RabbitMQ does that at once; to requeue 6,000 messages by ``basic.nack`` took it 34 s.
+        """
         self.flush()
         for hold in self._held.values():
             hold.settled = True
-        if self._held and self.channel is not None and self.alive:
-            last = max(self._held)
-            self.channel.write(
-                frames.nack_frame(self.channel.number, last, multiple=True, requeue=True)
-            )
         self._held.clear()
-        self._look_if_empty()
 
     def flush(self) -> None:
         """Write the acknowledgements that wait."""

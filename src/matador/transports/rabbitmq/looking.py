@@ -165,13 +165,13 @@ async def _getting(session: Session, queue: str, *, keep: bool = False) -> Async
         getter.ready, _ = await getter.channel.declare_queue(Queue(queue), passive=True)
         yield getter
     except BaseException:
-        getter.requeue_all()
+        getter.abandon()
         await getter.channel.close()
         raise
     if keep:
         retire(getter)
     else:
-        getter.requeue_all()
+        getter.abandon()
         await getter.channel.close()
 
 
