@@ -51,6 +51,16 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> Blind:
     return Blind(monkeypatch)
 
 
+class Impatient(threading.Event):
+    """Stops a follower after so many looks, whatever it has found."""
+
+    looks = 300
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks -= 1
+        return self.looks == 0 or super().wait(timeout)
+
+
 def ids(lake: InlineLake) -> list[str]:
     return sorted(row["id"] for row in rows(lake.layout.root, "events"))
 
@@ -182,7 +192,7 @@ def test_following_tries_again_after_a_while_and_goes_on_meanwhile(
     segment(journal, "a", [sent(1)])
     segment(journal, "b", [sent(2)])
     blind.unseen = {"a.jsonl"}
-    stop = threading.Event()
+    stop = Impatient()
 
     def progress(now: IngestProgress) -> None:
         if now.result.events == 1:
