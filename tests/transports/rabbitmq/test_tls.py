@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from matador.transports.rabbitmq import RabbitMQTransport
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
-CERTIFICATE = SCRIPT.parents[1] / ".brokers" / "rabbitmq" / "tls" / "server.pem"
+BROKERS = Path(os.environ.get("MATADOR_BROKERS_FOLDER") or SCRIPT.parents[1] / ".brokers")
+CERTIFICATE = BROKERS / "rabbitmq" / "tls" / "server.pem"
 
 
 @pytest.fixture
