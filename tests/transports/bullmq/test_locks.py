@@ -104,6 +104,13 @@ async def test_a_dead_letter_is_in_one_pair_of_hands(open_bench: Open) -> None:
     (seen,) = await collect(other.transport.browse(bench.dead_letters()))
     assert seen.state == "in-flight"
     assert await other.transport.take(bench.dead_letters(), [seen.position]) == []
+    handle: Any = taken.receipt.handle
+    stale = Receipt(taken.receipt.queue, handle._replace(token="of another worker"))
+    for settlement in (Release(stale), Complete(stale), Retry(stale, bench.message("a"))):
+        (late,) = await bench.transport.settle([settlement])
+        assert isinstance(late, LeaseLostError)
+    assert isinstance(bench.transport, Leasing)
+    assert await bench.transport.renew([taken.receipt]) == [True]
     await bench.settle(Complete(taken.receipt))
     (late,) = await bench.transport.settle([Complete(taken.receipt)])
     assert isinstance(late, LeaseLostError)
