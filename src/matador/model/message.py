@@ -70,6 +70,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         redelivered: it was handed out before, and nobody settled it.
         priority: as it was sent; a retry keeps it.
         ordering_key: as it was sent; a retry keeps it.
+        attempts_elsewhere: attempts that failed under workers of another kind, and that the message
+            itself does not count.
     """
 
     queue: str
@@ -78,6 +80,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     redelivered: bool = False
     priority: int | None = None
     ordering_key: str | None = None
+    attempts_elsewhere: int = 0
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):

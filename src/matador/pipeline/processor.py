@@ -26,7 +26,7 @@ from matador.errors import (
     SubscriberNotRegisteredError,
 )
 from matador.model.capabilities import DeliveryMode
-from matador.model.envelope import ROOM_FOR_ERRORS, Envelope
+from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Envelope
 from matador.model.event import EventType
 from matador.model.message import Complete, DeadLetter, Delivery, Receipt, Release
 from matador.model.schema import Schema
@@ -107,8 +107,10 @@ class Processor:
         """Handle a delivery. Raises nothing: whatever happens is an outcome."""
         try:
             raw = self._decode(delivery)
-            docket = raw.docket
             receipt = delivery.receipt
+            if receipt.attempts_elsewhere:
+                raw = _with_attempts(raw, receipt.attempts_elsewhere)
+            docket = raw.docket
             route = self._routes.get((docket.event_key, docket.target_subscriber))
             if route is None:
                 unknown = self._unknown(raw)
@@ -393,6 +395,13 @@ class Processor:
             await self._hooks.on_checkpoint_cleared(
                 CheckpointEvent(envelope.id, envelope.docket.target_subscriber, reason=reason)
             )
+
+
+def _with_attempts(raw: RawEnvelope, more: int) -> RawEnvelope:
+    """The message, counting attempts that others made, too."""
+    attempts = min(raw.docket.attempts + more, MOST_ATTEMPTS)
+    docket = msgspec.structs.replace(raw.docket, attempts=attempts)
+    return msgspec.structs.replace(raw, docket=docket)
 
 
 def _as_it_arrived(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.node import BULLMQ_5, Node
 from tests.support.redis import OwnServer
+from tests.support.shop import Handler, OrderPlaced, failing, make_app
 
 from matador.model.message import Complete, DeadLetter, Delivery, Release, Retry
 from matador.model.topology import WorkQueue
@@ -246,6 +247,27 @@ async def test_attempts_count_whoever_made_them(
     await bench.settle(DeadLetter(taken.receipt, "undeliverable", "r"))
     assert (await fleet.ask("job", QUEUE, id="n-1"))["attemptsMade"] == 4
     assert await elsewhere() == 0
+
+
+async def test_a_job_that_node_tried_is_not_tried_more_often_in_all(
+    server: OwnServer, prefix: str, fleet: Node
+) -> None:
+    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
+    async with make_app(url, Handler(), consume_from=[]) as sender:
+        await sender.send(OrderPlaced("1"))
+    assert (await fleet.ask("counts", QUEUE))["waiting"] == 1
+    await fleet.ask("work", QUEUE, failures=9)
+    for _ in range(2):  # the second a second later, as our jobs ask for
+        await fleet.next("job")
+    await fleet.ask("stop", QUEUE)
+    handler = failing(*[ValueError("not here either")] * 9)
+    async with make_app(url, handler):
+
+        async def failed() -> bool:
+            return (await fleet.ask("counts", QUEUE))["failed"] == 1
+
+        await wait_for(failed, timeout=15, message="the dead letter")
+    assert [context.attempt for context in handler.contexts] == [3]
 
 
 KEPT: list[tuple[dict[str, Any], int]] = [

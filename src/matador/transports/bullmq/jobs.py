@@ -176,6 +176,7 @@ class Job:
             count > 1,
             self.priority,
             self.content.ordering_key,
+            self.attempts_elsewhere,
         )
         return Delivery(self.content.body, self.headers(failed), receipt, self.problem)
 
