@@ -157,6 +157,15 @@ def test_a_replay_is_fixed_once_its_rows_are_on_the_disk(
         ]
 
 
+def test_one_process_at_a_time_sends_a_replay(tmp_path: Path) -> None:
+    with Ledger(tmp_path, "r1").held():
+        with Ledger(tmp_path, "r2").held():
+            pass
+        second = Ledger(tmp_path, "r1").held()
+        with pytest.raises(StorageLockedError, match="replay r1 is running already"):
+            second.__enter__()
+
+
 def test_small_promises_about_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = DiskSpy(monkeypatch)
     write_json(tmp_path / "a.json", [1])
