@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -25,3 +25,13 @@ def _levels() -> Iterator[None]:
     yield
     for name in ("matador.lake", "asyncio", "pika", "py4j"):
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests of texts that cannot be encoded log them, and reports travel between processes."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report

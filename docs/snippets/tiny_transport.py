@@ -29,7 +29,7 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import TransportObserver
+from matador.transports.base import TransportObserver, ignored_arguments
 
 
 # --8<-- [start:entry]
@@ -130,7 +130,7 @@ class TinyTransport:
     # --8<-- [start:topology]
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         self._check()
-        notes: list[TopologyNote] = []
+        notes = ignored_arguments(topology)
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             self._queues.setdefault(name, deque())

@@ -11,6 +11,7 @@ from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, 
 from matador.events.fanout import Order, Outgoing
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
+from matador.model.text import storable_text
 from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
 from matador.transports.base import Deduplicating, Pipelining, Transport
 from matador.transports.coalescer import Coalescer
@@ -166,7 +167,7 @@ class Dispatcher:
             subscriber=subscriber,
             cause=cause,
         )
-        log.error("%s", error)
+        log.error("%s", storable_text(str(error)))
         if self._hooks.on_enqueue_error is not None:
             await self._hooks.on_enqueue_error(
                 EnqueueError(one.envelope, queue, self._transport.name, error)
