@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.shop import (
 
 from matador import Context, Envelope, Hooks, Topology
 from matador.events import worker as worker_module
+from matador.model.message import Delivery
 from matador.model.topology import WorkQueue
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
@@ -210,12 +212,12 @@ async def test_a_lost_lease_is_told_to_the_callback_and_its_outcome_refused(
 
 
 @pytest.mark.parametrize(
-    ("frozen", "deliveries"),
+    ("frozen", "counts"),
     [(31, [2]), (20, [1])],
     ids=["not begun: it is somebody else's by then", "begun: the broker confirms the lease"],
 )
 async def test_a_delivery_that_waited_for_long_is_begun_only_if_it_is_still_ours(
-    manual_clock: ManualClock, frozen: float, deliveries: list[int]
+    manual_clock: ManualClock, frozen: float, counts: list[int]
 ) -> None:
     """The process is frozen between receiving and handling; the lease is 30 seconds."""
     contexts: list[Context] = []
@@ -229,12 +231,12 @@ async def test_a_delivery_that_waited_for_long_is_begun_only_if_it_is_still_ours
         (consumer,) = app.worker.consumers
         accept = consumer._accept
 
-        def freeze(received: Any) -> None:
-            accept(received)
+        def freeze(deliveries: Sequence[Delivery]) -> None:
+            accept(deliveries)
             manual_clock.advance(frozen)
             consumer._accept = accept
 
         consumer._accept = freeze
         await app.send(OrderPlaced("o-1"))
         await settled(app)
-    assert [context.receipt.delivery_count for context in contexts] == deliveries
+    assert [context.receipt.delivery_count for context in contexts] == counts
