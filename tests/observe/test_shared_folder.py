@@ -13,13 +13,13 @@ from matador.observe.journal.records import SentRecord, decode_record
 from matador.observe.journal.segments import finished, recover
 from matador.testing import wait_for
 
-PROGRAM = Path(__file__).with_name("folder_program.py")
+ROOT = Path(__file__).parents[2]
 LANDED, SENT = 600, 150
 
 
 def start(role: str, folder: Path, number: int = 0) -> subprocess.Popen[bytes]:
-    command = [sys.executable, PROGRAM, role, folder, str(number)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "tests.observe.folder_program", role, folder, str(number)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def taken(folder: Path, found: Counter[tuple[str, int]]) -> int:

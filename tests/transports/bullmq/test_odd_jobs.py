@@ -185,9 +185,10 @@ async def test_one_odd_stalled_job_does_not_keep_the_others(
     await bench.send("neighbour")
     subscription = await bench.subscribe()
     first = [await bench.receive_one(subscription) for _ in range(2)]
-    again = [await bench.receive_one(subscription) for _ in range(4)]
     assert sorted(bodies(first)) == ["neighbour", '{"a":1}']
-    assert sorted(bodies(again)) == ["", "neighbour", "no job", '{"a":1}']
+    missing = {"", "neighbour", "no job", '{"a":1}'}
+    while missing:  # a job whose lease ends again comes again, before or after the others
+        missing -= set(bodies([await bench.receive_one(subscription)]))
 
 
 async def test_a_job_that_is_removed_while_it_is_held_is_lost_and_stops_nobody(
