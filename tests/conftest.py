@@ -19,6 +19,40 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# What `script/test quick` leaves out: files that start many processes or repeat much.
+SLOW = (
+    "tests/cli/test_commands.py",
+    "tests/cli/test_dead_letters.py",
+    "tests/cli/test_hostile_texts.py",
+    "tests/cli/test_send.py",
+    "tests/cli/test_terminal.py",
+    "tests/cli/test_worker.py",
+    "tests/compliance/test_memory.py::TestMemoryWithoutAnything",
+    "tests/compliance/test_multi.py",
+    "tests/compliance/test_sqlite.py::TestSqliteNormal",
+    "tests/docs/test_pages.py",
+    "tests/docs/test_tiny_transport.py",
+    "tests/examples/",
+    "tests/properties/",
+    "tests/testing/test_compliance.py",
+    "tests/transports/sqlite/test_processes.py",
+)
+BROKER = (
+    "tests/cli/test_rabbitmq_commands.py",
+    "tests/docs/test_broker_snippets.py",
+    "tests/transports/rabbitmq/test_management.py",
+    "tests/transports/rabbitmq/test_own_server.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
+        if item.nodeid.startswith(BROKER):
+            item.add_marker("broker")
+
+
 @pytest.fixture(autouse=True)
 def _levels() -> Iterator[None]:
     """Commands that run in this process set levels of loggers: not for the tests that follow."""

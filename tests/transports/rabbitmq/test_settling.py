@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from struct import pack
 from typing import Any, cast
-from unittest.mock import MagicMock
 
 import pika.exceptions
 import pytest
@@ -36,7 +35,6 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, delays, holding, wire
-from matador.transports.rabbitmq.channel import Channel
 from matador.transports.rabbitmq.publishing import Parcel
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -360,22 +358,17 @@ async def test_parcels_behind_one_that_closes_the_channel_are_published_again(
     await wait_for(lambda: publisher.unconfirmed == 0)
 
 
-async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel() -> None:
-    class Link:
-        lost: asyncio.Future[BaseException]
-        is_open = True
-
-        def write(self, data: bytes) -> None:
-            """Goes nowhere."""
-
-    link, closed = Link(), list[BaseException]()
-    link.lost = asyncio.get_running_loop().create_future()
-    channel = Channel(link, MagicMock(channel_number=1), {})
+async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel(
+    transport: RabbitMQTransport,
+) -> None:
+    closed = list[BaseException]()
+    connection = transport._supervisor.connection.consuming
+    channel = await connection.channel()
     channel.on_closed = closed.append
     waiting = asyncio.create_task(channel.wait(asyncio.Future(), "an answer"))
     await asyncio.sleep(0)
     reason = pika.exceptions.StreamLostError("cut")
-    link.lost.set_result(reason)
+    connection.lost.set_result(reason)  # as on_close says it; the channel itself hears nothing
     with pytest.raises(NotConnectedError):
         await asyncio.wait_for(waiting, 5)
     assert closed == [reason]
