@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matador import Envelope, Hooks, Matador, Schema, event, subscriber
-from matador.pipeline.hooks import EnqueueSuccess, TransportFallback
+from matador.events.hooks import EnqueueSuccess, TransportFallback
 from matador.testing import wait_for
 from matador.transports import MultiTransport, SqliteTransport
 

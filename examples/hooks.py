@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matador import Context, Envelope, Hooks, Matador, Schema, event, subscriber
-from matador.pipeline.hooks import EnqueueSuccess, Proceed, Processing, WorkerError, WorkerSuccess
+from matador.events.hooks import EnqueueSuccess, Proceed, Processing, WorkerError, WorkerSuccess
 from matador.testing import wait_for
 
 

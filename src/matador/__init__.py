@@ -22,7 +22,28 @@ from matador.errors import (
     assert_event,
 )
 from matador.events.app import Matador
+from matador.events.checkpoints import (
+    CheckpointStore,
+    MemoryCheckpointStore,
+    NoCheckpointStore,
+)
+from matador.events.context import Context, SyncContext
+from matador.events.hooks import (
+    CheckpointEvent,
+    ConnectionChange,
+    DecodeFailure,
+    EnqueueError,
+    EnqueueSuccess,
+    EnqueueWarning,
+    Hooks,
+    Processing,
+    TransportFallback,
+    WorkerError,
+    WorkerSuccess,
+)
 from matador.events.lifecycle import Shutdown
+from matador.events.redis_checkpoints import RedisCheckpointStore
+from matador.events.sqlite_checkpoints import SqliteCheckpointStore
 from matador.events.sync import SyncMatador
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
@@ -37,34 +58,6 @@ from matador.model.topology import (
     Topology,
     WorkQueue,
 )
-from matador.pipeline.checkpoints import (
-    CheckpointStore,
-    MemoryCheckpointStore,
-    NoCheckpointStore,
-)
-from matador.pipeline.context import Context, SyncContext
-from matador.pipeline.duplicates import (
-    Deduplicator,
-    DuplicateStore,
-    Handled,
-    MemoryDuplicateStore,
-)
-from matador.pipeline.hooks import (
-    CheckpointEvent,
-    ConnectionChange,
-    DecodeFailure,
-    EnqueueError,
-    EnqueueSuccess,
-    EnqueueWarning,
-    Hooks,
-    Processing,
-    TransportFallback,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.pipeline.redis_checkpoints import RedisCheckpointStore
-from matador.pipeline.redis_duplicates import RedisDuplicateStore
-from matador.pipeline.sqlite_checkpoints import SqliteCheckpointStore
 from matador.policy.retry import (
     Discard,
     RetryContext,
@@ -73,6 +66,13 @@ from matador.policy.retry import (
     SendToDeadLetters,
     StandardRetryPolicy,
 )
+from matador.runtime.dedup import (
+    Deduplicator,
+    DuplicateStore,
+    Handled,
+    MemoryDuplicateStore,
+)
+from matador.runtime.redis_dedup import RedisDuplicateStore
 
 __all__ = [
     "Capabilities",

@@ -17,7 +17,7 @@ import matador.testing
 import matador.transports
 from matador import Docket, Envelope, Hooks, Matador, SendResult
 from matador.errors import MatadorError
-from matador.pipeline.state import AppState
+from matador.runtime.activity import AppState
 
 NAMES = {
     "matador": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fundamentals.shop import OrderPlaced
 
 from matador import Envelope, Hooks, Matador, Schema, subscriber
-from matador.pipeline.hooks import Proceed, Processing, WorkerError
+from matador.events.hooks import Proceed, Processing, WorkerError
 from matador.testing import running
 
 

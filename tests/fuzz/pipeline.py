@@ -28,10 +28,10 @@ from tests.support.envelopes import CODECS, STAMP
 from tests.support.payloads import KINDS
 
 from matador import Hooks, Matador, Schema, Topology
+from matador.events.hooks import DecodeFailure, WorkerError, WorkerSuccess
 from matador.model.message import Message
 from matador.model.subscriber import Subscriber
 from matador.model.topology import dead_letter_name
-from matador.pipeline.hooks import DecodeFailure, WorkerError, WorkerSuccess
 from matador.policy.retry import SendToDeadLetters
 from matador.testing import wait_for
 from matador.transports.sqlite import SqliteTransport

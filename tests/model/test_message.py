@@ -1,4 +1,4 @@
-"""What passes between the pipeline and a transport."""
+"""What passes between the runtime and a transport."""
 
 from __future__ import annotations
 

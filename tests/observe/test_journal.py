@@ -26,6 +26,7 @@ from matador import (
     subscriber,
 )
 from matador.errors import ConfigurationError
+from matador.events.hooks import EnqueueSuccess, WorkerError
 from matador.model.message import Message, Receipt
 from matador.observe import Journal
 from matador.observe.journal import hook
@@ -40,7 +41,6 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.segments import Segment, finished, recover, writer_name
 from matador.observe.journal.writer import JournalWriter
-from matador.pipeline.hooks import EnqueueSuccess, WorkerError
 from matador.policy.retry import SendToDeadLetters
 from matador.testing import ManualClock, make_envelope, wait_for
 from matador.transports import MemoryTransport

@@ -9,8 +9,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from matador import DontRetry, Envelope, Hooks, Matador, Schema, event, subscriber
+from matador.events.hooks import WorkerError, WorkerSuccess
 from matador.observe import Journal
-from matador.pipeline.hooks import WorkerError, WorkerSuccess
 from matador.spark import Lake
 from matador.testing import wait_for
 

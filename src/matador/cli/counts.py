@@ -19,8 +19,8 @@ from rich.text import Text
 from matador.cli.output import say_json_line, table
 from matador.errors import MatadorError
 from matador.events.app import Matador
+from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
 from matador.model.message import QueueDepth
-from matador.pipeline.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
 from matador.policy.retry import SendToDeadLetters
 from matador.transports.base import Measuring
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from matador.cli.safe_text import tidy
-from matador.pipeline.hooks import (
+from matador.events.hooks import (
     CheckpointEvent,
     ConnectionChange,
     DecodeFailure,

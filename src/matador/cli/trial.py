@@ -32,15 +32,15 @@ from matador.cli.samples import sample_payload
 from matador.cli.tracing import Tracing
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
+from matador.events.checkpoints import MemoryCheckpointStore
 from matador.events.fanout import Order
+from matador.events.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess
 from matador.events.loading import Loaded
 from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event
 from matador.model.schema import Schema
 from matador.model.sending import SendOptions
 from matador.model.subscriber import SubscriberStub
-from matador.pipeline.checkpoints import MemoryCheckpointStore
-from matador.pipeline.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess
 from matador.policy.retry import RetryLater, SendToDeadLetters
 from matador.transports.memory import MemoryTransport
 

@@ -16,8 +16,8 @@ from matador.cli.output import FAILED, UsageError, err, reported, say_json_line,
 from matador.cli.supervisor import stop_with_supervisor, supervise
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
+from matador.events.hooks import Hooks
 from matador.events.run import run
-from matador.pipeline.hooks import Hooks
 
 
 class _Concurrency(Hooks):

@@ -21,10 +21,13 @@ from matador.errors import (
     WrongLoopError,
 )
 from matador.events.assembly import check_fit, make_worker
+from matador.events.checkpoints import CheckpointStore, NoCheckpointStore
 from matador.events.dispatcher import Dispatcher
 from matador.events.fanout import PLAIN, FanOut, Order, UnsupportedDelays
+from matador.events.hooks import Hooks, HookSet
 from matador.events.lifecycle import Lifecycle, Shutdown
 from matador.events.listener import TransportListener
+from matador.events.processor import MalformedStrategy
 from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.event import EventType, event_type_of
@@ -33,11 +36,8 @@ from matador.model.options import Seconds, suggestion, whole_number
 from matador.model.schema import Schema
 from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
 from matador.model.topology import Topology
-from matador.pipeline.checkpoints import CheckpointStore, NoCheckpointStore
-from matador.pipeline.hooks import Hooks, HookSet
-from matador.pipeline.processor import MalformedStrategy
-from matador.pipeline.state import Activity, AppState
 from matador.policy.retry import RetryPolicy, StandardRetryPolicy
+from matador.runtime.activity import Activity, AppState
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.urls import transport_from_url

@@ -8,24 +8,24 @@ from collections.abc import Sequence
 
 from matador.codec.base import Codec
 from matador.errors import SubscriberIsStubError, UnsupportedError
+from matador.events.checkpoints import CheckpointStore
+from matador.events.context import EventSender
+from matador.events.hooks import HookSet
+from matador.events.processor import MalformedStrategy, Processor
+from matador.events.resolver import Resolver
+from matador.events.runner import Runner
 from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.schema import Schema
 from matador.model.subscriber import SubscriberStub
 from matador.model.topology import Topology
-from matador.pipeline.checkpoints import CheckpointStore
-from matador.pipeline.context import EventSender
-from matador.pipeline.hooks import HookSet
-from matador.pipeline.interruption import Interruption
-from matador.pipeline.leases import LeaseKeeper
-from matador.pipeline.processor import MalformedStrategy, Processor
-from matador.pipeline.resolver import Resolver
-from matador.pipeline.runner import Runner
-from matador.pipeline.settler import Settler
-from matador.pipeline.state import Activity
-from matador.pipeline.suspects import Suspects
-from matador.pipeline.threads import Threads
 from matador.policy.retry import RetryPolicy
+from matador.runtime.activity import Activity
+from matador.runtime.interruption import Interruption
+from matador.runtime.leases import LeaseKeeper
+from matador.runtime.settle import Settler
+from matador.runtime.suspects import Suspects
+from matador.runtime.threads import Threads
 from matador.transports.base import Leasing, Transport
 from matador.transports.clock import Clock
 

@@ -17,6 +17,7 @@ import msgspec
 from matador.codec.base import Codec, RawEnvelope
 from matador.codec.json import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError, MatadorError, UnsupportedError
+from matador.events.checkpoints import CheckpointStore
 from matador.model.event import EventType
 from matador.model.message import (
     REASON_HEADER,
@@ -29,7 +30,6 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.model.topology import DeadLetterKind, Topology, WorkQueue
-from matador.pipeline.checkpoints import CheckpointStore
 from matador.transports.base import Browsing, Transport
 from matador.transports.clock import Clock
 

@@ -9,10 +9,10 @@ import msgspec
 
 from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, may_be_stored
 from matador.events.fanout import Order, Outgoing
+from matador.events.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
 from matador.model.text import storable_text
-from matador.pipeline.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
 from matador.transports.base import Deduplicating, Pipelining, Transport
 from matador.transports.coalescer import Coalescer
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from matador.errors import ShuttingDownError
 from matador.model.options import Seconds, seconds
-from matador.pipeline.state import Activity
+from matador.runtime.activity import Activity
 
 log = logging.getLogger("matador")
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
+from matador.events.hooks import ConnectionChange, HookSet, TransportFallback
 from matador.model.message import ConnectionState, Message
-from matador.pipeline.hooks import ConnectionChange, HookSet, TransportFallback
 
 log = logging.getLogger("matador.transport")
 

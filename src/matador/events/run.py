@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, Protocol
 
-from matador.pipeline.consumer import SLOT
-from matador.pipeline.threads import NAME
+from matador.runtime.consumer import SLOT
+from matador.runtime.threads import NAME
 
 log = logging.getLogger("matador")
 

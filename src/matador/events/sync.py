@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from matador.errors import NotStartedError, WrongLoopError
 from matador.events.application import Application
 from matador.model.options import Seconds
-from matador.pipeline.state import AppState
+from matador.runtime.activity import AppState
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,16 +6,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from matador.events.hooks import HookSet
+from matador.events.processor import Processor
 from matador.model.topology import Topology
-from matador.pipeline.consumer import Consumer
-from matador.pipeline.hooks import HookSet
-from matador.pipeline.interruption import Interruption
-from matador.pipeline.leases import LeaseKeeper
-from matador.pipeline.processor import Processor
-from matador.pipeline.settler import Settler
-from matador.pipeline.state import Activity
-from matador.pipeline.suspects import Suspects
-from matador.pipeline.threads import Threads
+from matador.runtime.activity import Activity
+from matador.runtime.consumer import Consumer
+from matador.runtime.interruption import Interruption
+from matador.runtime.leases import LeaseKeeper
+from matador.runtime.settle import Settler
+from matador.runtime.suspects import Suspects
+from matador.runtime.threads import Threads
 from matador.transports.base import Transport
 from matador.transports.clock import Clock
 
@@ -75,7 +75,7 @@ class EventWorker:
             consumer = Consumer(
                 subscription,
                 concurrency=concurrency,
-                processor=self._processor,
+                handler=self._processor,
                 settler=self._settler,
                 leases=self._leases,
                 suspects=self._suspects,

@@ -1,7 +1,7 @@
-"""What passes between the pipeline and a transport: messages, deliveries, receipts, settlements.
+"""What passes between the runtime and a transport: messages, deliveries, receipts, settlements.
 
 All are frozen values (those made once a message are structs, the cheapest to make). A transport
-never looks into a body; the pipeline never looks into a handle.
+never looks into a body; the runtime never looks into a handle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Subscribers: who reacts to an event, and what may be assumed of them.
 
-Running a subscriber is the pipeline's job; here it is only described.
+Running a subscriber is the runtime's job; here it is only described.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from matador.pipeline.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
+from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
 from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.spark.arrow import RecordBatch, pa
 

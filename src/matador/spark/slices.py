@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from matador.events.application import Application
+from matador.events.hooks import Hooks
 from matador.events.loading import load_application
 from matador.events.sync import SyncMatador
-from matador.pipeline.hooks import Hooks
 from matador.spark.arrow import RecordBatch
 from matador.spark.outcomes import EMPTY, NOT_STARTED, OutcomeRow, Tally, as_batch, describe
 from matador.spark.stopping import StopAddress

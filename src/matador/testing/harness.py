@@ -12,15 +12,8 @@ from typing import Any
 
 from matador.errors import ConfigurationError, TimeoutError
 from matador.events.app import Matador
-from matador.model.capabilities import Capabilities
-from matador.model.envelope import Envelope
-from matador.model.options import Seconds, suggestion
-from matador.model.schema import Schema
-from matador.model.sending import SendResult
-from matador.model.subscriber import AnySubscriber, SubscriberStub
-from matador.model.topology import DeadLetterKind, Topology
-from matador.pipeline.checkpoints import CheckpointStore, MemoryCheckpointStore
-from matador.pipeline.hooks import (
+from matador.events.checkpoints import CheckpointStore, MemoryCheckpointStore
+from matador.events.hooks import (
     DecodeFailure,
     EnqueueError,
     EnqueueSuccess,
@@ -29,6 +22,13 @@ from matador.pipeline.hooks import (
     WorkerError,
     WorkerSuccess,
 )
+from matador.model.capabilities import Capabilities
+from matador.model.envelope import Envelope
+from matador.model.options import Seconds, suggestion
+from matador.model.schema import Schema
+from matador.model.sending import SendResult
+from matador.model.subscriber import AnySubscriber, SubscriberStub
+from matador.model.topology import DeadLetterKind, Topology
 from matador.policy.retry import SendToDeadLetters
 from matador.testing.clock import ManualClock
 from matador.testing.wait import wait_for

@@ -1,4 +1,4 @@
-"""Time, passed in: transports and the pipeline ask a clock, tests move one."""
+"""Time, passed in: transports and the runtime ask a clock, tests move one."""
 
 from __future__ import annotations
 

@@ -11,6 +11,13 @@ from typing import Any
 import msgspec
 
 from matador.codec.as_json import as_json
+from matador.events.hooks import (
+    DecodeFailure,
+    EnqueueSuccess,
+    Hooks,
+    WorkerError,
+    WorkerSuccess,
+)
 from matador.model.options import Seconds, seconds, whole_number
 from matador.model.text import storable_text
 from matador.observe.journal.convert import malformed_record, micros, replay_id, sent_record
@@ -23,13 +30,6 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.writer import JournalWriter
 from matador.observe.paths import local_path
-from matador.pipeline.hooks import (
-    DecodeFailure,
-    EnqueueSuccess,
-    Hooks,
-    WorkerError,
-    WorkerSuccess,
-)
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
 from matador.transports.clock import Clock, SystemClock
 

@@ -18,10 +18,10 @@ import msgspec
 
 from matador import Envelope, Hooks, Matador, Schema, event
 from matador.errors import LeaseLostError, MatadorError
+from matador.events.hooks import DecodeFailure, WorkerError
 from matador.model.message import Complete, ConnectionState, Message
 from matador.model.subscriber import Subscriber
 from matador.model.topology import Topology
-from matador.pipeline.hooks import DecodeFailure, WorkerError
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Subscription, Transport
 

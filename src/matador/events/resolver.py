@@ -12,6 +12,7 @@ import msgspec
 
 from matador.codec.base import Codec, RawEnvelope
 from matador.errors import ConfigurationError
+from matador.events.hooks import HookSet
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Envelope
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry
@@ -19,7 +20,6 @@ from matador.model.options import optional_seconds
 from matador.model.subscriber import Subscriber
 from matador.model.text import LONGEST_TEXT, storable_text
 from matador.model.topology import DeadLetterKind, Topology
-from matador.pipeline.hooks import HookSet
 from matador.policy.retry import (
     Decision,
     Discard,

@@ -10,13 +10,13 @@ import pytest_asyncio
 from tests.support.redis import OwnServer, plain_client
 
 from matador.errors import ConfigurationError, ConnectionFailedError, NotConnectedError
-from matador.pipeline.duplicates import (
+from matador.runtime.dedup import (
     Begun,
     Deduplicator,
     DuplicateStore,
     MemoryDuplicateStore,
 )
-from matador.pipeline.redis_duplicates import RedisDuplicateStore
+from matador.runtime.redis_dedup import RedisDuplicateStore
 from matador.testing import ManualClock, wait_for
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from matador.model.message import Receipt
-from matador.pipeline.context import Context
 from matador.transports.base import Leasing
 
 log = logging.getLogger("matador.worker")
@@ -22,7 +22,7 @@ class LeaseKeeper:
         self._transport = transport
         self._every = lease / 3
         self._held: dict[int, Receipt] = {}
-        self._contexts: dict[int, Context] = {}
+        self._when_lost: dict[int, Callable[[], None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -65,14 +65,14 @@ class LeaseKeeper:
             self._lost(receipt)
         return False
 
-    def running(self, receipt: Receipt, context: Context) -> None:
-        """Tell this context if the lease of the delivery is lost."""
-        self._contexts[id(receipt)] = context
+    def when_lost(self, receipt: Receipt, tell: Callable[[], None]) -> None:
+        """Call ``tell`` if the lease of the delivery is lost."""
+        self._when_lost[id(receipt)] = tell
 
     def let_go(self, receipt: Receipt) -> None:
         """The delivery is settled, or given up."""
         self._held.pop(id(receipt), None)
-        self._contexts.pop(id(receipt), None)
+        self._when_lost.pop(id(receipt), None)
 
     async def _run(self) -> None:
         while True:
@@ -94,9 +94,9 @@ class LeaseKeeper:
                 )
 
     def _lost(self, receipt: Receipt) -> None:
-        context = self._contexts.get(id(receipt))
-        if context is not None:
-            context.mark_lease_lost()
+        tell = self._when_lost.get(id(receipt))
+        if tell is not None:
+            tell()
         self.let_go(receipt)
         log.warning(
             "lost the lease of a message of %s: another worker handles it; "

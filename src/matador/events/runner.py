@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 
 from matador.errors import TimeoutError
+from matador.events.context import Context, EventSender, SyncContext
+from matador.events.hooks import HookSet, Processing
+from matador.events.steps import Steps
 from matador.model.envelope import Envelope
 from matador.model.message import Receipt
 from matador.model.subscriber import Subscriber
-from matador.pipeline.context import Context, EventSender, SyncContext
-from matador.pipeline.hooks import HookSet, Processing
-from matador.pipeline.interruption import Interruption
-from matador.pipeline.isolation import InOwnContext
-from matador.pipeline.leases import LeaseKeeper
-from matador.pipeline.steps import Steps
-from matador.pipeline.threads import Threads
+from matador.runtime.interruption import Interruption
+from matador.runtime.isolation import InOwnContext
+from matador.runtime.leases import LeaseKeeper
+from matador.runtime.threads import Threads
 
 log = logging.getLogger("matador.worker")
 
@@ -160,7 +160,7 @@ class Runner:
         if subscriber.takes_context:
             context = Context(envelope, receipt, self._sender, steps)
             if self._leases is not None:
-                self._leases.running(receipt, context)
+                self._leases.when_lost(receipt, context.mark_lease_lost)
         limit = self._limits.get(receipt.queue)
         if not subscriber.is_async:
             return await self._call_in_thread(envelope, subscriber, context, limit)

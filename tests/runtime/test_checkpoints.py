@@ -38,8 +38,8 @@ from matador.errors import (
     UnstorableStepValueError,
 )
 from matador.events.dead_letters import Selection
-from matador.pipeline.hooks import HookSet
-from matador.pipeline.steps import MISSING, Steps
+from matador.events.hooks import HookSet
+from matador.events.steps import MISSING, Steps
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
 

@@ -16,10 +16,10 @@ from matador import (
     Topology,
 )
 from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
+from matador.events.processor import AS_IT_ARRIVED
 from matador.model.message import DeadLetter, Delivery, Message, Retry, Settlement
 from matador.model.text import SHORT_TEXT
 from matador.model.topology import DeadLetters, WorkQueue
-from matador.pipeline.processor import AS_IT_ARRIVED
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
 from matador.testing import wait_for
 from matador.transports.base import Subscription

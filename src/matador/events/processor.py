@@ -25,6 +25,17 @@ from matador.errors import (
     SubscriberIsStubError,
     SubscriberNotRegisteredError,
 )
+from matador.events.checkpoints import DEAD_LETTER_TTL, CheckpointStore
+from matador.events.hooks import (
+    CheckpointEvent,
+    DecodeFailure,
+    HookSet,
+    WorkerError,
+    WorkerSuccess,
+)
+from matador.events.resolver import Resolver, error_text
+from matador.events.runner import Runner
+from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Envelope
 from matador.model.event import EventType
@@ -32,18 +43,6 @@ from matador.model.message import Complete, DeadLetter, Delivery, Receipt, Relea
 from matador.model.schema import Schema
 from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.pipeline.checkpoints import DEAD_LETTER_TTL, CheckpointStore
-from matador.pipeline.hooks import (
-    CheckpointEvent,
-    DecodeFailure,
-    HookSet,
-    WorkerError,
-    WorkerSuccess,
-)
-from matador.pipeline.resolver import Resolver, error_text
-from matador.pipeline.runner import Runner
-from matador.pipeline.settler import Outcome, Settler
-from matador.pipeline.steps import Steps
 from matador.policy.admission import refuse
 from matador.policy.retry import (
     Decision,
@@ -52,6 +51,7 @@ from matador.policy.retry import (
     SendToDeadLetters,
     may_run_again,
 )
+from matador.runtime.settle import Outcome, Settler
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")

@@ -14,7 +14,7 @@ from tests.support.shop import OrderPlaced, make_app, settled, subscribed
 from matador import Context, Envelope, StandardRetryPolicy, Topology
 from matador.errors import ConnectionFailedError, MatadorError
 from matador.model.message import Delivery, Release, Settlement
-from matador.pipeline import consumer as consumer_module
+from matador.runtime import consumer as consumer_module
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.memory import MemoryTransport

@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from matador.events.steps import MISSING, Steps
 from matador.model.envelope import Envelope
 from matador.model.message import Receipt
 from matador.model.options import Seconds
 from matador.model.sending import SendResult
-from matador.pipeline.steps import MISSING, Steps
-from matador.pipeline.threads import Threads
+from matador.runtime.threads import Threads
 
 T = TypeVar("T")
 

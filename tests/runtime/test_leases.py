@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from matador.errors import NotConnectedError
+from matador.events.context import Context
 from matador.model.message import Receipt
-from matador.pipeline.context import Context
-from matador.pipeline.leases import LeaseKeeper
+from matador.runtime.leases import LeaseKeeper
 from matador.testing import ManualClock, make_envelope, make_receipt
 
 LEASE = 30.0
@@ -133,7 +133,7 @@ async def test_who_lost_a_lease_is_told_and_the_others_are_kept(keeping: Keeping
     contexts = {name: Context(make_envelope({}), receipt(name), None, None) for name in ("a", "b")}  # pyright: ignore[reportArgumentType] - sends nothing
     for context in contexts.values():
         keeping.keeper.hold(context.receipt)
-        keeping.keeper.running(context.receipt, context)
+        keeping.keeper.when_lost(context.receipt, context.mark_lease_lost)
     keeping.transport.lost.add("a")
     await keeping.passes(20)
     assert (contexts["a"].lease_lost, contexts["b"].lease_lost) == (True, False)

@@ -24,8 +24,8 @@ from matador.errors import (
     UnreadableStepValueError,
     UnstorableStepValueError,
 )
-from matador.pipeline.checkpoints import CheckpointStore
-from matador.pipeline.hooks import CheckpointEvent, HookSet
+from matador.events.checkpoints import CheckpointStore
+from matador.events.hooks import CheckpointEvent, HookSet
 
 MISSING: Any = object()
 """What ``Steps.recall`` gives for a step that has not run."""

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from matador.model.message import Delivery, Release
-from matador.pipeline.interruption import Interruption
-from matador.pipeline.leases import LeaseKeeper
-from matador.pipeline.processor import Processor
-from matador.pipeline.settler import Outcome, Settler
-from matador.pipeline.state import Activity
-from matador.pipeline.suspects import ALONE_AT_MOST, Suspects
+from matador.runtime.activity import Activity
+from matador.runtime.interruption import Interruption
+from matador.runtime.leases import LeaseKeeper
+from matador.runtime.settle import Handler, Outcome, Settler
+from matador.runtime.suspects import ALONE_AT_MOST, Suspects
 from matador.transports.base import Pausing, Subscription
 from matador.transports.clock import Clock
 
@@ -41,7 +40,7 @@ class Consumer:
         subscription: Subscription,
         *,
         concurrency: int,
-        processor: Processor,
+        handler: Handler,
         settler: Settler,
         leases: LeaseKeeper | None,
         suspects: Suspects,
@@ -51,7 +50,7 @@ class Consumer:
     ) -> None:
         self._subscription = subscription
         self._concurrency = concurrency
-        self._processor = processor
+        self._handler = handler
         self._settler = settler
         self._leases = leases
         self._suspects = suspects
@@ -236,7 +235,7 @@ class Consumer:
             asyncio.get_running_loop()
         except RuntimeError:
             return
-        self._settler.submit(self._processor.give_up(delivery, "its task was torn down"))
+        self._settler.submit(self._handler.give_up(delivery, "its task was torn down"))
 
     async def _slot(self) -> None:
         while True:
@@ -264,7 +263,7 @@ class Consumer:
                         # The process was frozen, or its event loop blocked.
                         outcome = await self._confirmed(leases, delivery)
                     else:
-                        outcome = await self._processor.process(delivery)
+                        outcome = await self._handler.process(delivery)
                 except asyncio.CancelledError:
                     if self._interruption.happened:
                         raise
@@ -302,7 +301,7 @@ class Consumer:
     async def _confirmed(self, leases: LeaseKeeper, delivery: Delivery) -> Outcome:
         """Handle a delivery that is still ours; one that is not is not begun."""
         if await leases.confirm(delivery.receipt):
-            return await self._processor.process(delivery)
+            return await self._handler.process(delivery)
         return Outcome(delivery.receipt, None)
 
     def _wake(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -27,9 +28,9 @@ from matador.errors import (
     TransportError,
     UnstorableError,
 )
-from matador.model.message import Receipt, Settlement
-from matador.pipeline.leases import LeaseKeeper
-from matador.pipeline.state import Activity
+from matador.model.message import Delivery, Receipt, Settlement
+from matador.runtime.activity import Activity
+from matador.runtime.leases import LeaseKeeper
 from matador.transports.base import Transport
 
 log = logging.getLogger("matador.worker")
@@ -68,6 +69,18 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     quick: bool = False
     simpler: Callable[[], Outcome] | None = None
     tries: int = 0
+
+
+class Handler(Protocol):
+    """What the runtime calls for each delivery. Called by many slots at once."""
+
+    async def process(self, delivery: Delivery, /) -> Outcome:
+        """Handle a delivery. Whatever happens is an outcome; nothing is raised but cancellation."""
+        ...
+
+    def give_up(self, delivery: Delivery, reason: str, /) -> Outcome:
+        """The outcome of a delivery whose task was destroyed while it was being handled."""
+        ...
 
 
 class Settler:

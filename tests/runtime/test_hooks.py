@@ -20,7 +20,7 @@ from tests.support.shop import (
 )
 
 from matador import Context, Envelope, Hooks
-from matador.pipeline.hooks import HookSet
+from matador.events.hooks import HookSet
 from matador.testing import wait_for
 
 HOOKS = sorted(name for name in vars(Hooks) if not name.startswith("_"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from matador.errors import NotConnectedError
-from matador.pipeline.duplicates import Begun
+from matador.runtime.dedup import Begun
 
 if TYPE_CHECKING:
     from matador.transports.redis.firsts import Firsts

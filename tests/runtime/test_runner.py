@@ -12,10 +12,10 @@ import pytest
 from tests.support.shop import OrderPlaced, subscribed
 
 from matador import Context, Envelope
-from matador.pipeline.hooks import HookSet
-from matador.pipeline.interruption import Interruption
-from matador.pipeline.runner import Runner
-from matador.pipeline.threads import Threads
+from matador.events.hooks import HookSet
+from matador.events.runner import Runner
+from matador.runtime.interruption import Interruption
+from matador.runtime.threads import Threads
 from matador.testing import make_envelope, make_receipt
 
 
