@@ -10,6 +10,9 @@ DeliveryMode: TypeAlias = Literal["at-least-once", "at-most-once"]
 
 DeadLetterRouting: TypeAlias = Literal["native", "manual", "none"]
 ConcurrencyModel: TypeAlias = Literal["prefetch", "worker", "partition", "none"]
+PropertyName: TypeAlias = Literal["routing_key", "reply_to", "correlation_id", "type", "expires_at"]
+"""The fields of ``Properties``."""
+
 Ordering: TypeAlias = Literal["none", "queue", "partition"]
 
 
@@ -32,6 +35,8 @@ class Capabilities:
         depth: it can say how many messages wait (``Measuring``).
         replay: what a queue with a retention has finished can be read again (``Replaying``).
         once: a message that is sent again under its id is not stored again (``Deduplicating``).
+        properties: the fields of ``Message.properties`` it carries from sender to receiver.
+        routing: exchanges and bindings can be declared and published to (``Routing``).
         durable: a confirmed send survives a crash of every process.
         in_process: nobody outside this process can receive its messages.
         lease: seconds for which a delivery belongs to its receiver unless renewed
@@ -53,6 +58,8 @@ class Capabilities:
     depth: bool = False
     replay: bool = False
     once: bool = False
+    properties: frozenset[PropertyName] = frozenset()
+    routing: bool = False
     durable: bool = True
     in_process: bool = False
     lease: float | None = None

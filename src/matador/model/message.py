@@ -24,6 +24,28 @@ Headers: TypeAlias = Mapping[str, str | int]
 _NO_HEADERS: Headers = {}
 
 
+class Properties(msgspec.Struct, frozen=True, gc=False):
+    """What some ways in need beside body and headers. Events have none of it.
+
+    ``Capabilities.properties`` says which of them a transport carries. It refuses a message that
+    has another with ``UnsupportedError``.
+
+    Attributes:
+        routing_key: what the bindings of an exchange are matched with.
+        reply_to: where an answer goes: the name that ``Replying`` gave.
+        correlation_id: what an answer belongs to.
+        type: what kind of message it is: a command, the name of a job.
+        expires_at: seconds since the epoch after which nobody wants it any more. Carried, not
+            enforced: the handler decides.
+    """
+
+    routing_key: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    type: str | None = None
+    expires_at: float | None = None
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be stored.
 
@@ -36,6 +58,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             meanwhile does not matter.
         priority: higher first; None: the lowest.
         ordering_key: messages with one key are handled in order.
+        properties: what some ways in need beside these; None for events.
     """
 
     id: str
@@ -45,6 +68,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     delay: float = 0.0
     priority: int | None = None
     ordering_key: str | None = None
+    properties: Properties | None = None
 
 
 class Once(msgspec.Struct, frozen=True):
@@ -88,12 +112,14 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     ``problem`` says what the transport could not read of it (a header, a property, a field). Such
     a delivery is malformed: it is not decoded, and its raw form is kept among the dead letters.
+    ``properties`` are those it was sent with, and those of foreign senders; None: none.
     """
 
     body: bytes
     headers: Headers
     receipt: Receipt
     problem: str | None = None
+    properties: Properties | None = None
 
 
 # -- settlements: what becomes of a delivery ---------------------------------------------------

@@ -220,6 +220,37 @@ class RetryQueues:
         object.__setattr__(self, "max_delay", longest)
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Where messages are published by routing key; every queue with a matching binding gets one.
+
+    ``type``: ``topic`` (patterns with ``*`` for one word and ``#`` for any number of words),
+    ``direct`` (the same key) or ``fanout`` (every binding).
+
+    Example:
+        >>> Exchange("events").type
+        'topic'
+    """
+
+    name: str
+    type: Literal["topic", "direct", "fanout"] = "topic"
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """``queue`` (short name) gets what is published to ``exchange`` with a key that matches.
+
+    Example:
+        >>> Binding("events", "analytics", "orders.*").pattern
+        'orders.*'
+    """
+
+    exchange: str
+    queue: str
+    pattern: str = "#"
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Topology:
     """All queues of an application. Checked when made; every problem is listed at once.
@@ -237,6 +268,8 @@ class Topology:
     queues: tuple[WorkQueue, ...]
     dead_letters: DeadLetters
     retry: RetryQueues
+    exchanges: tuple[Exchange, ...]
+    bindings: tuple[Binding, ...]
 
     def __init__(
         self,
@@ -245,16 +278,22 @@ class Topology:
         queues: Iterable[str | WorkQueue],
         dead_letters: DeadLetters | None = None,
         retry: RetryQueues | None = None,
+        exchanges: Iterable[str | Exchange] = (),
+        bindings: Iterable[Binding] = (),
     ) -> None:
         given = [queues] if isinstance(queues, str) else list(queues)
         made = tuple(queue if isinstance(queue, WorkQueue) else WorkQueue(queue) for queue in given)
-        problems = list(_problems(namespace, made))
+        routed = tuple(one if isinstance(one, Exchange) else Exchange(one) for one in exchanges)
+        bound = tuple(bindings)
+        problems = [*_problems(namespace, made), *_binding_problems(made, routed, bound)]
         if problems:
             raise InvalidTopologyError(problems)
         object.__setattr__(self, "namespace", namespace)
         object.__setattr__(self, "queues", made)
         object.__setattr__(self, "dead_letters", dead_letters or DeadLetters())
         object.__setattr__(self, "retry", retry or RetryQueues())
+        object.__setattr__(self, "exchanges", routed)
+        object.__setattr__(self, "bindings", bound)
 
     @property
     def default_queue(self) -> WorkQueue:
@@ -338,6 +377,29 @@ def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
         if queue.exact and any(queue.name == f"{namespace}.{name}" for name in managed):
             yield f"queue {queue.name!r}: that is the full name of another queue"
     yield from _circles({queue.name: queue.fallback for queue in queues})
+
+
+def _binding_problems(
+    queues: tuple[WorkQueue, ...], exchanges: tuple[Exchange, ...], bindings: tuple[Binding, ...]
+) -> Iterator[str]:
+    names = [exchange.name for exchange in exchanges]
+    for exchange in exchanges:
+        if not _EXACT_NAME.fullmatch(exchange.name) or len(exchange.name) > _LONGEST_NAME:
+            yield f"exchange {exchange.name[:40]!r}: invalid name"
+        if names.count(exchange.name) > 1:
+            yield f"duplicate exchange {exchange.name!r}"
+    known = [queue.name for queue in queues]
+    for binding in bindings:
+        where = f"binding {binding.pattern[:40]!r} of queue {binding.queue!r}"
+        if binding.exchange not in names:
+            yield (
+                f"{where}: unknown exchange {binding.exchange!r}"
+                f"{suggestion(binding.exchange, names)}"
+            )
+        if binding.queue not in known:
+            yield f"{where}: unknown queue{suggestion(binding.queue, known)}"
+        if len(binding.pattern.encode("utf-8", "replace")) > _LONGEST_NAME:
+            yield f"{where}: the pattern is longer than 255 bytes"
 
 
 def _circles(fallbacks: dict[str, str | None]) -> Iterator[str]:

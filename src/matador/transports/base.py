@@ -278,6 +278,41 @@ class Deduplicating(Protocol):
 
 
 @runtime_checkable
+class Routing(Protocol):
+    """``capabilities.routing``: ``apply_topology`` makes exchanges and bindings, too."""
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """Store each message in every queue whose binding matches its ``routing_key``.
+
+        ``Message.queue`` is not looked at. For each, in order: in how many queues it is safely
+        stored (a broker that does not say counts as 1), 0 if no binding matches, or why it is not.
+
+        Raises:
+            NotConnectedError: not connected; nothing was stored.
+        """
+        ...
+
+
+@runtime_checkable
+class Replying(Protocol):
+    """For transports that can make a private place for answers. Not a capability.
+
+    Messages are sent and answers received over the same connection (RabbitMQ's direct reply-to
+    needs one channel for both).
+    """
+
+    async def reply_address(self) -> str:
+        """Where answers to this process arrive, for ``Properties.reply_to``. Made on first use."""
+        ...
+
+    async def replies(self) -> Subscription:
+        """The answers. They need no settling, and those that nobody waits for are forgotten."""
+        ...
+
+
+@runtime_checkable
 class Splitting(Protocol):
     """For transports that can browse or replay: a queue can be read in parts, side by side.
 
