@@ -41,7 +41,6 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
-from matador.events.lifecycle import Shutdown
 from matador.events.redis_checkpoints import RedisCheckpointStore
 from matador.events.sqlite_checkpoints import SqliteCheckpointStore
 from matador.events.sync import SyncMatador
@@ -72,6 +71,7 @@ from matador.runtime.dedup import (
     Handled,
     MemoryDuplicateStore,
 )
+from matador.runtime.lifecycle import Shutdown
 from matador.runtime.redis_dedup import RedisDuplicateStore
 
 __all__ = [

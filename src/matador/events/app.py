@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matador.events.application import Application
 from matador.events.dead_letters import DeadLetterOffice
-from matador.events.run import run
 from matador.events.sync import SyncMatador
+from matador.runtime.process import run
 
 
 class Matador(Application):

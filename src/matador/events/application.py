@@ -20,15 +20,13 @@ from matador.errors import (
     ShuttingDownError,
     WrongLoopError,
 )
-from matador.events.assembly import check_fit, make_worker
+from matador.events.assembly import Concurrency, check_fit, make_handler
 from matador.events.checkpoints import CheckpointStore, NoCheckpointStore
 from matador.events.dispatcher import Dispatcher
 from matador.events.fanout import PLAIN, FanOut, Order, UnsupportedDelays
+from matador.events.handler import MalformedStrategy
 from matador.events.hooks import Hooks, HookSet
-from matador.events.lifecycle import Lifecycle, Shutdown
 from matador.events.listener import TransportListener
-from matador.events.processor import MalformedStrategy
-from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.event import EventType, event_type_of
 from matador.model.message import Once, TopologyNote
@@ -38,6 +36,8 @@ from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for
 from matador.model.topology import Topology
 from matador.policy.retry import RetryPolicy, StandardRetryPolicy
 from matador.runtime.activity import Activity, AppState
+from matador.runtime.lifecycle import Lifecycle, Shutdown
+from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.urls import transport_from_url
@@ -134,7 +134,7 @@ class Application:
         self._transport.observe(self._listener)
         self._fan_out: FanOut | None = None
         self._dispatcher: Dispatcher | None = None
-        self._worker: EventWorker | None = None
+        self._worker: DeliveryWorker | None = None
 
     def __repr__(self) -> str:
         consuming = ", ".join(self._consume_from) or "nothing"
@@ -191,7 +191,7 @@ class Application:
         return AppState(self._lifecycle.status, self._activity.processing, self._activity.enqueuing)
 
     @property
-    def worker(self) -> EventWorker | None:
+    def worker(self) -> DeliveryWorker | None:
         """The receiving half, while the application consumes."""
         return self._worker
 
@@ -640,8 +640,15 @@ class Application:
             await before.close()
             self._worker = await self._start_worker()
 
-    async def _start_worker(self) -> EventWorker:
-        worker = make_worker(
+    async def _start_worker(self) -> DeliveryWorker:
+        worker = DeliveryWorker(
+            self._transport,
+            activity=self._activity,
+            clock=self._clock,
+            max_deliveries=self._retry.max_deliveries,
+        )
+        handler = make_handler(
+            worker,
             transport=self._transport,
             schema=self._schema,
             topology=self._topology,
@@ -650,14 +657,20 @@ class Application:
             hooks=self._hooks,
             checkpoints=self._checkpoints,
             sender=self,
-            activity=self._activity,
             clock=self._clock,
             delivery=self._delivery,
             malformed=self._malformed,
             max_message_size=self._max_message_size,
         )
+        concurrency = Concurrency(self._schema, self._topology, self._hooks)
+        queues = [self._topology.full_name(queue) for queue in self._consume_from]
         try:
-            await worker.start([self._topology.full_name(q) for q in self._consume_from])
+            await worker.start(
+                handler,
+                {queue: await concurrency.of(queue) for queue in queues},
+                read_ahead=concurrency.may_read_ahead,
+                ask_concurrency=concurrency.ask,
+            )
         except BaseException:
             await worker.stop_receiving()
             await worker.interrupt(self._shutdown.grace)

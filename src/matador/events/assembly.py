@@ -10,31 +10,23 @@ from matador.codec.base import Codec
 from matador.errors import SubscriberIsStubError, UnsupportedError
 from matador.events.checkpoints import CheckpointStore
 from matador.events.context import EventSender
+from matador.events.failures import Failures
+from matador.events.handler import EventHandler, MalformedStrategy
 from matador.events.hooks import HookSet
-from matador.events.processor import MalformedStrategy, Processor
-from matador.events.resolver import Resolver
-from matador.events.runner import Runner
-from matador.events.worker import EventWorker
 from matador.model.capabilities import DeliveryMode
 from matador.model.schema import Schema
-from matador.model.subscriber import SubscriberStub
+from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.topology import Topology
-from matador.policy.retry import RetryPolicy
-from matador.runtime.activity import Activity
-from matador.runtime.interruption import Interruption
-from matador.runtime.leases import LeaseKeeper
-from matador.runtime.settle import Settler
-from matador.runtime.suspects import Suspects
-from matador.runtime.threads import Threads
-from matador.transports.base import Leasing, Transport
+from matador.policy.retry import RetryPolicy, may_run_again
+from matador.runtime.worker import DEFAULT_CONCURRENCY, DeliveryWorker
+from matador.transports.base import Transport
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador")
 
-_MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
 
-
-def make_worker(
+def make_handler(
+    worker: DeliveryWorker,
     *,
     transport: Transport,
     schema: Schema,
@@ -44,71 +36,71 @@ def make_worker(
     hooks: HookSet,
     checkpoints: CheckpointStore,
     sender: EventSender,
-    activity: Activity,
     clock: Clock,
     delivery: DeliveryMode,
     malformed: MalformedStrategy,
     max_message_size: int,
-) -> EventWorker:
-    """The parts of a worker, each given what it needs and no more."""
-    lease = transport.capabilities.lease
-    leases = (
-        LeaseKeeper(transport, lease)
-        if lease is not None and isinstance(transport, Leasing)
-        else None
-    )
-    settler = Settler(transport, activity, leases)
-    threads = Threads(_MOST_THREADS)
-    interruption = Interruption()
-    resolver = Resolver(
+) -> EventHandler:
+    """The events' handler and what it needs."""
+    failures = Failures(
         codec=codec,
         retry=retry,
         hooks=hooks,
+        checkpoints=checkpoints,
         topology=topology,
         capabilities=transport.capabilities,
         clock=clock,
         random=random.random,
     )
-    runner = Runner(
+    return EventHandler(
+        worker,
+        schema=schema,
+        codec=codec,
         hooks=hooks,
+        checkpoints=checkpoints,
+        clock=clock,
+        failures=failures,
         sender=sender,
-        leases=leases,
-        threads=threads,
-        interruption=interruption,
         transport_name=transport.name,
+        delivery=delivery,
+        malformed=malformed,
+        max_message_size=max_message_size,
         timeouts={
             topology.full_name(queue.name): queue.consumer_timeout
             for queue in topology.queues
             if queue.consumer_timeout is not None
         },
     )
-    processor = Processor(
-        schema=schema,
-        codec=codec,
-        hooks=hooks,
-        checkpoints=checkpoints,
-        clock=clock,
-        resolver=resolver,
-        runner=runner,
-        settler=settler,
-        transport_name=transport.name,
-        delivery=delivery,
-        malformed=malformed,
-        max_message_size=max_message_size,
-    )
-    return EventWorker(
-        transport=transport,
-        topology=topology,
-        hooks=hooks,
-        processor=processor,
-        settler=settler,
-        leases=leases,
-        suspects=Suspects(retry.max_deliveries),
-        interruption=interruption,
-        threads=threads,
-        activity=activity,
-        clock=clock,
-    )
+
+
+class Concurrency:
+    """How many messages of each queue run at once, and which queues may be read ahead."""
+
+    def __init__(self, schema: Schema, topology: Topology, hooks: HookSet) -> None:
+        self._topology = topology
+        self.ask = None if hooks.get_queue_concurrency is None else self.of
+        self._asked = hooks.get_queue_concurrency
+        self._once = {
+            topology.full_name(one.queue or topology.default_queue.name)
+            for _, subscribers in schema
+            for one in subscribers
+            if isinstance(one, Subscriber) and not may_run_again(one)
+        }
+
+    async def of(self, queue: str) -> int:
+        """The concurrency of a queue, by its full name."""
+        asked = None if self._asked is None else await self._asked(queue)
+        given = self._topology.queue(queue).concurrency if self._topology.has_queue(queue) else None
+        usual = given or DEFAULT_CONCURRENCY
+        try:
+            return max(1, int(asked or usual))
+        except (TypeError, ValueError, OverflowError):
+            log.error("get_queue_concurrency gave %r for %s, which is not a number", asked, queue)
+            return usual
+
+    def may_read_ahead(self, queue: str) -> bool:
+        """May messages be received before they can run? Not if a crash would be the end of them."""
+        return queue not in self._once
 
 
 def check_fit(
