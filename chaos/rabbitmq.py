@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -206,11 +207,12 @@ class RabbitMQProfile:
             channel.queue_delete(queue)
 
     def spoil_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: it is not there."""
-        self.drop_queue(queue)
+        """See ``SpoilsQueues``: it is full, by policy. One that is deleted would be made again."""
+        self._ask("refuse", self._vhost, f"^{re.escape(queue)}$")
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: whoever applies a topology makes it again."""
+        """See ``SpoilsQueues``."""
+        self._ask("accept", self._vhost)
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``: their queues are full, by policy."""
