@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import base64
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -207,12 +206,15 @@ class RabbitMQProfile:
             channel.queue_delete(queue)
 
     def spoil_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: it is full, by policy. One that is deleted would be made again."""
-        self._ask("refuse", self._vhost, f"^{re.escape(queue)}$")
+        """See ``SpoilsQueues``: another takes its place that never has room."""
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        with self._channel() as channel:
+            channel.queue_delete(queue)
+            channel.queue_declare(queue, durable=True, arguments=full)
 
     def mend_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``."""
-        self._ask("accept", self._vhost)
+        """See ``SpoilsQueues``: whoever applies a topology makes it again."""
+        self.drop_queue(queue)
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``: their queues are full, by policy."""
