@@ -36,6 +36,7 @@ from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for
 from matador.model.topology import Topology
 from matador.policy.retry import RetryPolicy, StandardRetryPolicy
 from matador.runtime.activity import Activity, AppState
+from matador.runtime.health import Health
 from matador.runtime.lifecycle import Lifecycle, Shutdown
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Transport
@@ -189,6 +190,16 @@ class Application:
             True
         """
         return AppState(self._lifecycle.status, self._activity.processing, self._activity.enqueuing)
+
+    def health(self) -> Health:
+        """How it is doing: its connection, and how each queue is being consumed.
+
+        Example:
+            >>> app.health().status
+            'healthy'
+        """
+        queues = () if self._worker is None else self._worker.health
+        return Health(self._transport.state, queues)
 
     @property
     def worker(self) -> DeliveryWorker | None:
