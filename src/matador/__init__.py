@@ -21,7 +21,7 @@ from matador.errors import (
     MatadorError,
     assert_event,
 )
-from matador.events.app import Matador
+from matador.events.app import Matador, SyncMatador
 from matador.events.checkpoints import (
     CheckpointStore,
     MemoryCheckpointStore,
@@ -43,7 +43,6 @@ from matador.events.hooks import (
 )
 from matador.events.redis_checkpoints import RedisCheckpointStore
 from matador.events.sqlite_checkpoints import SqliteCheckpointStore
-from matador.events.sync import SyncMatador
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType, event

@@ -1,76 +1,22 @@
-"""Puts the receiving half of an application together, and checks beforehand that all fits."""
+"""Checks that schema, topology and transport fit, and says how each queue is consumed."""
 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
 
-from matador.codec.base import Codec
 from matador.errors import SubscriberIsStubError, UnsupportedError
 from matador.events.checkpoints import CheckpointStore
-from matador.events.context import EventSender
-from matador.events.failures import Failures
-from matador.events.handler import EventHandler, MalformedStrategy
 from matador.events.hooks import HookSet
 from matador.model.capabilities import DeliveryMode
 from matador.model.schema import Schema
 from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.topology import Topology
-from matador.policy.retry import RetryPolicy, may_run_again
-from matador.runtime.worker import DEFAULT_CONCURRENCY, DeliveryWorker
+from matador.policy.retry import may_run_again
+from matador.runtime.worker import DEFAULT_CONCURRENCY
 from matador.transports.base import Transport
-from matador.transports.clock import Clock
 
 log = logging.getLogger("matador")
-
-
-def make_handler(
-    worker: DeliveryWorker,
-    *,
-    transport: Transport,
-    schema: Schema,
-    topology: Topology,
-    codec: Codec,
-    retry: RetryPolicy,
-    hooks: HookSet,
-    checkpoints: CheckpointStore,
-    sender: EventSender,
-    clock: Clock,
-    delivery: DeliveryMode,
-    malformed: MalformedStrategy,
-    max_message_size: int,
-) -> EventHandler:
-    """The events' handler and what it needs."""
-    failures = Failures(
-        codec=codec,
-        retry=retry,
-        hooks=hooks,
-        checkpoints=checkpoints,
-        topology=topology,
-        capabilities=transport.capabilities,
-        clock=clock,
-        random=random.random,
-    )
-    return EventHandler(
-        worker,
-        schema=schema,
-        codec=codec,
-        hooks=hooks,
-        checkpoints=checkpoints,
-        clock=clock,
-        failures=failures,
-        sender=sender,
-        transport_name=transport.name,
-        delivery=delivery,
-        malformed=malformed,
-        max_message_size=max_message_size,
-        timeouts={
-            topology.full_name(queue.name): queue.consumer_timeout
-            for queue in topology.queues
-            if queue.consumer_timeout is not None
-        },
-    )
 
 
 class Concurrency:
