@@ -402,6 +402,23 @@ class Examining(Protocol):
 
 
 @runtime_checkable
+class LocalStorage(Protocol):
+    """For transports that store messages on this machine, where ``connect`` would make the place.
+
+    Both work without a connection and make nothing. Not a capability.
+    """
+
+    @property
+    def missing_storage(self) -> str | None:
+        """What ``connect`` would make because it is not there yet; None: it is there."""
+        ...
+
+    def examine_storage(self) -> Sequence[Finding]:
+        """What ``matador doctor`` should say about it before connecting. May block."""
+        ...
+
+
+@runtime_checkable
 class Checking(Protocol):
     """For transports whose queues may be there in another shape than described. No capability."""
 

@@ -14,8 +14,8 @@ from tests.transports.sqlite.conftest import Make, Open
 from matador.model.message import Complete, DeadLetter, Delivery
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, wait_for
-from matador.transports.sqlite import SqliteTransport, sweeping
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite import SqliteTransport, sweep
+from matador.transports.sqlite.session import WriterSession
 
 LETTERS = "t.q.undeliverable"
 
@@ -42,11 +42,11 @@ async def bury(transport: SqliteTransport, make: Make, *bodies: str) -> None:
     assert await transport.settle(letters) == [None] * len(bodies)
 
 
-async def sweep(transport: SqliteTransport) -> None:
-    def work(session: Session) -> None:
+async def sweep_all(transport: SqliteTransport) -> None:
+    def work(session: WriterSession) -> None:
         for queue in session.queues.values():
-            sweeping.sweep_expired(session, queue)
-            sweeping.sweep_forgotten(session, queue)
+            sweep.sweep_expired(session, queue)
+            sweep.sweep_forgotten(session, queue)
 
     await transport._connected.write(work)
 
@@ -66,7 +66,7 @@ async def test_a_letter_that_somebody_holds_does_not_expire(
     (held,) = await receive(transport, LETTERS, 1)
     assert held.body == b"held"
     clock.advance(61)
-    await sweep(transport)
+    await sweep_all(transport)
     assert stored(file) == [b"held"]
     # A claim sweeps, too.
     await bury(transport, make, "new")
@@ -95,10 +95,10 @@ async def test_what_is_retained_stays_to_the_last_moment(
     (delivery,) = await receive(transport, "t.q", 1)
     await transport.settle([Complete(delivery.receipt)])
     clock.advance(99)
-    await sweep(transport)
+    await sweep_all(transport)
     assert stored(file) == [b"done"]
     clock.advance(2)
-    await sweep(transport)
+    await sweep_all(transport)
     assert stored(file) == []
 
 
@@ -119,8 +119,8 @@ async def test_a_purge_leaves_what_is_finished_for_those_who_read_it_again(
 async def test_the_caretaker_sweeps_by_itself(
     file: Path, connect: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "_INTERVAL", 0.05)
-    monkeypatch.setattr(sweeping, "_QUIET", 0.05)
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
+    monkeypatch.setattr(sweep, "_QUIET", 0.05)
     clock = ManualClock()
     transport = await connect(topology(ttl=60), clock=clock)
     await bury(transport, make, "letter")
@@ -139,19 +139,19 @@ async def test_an_error_while_sweeping_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sweeping, "_INTERVAL", 0.05)
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
     clock = ManualClock()
     transport = await connect(topology(ttl=60), clock=clock)
     await bury(transport, make, "letter")
     failed = 0
 
-    def fail(session: Session, queue: object) -> int:
+    def fail(session: WriterSession, queue: object) -> int:
         nonlocal failed
         failed += 1
         raise sqlite3.OperationalError("in the middle of it")
 
     with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:
-        patch.setattr(sweeping, "sweep_forgotten", fail)
+        patch.setattr(sweep, "sweep_forgotten", fail)
         clock.advance(61)
         await wait_for(lambda: failed, timeout=10, message="a sweep to fail")
         await wait_for(lambda: "tried again" in caplog.text)
@@ -181,7 +181,7 @@ async def test_the_time_is_noted_when_something_is_swept_and_at_the_end(
     file: Path, connect: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a reboot with a clock that is behind, this is all that tells how late it was."""
-    monkeypatch.setattr(sweeping, "_INTERVAL", 0.05)
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
     clock = ManualClock()
     transport = await connect(topology(ttl=60), clock=clock)
     await bury(transport, make, "letter")

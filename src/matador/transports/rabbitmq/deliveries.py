@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from matador.model.message import Delivery, Receipt
+from matador.transports.kit.window import AckWindow
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.channel import Channel
+from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.wire import Incoming
 
 log = logging.getLogger("matador.rabbitmq")
@@ -20,23 +21,33 @@ log = logging.getLogger("matador.rabbitmq")
 _NO_PROPERTIES = b"\0\0"
 
 
-class Hold:
+class AmqpHold:
     """One delivery that is not settled: the handle of its receipt.
 
     ``uncounted``: it was delivered before by a queue that does not count, so whoever kills its
     receivers would be delivered for the second time for ever.
     """
 
-    __slots__ = ("body", "deliveries", "holder", "properties", "settled", "tag", "uncounted")
+    __slots__ = (
+        "body",
+        "deliveries",
+        "holder",
+        "properties",
+        "routing_key",
+        "settled",
+        "tag",
+        "uncounted",
+    )
 
     def __init__(
         self,
-        holder: Holder,
+        holder: ChannelDeliveries,
         tag: int,
         properties: bytes,
         body: bytes,
         deliveries: int,
         uncounted: bool = False,
+        routing_key: str | None = None,
     ) -> None:
         self.holder = holder
         self.tag = tag
@@ -44,6 +55,7 @@ class Hold:
         self.body = body
         self.deliveries = deliveries
         self.uncounted = uncounted
+        self.routing_key = routing_key
         self.settled = False
 
     @property
@@ -52,7 +64,7 @@ class Hold:
         return not self.settled and self.holder.alive
 
 
-class Holder:
+class ChannelDeliveries:
     """A channel through which deliveries come, and all that it has not acknowledged.
 
     ``on_delivery`` is called when some have arrived; they wait in ``arrived``.
@@ -63,15 +75,16 @@ class Holder:
         self.arrived: deque[Delivery] = deque()
         self.on_delivery: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
-        self.channel: Channel | None = None
+        self.channel: AmqpChannel | None = None
         self.seen = 0
         """How many deliveries have arrived."""
         self.restrained = False
         """Acknowledgements wait: for each of them the broker would push something new."""
-        self._held: dict[int, Hold] = {}
-        self._done: set[int] = set()
+        self._window = AckWindow[AmqpHold]()
+        self._name = queue.encode()
         self._tag = 0
         self._redelivered = False
+        self._key = b""
         self._properties: bytes | None = None
         self._missing = 0
         self._body: list[bytes] = []
@@ -84,12 +97,12 @@ class Holder:
     @property
     def held(self) -> int:
         """How many deliveries are not settled."""
-        return len(self._held) - len(self._done)
+        return self._window.unfinished
 
     @property
     def unacknowledged(self) -> int:
         """How many deliveries the broker waits for."""
-        return len(self._held)
+        return len(self._window)
 
     # -- what arrives -----------------------------------------------------------------------------
 
@@ -116,12 +129,19 @@ class Holder:
         """Take the beginning of a delivery."""
         if method != frames.DELIVER:
             return False
-        self._tag, self._redelivered = frames.read_deliver(buffer, at)
+        self._tag, self._redelivered, self._key = frames.read_deliver(buffer, at)
         return True
 
-    def begin(self, tag: int, redelivered: bool) -> None:
+    def begin(self, tag: int, redelivered: bool, key: bytes) -> None:
         """A message follows that was not pushed but asked for."""
-        self._tag, self._redelivered = tag, redelivered
+        self._tag, self._redelivered, self._key = tag, redelivered, key
+
+    def _routing_key(self) -> str | None:
+        """The key it was published with, unless that was to this queue, or it died in its own."""
+        key = self._key
+        if not key or self._name.startswith(key + b"."):
+            return None
+        return str(key, "utf-8", "replace")
 
     def _arrive(self) -> None:
         properties = self._properties or _NO_PROPERTIES
@@ -132,15 +152,16 @@ class Holder:
         self._body = []
         self.seen += 1
         problem: str | None = None
+        routing_key = None if self._key == self._name else self._routing_key()
         try:
-            incoming = Incoming(properties, redelivered)
+            incoming = Incoming(properties, redelivered, routing_key)
         except Exception as error:  # an exception here would end the connection, again and again
             log.exception("%s: the properties of a message cannot be read", self.queue)
             incoming = Incoming(_NO_PROPERTIES, redelivered)
             problem = f"the properties cannot be read: {type(error).__name__}"
         before = incoming.deliveries
-        hold = Hold(self, tag, properties, body, before, incoming.uncounted)
-        self._held[tag] = hold
+        hold = AmqpHold(self, tag, properties, body, before, incoming.uncounted, routing_key)
+        self._window.add(tag, hold)
         receipt = Receipt(
             self.queue,
             hold,
@@ -149,20 +170,24 @@ class Holder:
             incoming.priority,
             incoming.ordering_key,
         )
-        self.arrived.append(Delivery(body, incoming.headers, receipt, problem or incoming.problem))
+        self.arrived.append(
+            Delivery(
+                body, incoming.headers, receipt, problem or incoming.problem, incoming.properties
+            )
+        )
         self.on_delivery()
 
     # -- what is done -----------------------------------------------------------------------------
 
-    def ack(self, hold: Hold) -> None:
+    def ack(self, hold: AmqpHold) -> None:
         """Acknowledge a delivery with the next ``flush``."""
         hold.settled = True
-        self._done.add(hold.tag)
+        self._window.finish(hold.tag)
 
-    def requeue(self, hold: Hold) -> None:
+    def requeue(self, hold: AmqpHold) -> None:
         """Give a delivery back to the broker, which counts it."""
         hold.settled = True
-        if self._held.pop(hold.tag, None) is not None and self.channel is not None and self.alive:
+        if self._window.discard(hold.tag) is not None and self.channel is not None and self.alive:
             self.channel.write(
                 frames.nack_frame(self.channel.number, hold.tag, multiple=False, requeue=True)
             )
@@ -172,7 +197,7 @@ class Holder:
         """Give back what arrived and was handed to nobody."""
         while self.arrived:
             hold = self.arrived.popleft().receipt.handle
-            assert isinstance(hold, Hold)
+            assert isinstance(hold, AmqpHold)
             self.requeue(hold)
 
     def abandon(self) -> None:
@@ -181,43 +206,31 @@ class Holder:
         RabbitMQ does that at once; to requeue 6,000 messages by ``basic.nack`` took it 34 s.
         """
         self.flush()
-        for hold in self._held.values():
+        for hold in self._window.clear():
             hold.settled = True
-        self._held.clear()
 
     def flush(self) -> None:
         """Write the acknowledgements that wait."""
-        done, held, channel = self._done, self._held, self.channel
-        if not done or self.restrained:
+        window, channel = self._window, self.channel
+        if not window.has_finished or self.restrained:
             return
-        self._done = set()
         if channel is None or channel.error is not None or not channel.connection.is_open:
-            held.clear()
+            window.clear()
             return
-        first = 0
-        for tag in held:  # in order of arrival
-            if tag not in done:
-                break
-            first = tag
-        pieces: list[bytes] = []
-        if first:
-            pieces.append(frames.ack_frame(channel.number, first, multiple=True))
-        for tag in done:
-            del held[tag]
-            if tag > first:
-                pieces.append(frames.ack_frame(channel.number, tag, multiple=False))
-        channel.write(b"".join(pieces))
-        if not held:
-            self._look_if_empty()
+        last = window.take_prefix()
+        acks = b"" if last is None else frames.ack_frame(channel.number, last, multiple=True)
+        for tag in window.take_rest():
+            acks += frames.ack_frame(channel.number, tag, multiple=False)
+        channel.write(acks)
+        self._look_if_empty()
 
     def _look_if_empty(self) -> None:
-        if not self._held:
+        if not len(self._window):
             self.on_empty()
 
     def forget(self) -> None:
         """The channel is gone: everything goes back to the queue, counted by the broker."""
-        self._held.clear()
-        self._done.clear()
+        self._window.clear()
         self.arrived.clear()
         self._tag = 0
         self._body = []

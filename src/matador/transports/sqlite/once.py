@@ -13,8 +13,8 @@ import msgspec
 
 from matador.errors import MatadorError
 from matador.model.message import Message, Once
-from matador.transports.sqlite import sending
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite import send
+from matador.transports.sqlite.session import WriterSession
 
 _CHUNK = 10_000  # ids forgotten in one transaction
 
@@ -47,8 +47,8 @@ _FORGET = (
 _encode_ids = msgspec.json.Encoder().encode
 
 
-def store(
-    session: Session, messages: Sequence[Message], once: Once
+def store_once(
+    session: WriterSession, messages: Sequence[Message], once: Once
 ) -> Sequence[MatadorError | None]:
     """Store those of the messages that were not stored yet; for each None, or why it cannot be."""
     scope, sealed = _scope(session, once.scope)
@@ -62,7 +62,7 @@ def store(
             new.remove(message.id)  # the same id may be there twice
             chosen.append(index)
     failed: list[str] = []
-    stored = sending.store(session, [messages[index] for index in chosen])
+    stored = send.store(session, [messages[index] for index in chosen])
     for index, outcome in zip(chosen, stored, strict=True):
         outcomes[index] = outcome
         if outcome is not None:
@@ -72,7 +72,7 @@ def store(
     return outcomes
 
 
-def _note(session: Session, scope: int, batch: int, ids: Sequence[str]) -> set[str]:
+def _note(session: WriterSession, scope: int, batch: int, ids: Sequence[str]) -> set[str]:
     """Note ids; those that were not noted before."""
     new: set[str] = set()
     start = 0
@@ -91,7 +91,7 @@ def _note(session: Session, scope: int, batch: int, ids: Sequence[str]) -> set[s
     return new
 
 
-def seal(session: Session, once: Once) -> None:
+def seal(session: WriterSession, once: Once) -> None:
     """Let nothing more be stored in a part, or in those before it."""
     scope, sealed = _scope(session, once.scope)
     session.connection.execute(
@@ -99,13 +99,13 @@ def seal(session: Session, once: Once) -> None:
     )
 
 
-def forget(session: Session, once: Once) -> int:
+def forget(session: WriterSession, once: Once) -> int:
     """Forget some of the ids of a sealed part and of those before it; how many, 0 if all are."""
     scope, _ = _scope(session, once.scope)
     return session.connection.execute(_FORGET, (scope, once.batch)).rowcount
 
 
-def _scope(session: Session, name: str) -> tuple[int, int]:
+def _scope(session: WriterSession, name: str) -> tuple[int, int]:
     """The number of a scope, made if need be, and how far it is sealed."""
     connection = session.connection
     for table in _TABLES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from matador.errors import (
@@ -16,19 +16,23 @@ from matador.errors import (
     SendUnconfirmedError,
     StorageFullError,
 )
+from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.rabbitmq import frames
-from matador.transports.rabbitmq.channel import Channel
-from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.errors import publishing_refused, reason_of, translate
 from matador.transports.rabbitmq.wire import id_of
 
 log = logging.getLogger("matador.rabbitmq")
 
+DIRECT_REPLY = "amq.rabbitmq.reply-to"
+"""The answers to a channel, as it calls them itself; to others they have a longer name."""
+
 _MOST_ROUTES = 10_000
 _WRITE = 256  # messages to a write: enough to be cheap, few enough to let others have a turn
 
 
-class Parcel(NamedTuple):
+class Publication(NamedTuple):
     """A message ready to be published; ``properties`` begin with their flags."""
 
     exchange: str
@@ -37,6 +41,13 @@ class Parcel(NamedTuple):
     properties: bytes
     body: bytes
     mandatory: bool = True
+    routed: bool = False
+    """Published to an exchange by its key, for however many queues there are."""
+
+    @property
+    def target(self) -> str:
+        """The queue or the exchange that must be there."""
+        return self.exchange if self.routed else self.key
 
 
 class _Batch:
@@ -61,7 +72,11 @@ class _Flight(NamedTuple):
 
     batch: _Batch
     place: int
-    parcel: Parcel
+    publication: Publication
+
+
+class UnroutableError(QueueNotFoundError):
+    """No queue is bound for what was published to an exchange: nothing was stored."""
 
 
 class _UntakenError(SendRefusedError):
@@ -74,19 +89,20 @@ class Publisher:
     Bounded: at most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
     """
 
-    def __init__(self, connection: Connection, *, window: int, timeout: float) -> None:
+    def __init__(self, connection: AmqpConnection, *, window: int, timeout: float) -> None:
         self._connection = connection
         self._window = window
         self._timeout = timeout
-        self._channel: Channel | None = None
+        self._channel: AmqpChannel | None = None
         self._next = 1
         self._flights: dict[int, _Flight] = {}
         self._returned: dict[int, str] = {}
         self._coming_back: tuple[str, str] | None = None
         self._missing = 0  # bytes of what is coming back
         self._routes: dict[tuple[str, str, bool], bytes] = {}
-        self._room: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._writing = asyncio.Lock()
+        self._on_reply: Callable[[bytes, bytes], None] | None = None
         connection.on_blocked = self._wake
 
     async def open(self) -> None:
@@ -97,9 +113,22 @@ class Publisher:
         """
         channel = await self._connection.channel(self)
         await channel.confirm()
+        if self._on_reply is not None:
+            await channel.consume_replies(DIRECT_REPLY, self._on_reply)
         channel.on_closed = self._closed
         self._channel, self._next, self._coming_back = channel, 1, None
         self._routes.clear()
+
+    async def receive_replies(self, on_reply: Callable[[bytes, bytes], None]) -> None:
+        """Receive answers on the channel that publishes: RabbitMQ wants both on one.
+
+        Raises:
+            TransportError: the channel is lost.
+        """
+        async with self._writing:
+            if self._on_reply is None and self._channel is not None:
+                await self._channel.consume_replies(DIRECT_REPLY, on_reply)
+            self._on_reply = on_reply
 
     @property
     def unconfirmed(self) -> int:
@@ -111,37 +140,37 @@ class Publisher:
         """Why the broker takes no messages; None: it does."""
         return self._connection.blocked
 
-    async def publish(self, parcels: Sequence[Parcel]) -> list[MatadorError | None]:
+    async def publish(self, publications: Sequence[Publication]) -> list[MatadorError | None]:
         """Publish in order. For each: None once it is stored, or why it is not. Never raises.
 
         Cancelling the call leaves what was written on its way.
         """
-        if not parcels:
+        if not publications:
             return []
-        batch = _Batch(len(parcels))
+        batch = _Batch(len(publications))
         limit = asyncio.timeout(self._timeout)
         written = 0
         try:
             async with limit:
                 async with self._writing:  # batches do not mix, so each stays in order
-                    while written < len(parcels):
-                        count = await self._wait_for_room(len(parcels) - written)
-                        self._write(parcels[written : written + count], batch, written)
+                    while written < len(publications):
+                        count = await self._wait_for_room(len(publications) - written)
+                        self._write(publications[written : written + count], batch, written)
                         written += count
                 await asyncio.shield(batch.done)  # cancelled or not, its messages are on their way
         except builtins.TimeoutError:
             self._give_up(batch, written)
         except MatadorError as error:
-            for place in range(written, len(parcels)):
+            for place in range(written, len(publications)):
                 batch.settle(place, error)
             await self._rest(batch, written)
         except asyncio.CancelledError:
-            for place in range(written, len(parcels)):
+            for place in range(written, len(publications)):
                 batch.settle(place, None)  # nobody asks, and whoever drains must not wait
             raise
         untaken = [place for place, one in enumerate(batch.outcomes) if type(one) is _UntakenError]
         if untaken:
-            again = await self.publish([parcels[place] for place in untaken])
+            again = await self.publish([publications[place] for place in untaken])
             for place, error in zip(untaken, again, strict=True):
                 batch.outcomes[place] = error
         return batch.outcomes
@@ -175,24 +204,22 @@ class Publisher:
 
     async def _changed(self) -> None:
         """Wait until something was confirmed, lost, blocked or unblocked."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._room.append(waiter)
-        await waiter
+        await self._waiters.wait(Wakeup())
 
-    def _write(self, parcels: Sequence[Parcel], batch: _Batch, place: int) -> None:
+    def _write(self, publications: Sequence[Publication], batch: _Batch, place: int) -> None:
         channel = self._channel
         assert channel is not None
         number, frame_max = channel.number, self._connection.frame_max
         routes, flights, tag = self._routes, self._flights, self._next
         pieces: list[bytes] = []
-        for exchange, key, _, properties, body, mandatory in parcels:
+        for exchange, key, _, properties, body, mandatory, _ in publications:
             route = routes.get((exchange, key, mandatory))
             if route is None:
                 route = self._route(number, exchange, key, mandatory)
             pieces.append(route)
             pieces.append(frames.content_frames(number, properties, body, frame_max))
-        for parcel in parcels:  # only once all of them could be written
-            flights[tag] = _Flight(batch, place, parcel)
+        for publication in publications:  # only once all of them could be written
+            flights[tag] = _Flight(batch, place, publication)
             tag += 1
             place += 1
         self._next = tag
@@ -250,17 +277,21 @@ class Publisher:
                 continue
             error: MatadorError | None = None
             if not ok:
-                error = _nacked(flight.parcel)
+                error = _nacked(flight.publication)
             elif returned and one in returned:
-                error = _unroutable(flight.parcel, returned.pop(one))
+                error = _unroutable(flight.publication, returned.pop(one))
             flight.batch.settle(flight.place, error)
         self._wake()
 
     def _return(self, key: str, message_id: str, text: str) -> None:
         """A message came back. It is the oldest like it: returns come in order, before confirms."""
         for tag, flight in self._flights.items():
-            parcel = flight.parcel
-            if parcel.key == key and parcel.id == message_id and tag not in self._returned:
+            publication = flight.publication
+            if (
+                publication.key == key
+                and publication.id == message_id
+                and tag not in self._returned
+            ):
                 self._returned[tag] = text
                 return
 
@@ -274,21 +305,20 @@ class Publisher:
         self._returned.clear()
         culprit = False
         for flight in flights.values():
-            error = publishing_refused(reason, flight.parcel.exchange, len(flight.parcel.body))
+            error = publishing_refused(
+                reason, flight.publication.exchange, len(flight.publication.body)
+            )
             if error is not None:
                 culprit = True
             elif culprit:
                 error = _UntakenError("not stored: the channel was closed for another message")
             else:
-                error = _unconfirmed(flight.parcel, reason)
+                error = _unconfirmed(flight.publication, reason)
             flight.batch.settle(flight.place, error)
         self._wake()
 
     def _wake(self) -> None:
-        waiters, self._room = self._room, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake(len(self._waiters))
 
     # -- giving up --------------------------------------------------------------------------------
 
@@ -299,10 +329,10 @@ class Publisher:
         for tag, flight in list(self._flights.items()):
             if flight.batch is batch:
                 del self._flights[tag]
-                key = flight.parcel.key
+                key = flight.publication.key
                 error = SendTimeoutError(
-                    f"{key} did not confirm {flight.parcel.id} in {self._timeout:g} s: it may be "
-                    f"stored{alarm}",
+                    f"{key} did not confirm {flight.publication.id} in {self._timeout:g} s: "
+                    f"it may be stored{alarm}",
                     queue=key,
                 )
                 batch.settle(flight.place, error)
@@ -333,28 +363,29 @@ class Publisher:
             self._give_up(batch, written)
 
 
-def _lost(connection: Connection) -> BaseException:
+def _lost(connection: AmqpConnection) -> BaseException:
     if connection.lost.done():
         return connection.lost.result()
     return ConnectionError("the connection is closed")
 
 
-def _unconfirmed(parcel: Parcel, reason: BaseException) -> MatadorError:
+def _unconfirmed(publication: Publication, reason: BaseException) -> MatadorError:
     return SendUnconfirmedError(
-        f"the connection was lost before {parcel.id} was confirmed by {parcel.key}: it may be "
-        f"stored ({reason_of(reason)})",
-        queue=parcel.key,
+        f"the connection was lost before {publication.key} confirmed {publication.id}: "
+        f"it may be stored ({reason_of(reason)})",
+        queue=publication.key,
         cause=reason,
     )
 
 
-def _nacked(parcel: Parcel) -> MatadorError:
+def _nacked(publication: Publication) -> MatadorError:
     return SendRefusedError(
-        f"{parcel.key} refused {parcel.id}: it is full, or the broker could not store it",
-        queue=parcel.key,
+        f"{publication.key} refused {publication.id}: it is full, or the broker could not store it",
+        queue=publication.key,
     )
 
 
-def _unroutable(parcel: Parcel, text: str) -> MatadorError:
-    via = f" through {parcel.exchange}" if parcel.exchange else ""
-    return QueueNotFoundError(f"there is no queue {parcel.key!r}{via} ({text})")
+def _unroutable(publication: Publication, text: str) -> MatadorError:
+    via = f" through {publication.exchange}" if publication.exchange else ""
+    made = UnroutableError if publication.routed else QueueNotFoundError
+    return made(f"there is no queue {publication.key!r}{via} ({text})")

@@ -13,7 +13,7 @@ _BINARY = bytes(range(256))
 _LARGE = 256 * 1024
 
 
-class SendingCompliance(ComplianceBase):
+class SendCompliance(ComplianceBase):
     """Payloads, headers, outcomes, isolation."""
 
     @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from matador.transports.sqlite.database import (
     READY,
     waiting,
 )
-from matador.transports.sqlite.session import Queue, Session
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.topology import SqliteQueue
 
 _CHUNK = 1000  # rows, or pages, in one bite
 _INTERVAL = 5.0  # seconds between two looks
@@ -50,12 +51,12 @@ _STRAYS = " UNION ALL ".join(
 _TAKE_IN = f"UPDATE messages SET state = {READY}, due = NULL, token = NULL WHERE seq IN ({_STRAYS})"
 
 
-def take_in_strays(session: Session, queue: Queue) -> int:
+def take_in_strays(session: WriterSession, queue: SqliteQueue) -> int:
     """Make ready what would never become so by itself; how many there were."""
     return session.connection.execute(_TAKE_IN, (queue.id,)).rowcount
 
 
-def sweep_expired(session: Session, queue: Queue) -> int:
+def sweep_expired(session: WriterSession, queue: SqliteQueue) -> int:
     """Delete the oldest dead letters that outlived the time to live; how many, 0 if all are."""
     if queue.ttl is None:
         return 0
@@ -63,12 +64,12 @@ def sweep_expired(session: Session, queue: Queue) -> int:
     return session.connection.execute(_EXPIRED, expired).rowcount
 
 
-def sweep_forgotten(session: Session, queue: Queue) -> int:
+def sweep_forgotten(session: WriterSession, queue: SqliteQueue) -> int:
     """Delete finished messages whose retention is over; how many, 0 if all are."""
     return session.connection.execute(_FORGOTTEN, (queue.id, session.now)).rowcount
 
 
-def purge(session: Session, queue: Queue) -> int:
+def purge(session: WriterSession, queue: SqliteQueue) -> int:
     """Delete every message of a queue that is not held and not finished."""
     return session.connection.execute(
         "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY by_queue "
@@ -97,7 +98,7 @@ class Caretaker:
             at = min(at, self._last_work + _QUIET)
         return max(at - time.monotonic(), 0.0)
 
-    def look_after(self, session: Session) -> None:
+    def look_after(self, session: WriterSession) -> None:
         """Sweep, give back free pages, fold in the log: whatever is due, a bite of each.
 
         Raises:
@@ -116,7 +117,7 @@ class Caretaker:
             _fold_in_log(session.connection)
 
 
-def _bite(session: Session) -> bool:
+def _bite(session: WriterSession) -> bool:
     """Sweep and give back a bit; is there more to do?"""
     session.begin()
     try:
@@ -144,7 +145,7 @@ def _give_back_pages(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _log_size(session: Session) -> int:
+def _log_size(session: WriterSession) -> int:
     log = session.path.with_name(session.path.name + "-wal")
     try:
         return log.stat().st_size

@@ -12,9 +12,11 @@ import msgspec
 
 from matador.errors import MatadorError
 from matador.model.message import Message
+from matador.transports.kit.properties import headers_with_properties
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
-from matador.transports.sqlite.session import Queue, Session, no_such_queue
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.topology import SqliteQueue, no_such_queue
 
 logger = logging.getLogger("matador.transports.sqlite")
 
@@ -44,10 +46,10 @@ _UNFINISHED = (
     f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
 )
 
-encode_headers = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 
 
-def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | None]:
+def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorError | None]:
     """Store messages in the order given; for each None, or why it cannot be."""
     outcomes: list[MatadorError | None] = [None] * len(messages)
     run: list[Row] = []
@@ -60,10 +62,15 @@ def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | 
         if queue is None:
             outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
-        plain = message.delay <= 0 and message.priority is None and message.ordering_key is None
+        plain = (
+            message.delay <= 0
+            and message.priority is None
+            and message.ordering_key is None
+            and message.properties is None
+        )
         try:
             if plain:
-                headers = encode_headers(message.headers) if message.headers else None
+                headers = encode_json(message.headers) if message.headers else None
                 row = (queue.id, message.id, headers, message.body)
             else:
                 row = make_row(session, queue, message, blocked)
@@ -81,7 +88,10 @@ def store(session: Session, messages: Sequence[Message]) -> list[MatadorError | 
 
 
 def make_row(
-    session: Session, queue: Queue, message: Message, blocked: dict[tuple[int, str], bool]
+    session: WriterSession,
+    queue: SqliteQueue,
+    message: Message,
+    blocked: dict[tuple[int, str], bool],
 ) -> Row:
     """The row of a message that is new in a queue.
 
@@ -110,17 +120,23 @@ def make_row(
         now,
         key,
         message.id,
-        encode_headers(message.headers) if message.headers else None,
+        encode_headers(message),
         message.body,
     )
 
 
-def insert(session: Session, rows: Sequence[Row]) -> None:
+def encode_headers(message: Message) -> bytes | None:
+    """The headers of a message as they are stored, its properties among them."""
+    headers = headers_with_properties(message)
+    return encode_json(headers) if headers else None
+
+
+def insert(session: WriterSession, rows: Sequence[Row]) -> None:
     """Insert rows of ``make_row``, in this order."""
     _insert_run(session, rows, plain=False)
 
 
-def _insert_run(session: Session, rows: Sequence[Row], plain: bool) -> None:
+def _insert_run(session: WriterSession, rows: Sequence[Row], plain: bool) -> None:
     statements = _INSERT_PLAIN if plain else _INSERT_FULL
     shared = [session.now] if plain else []
     start = 0
@@ -131,7 +147,7 @@ def _insert_run(session: Session, rows: Sequence[Row], plain: bool) -> None:
             start += size
 
 
-def trim(session: Session, queues: Iterable[Queue]) -> None:
+def trim(session: WriterSession, queues: Iterable[SqliteQueue]) -> None:
     """Drop the oldest messages of queues that are over their length, but none that is held."""
     for queue in queues:
         if queue.max_length is None:

@@ -16,18 +16,18 @@ import pika
 from pika import exceptions as pika_errors
 
 from matador.errors import NotConnectedError
-from matador.transports.rabbitmq.channel import Channel
+from matador.transports.kit.options import tls_context
+from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.errors import connection_failed, translate
-from matador.transports.rabbitmq.fast import FastConnection, Sink
-from matador.transports.rabbitmq.tls import tls_context
-from matador.transports.rabbitmq.url import Address
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.pika_connection import FastConnection, Sink
 
 log = logging.getLogger("matador.rabbitmq")
 
 _CLOSE_TIMEOUT = 3.0
 
 
-class Connection:
+class AmqpConnection:
     """One AMQP connection. ``lost`` is done, with the reason, when it is closed by anybody."""
 
     def __init__(
@@ -43,7 +43,9 @@ class Connection:
         raw.add_on_connection_unblocked_callback(self._unblocked)
 
     @classmethod
-    async def open(cls, address: Address, host: str, port: int, role: str) -> Connection:
+    async def open(
+        cls, address: RabbitMQAddress, host: str, port: int, role: str
+    ) -> AmqpConnection:
         """Connect to one host.
 
         Raises:
@@ -109,7 +111,7 @@ class Connection:
             raise NotConnectedError("the connection was lost")
         self._raw.write(data)
 
-    async def channel(self, sink: Sink | None = None) -> Channel:
+    async def channel(self, sink: Sink | None = None) -> AmqpChannel:
         """A new channel; ``sink`` gets its frames first.
 
         Raises:
@@ -123,7 +125,7 @@ class Connection:
 
         try:
             raw = self._raw.channel(on_open_callback=on_open)
-            made = Channel(self, raw, self._raw.sinks)
+            made = AmqpChannel(self, raw, self._raw.sinks)
             await made.wait(opened, "opening a channel")
         except pika_errors.AMQPError as error:
             raise translate(error, "opening a channel") from error
@@ -154,10 +156,12 @@ class Connection:
         self.on_blocked()
 
 
-def _parameters(address: Address, host: str, port: int, role: str) -> pika.ConnectionParameters:
+def _parameters(
+    address: RabbitMQAddress, host: str, port: int, role: str
+) -> pika.ConnectionParameters:
     tls = None
-    if address.tls is not None:
-        tls = pika.SSLOptions(tls_context(address.tls), address.tls.server_name or host)
+    if address.tls:
+        tls = pika.SSLOptions(tls_context(address), address.tls_server_name or host)
     return pika.ConnectionParameters(
         host=host,
         port=port,

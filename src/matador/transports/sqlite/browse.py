@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
-from matador.transports.base import no_retention
+from matador.transports.kit.errors import no_retention
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
-from matador.transports.sqlite.reading import (
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import (
     read_body,
     read_headers,
     read_number,
     read_text,
     read_time,
 )
-from matador.transports.sqlite.session import Queue
 
 _PAGE_ROWS = 500
 _PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill the memory
@@ -39,13 +39,13 @@ _LAST_ROW = 2**63 - 1
 _ALWAYS = -1  # nothing was stored before this time
 
 
-def find(connection: sqlite3.Connection, queue: Queue, now: int) -> Queue:
+def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> SqliteQueue:
     """The queue itself."""
     return queue
 
 
 def browse_page(
-    connection: sqlite3.Connection, queue: Queue, after: int, limit: int | None, now: int
+    connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int | None, now: int
 ) -> list[StoredMessage]:
     """The next few messages behind a row that are not finished; none: that was all."""
     rows = _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS)
@@ -63,7 +63,7 @@ def browse_page(
 
 
 def read(
-    connection: sqlite3.Connection, queue: Queue, after: int, limit: int, now: int
+    connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int, now: int
 ) -> Sequence[StoredMessage]:
     """Up to ``limit`` messages behind a row, finished ones included until they are forgotten.
 
@@ -78,7 +78,7 @@ def read(
 
 def split(
     connection: sqlite3.Connection,
-    queue: Queue,
+    queue: SqliteQueue,
     parts: int,
     after: int,
     until: int | None,
@@ -98,7 +98,7 @@ def split(
     return ends if ends and ends[-1] == end else [*ends, end]
 
 
-def depth(connection: sqlite3.Connection, queue: Queue, now: int) -> QueueDepth:
+def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> QueueDepth:
     """How many messages there are in which state, by the time that it is."""
     if queue.ttl is None:
         ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
@@ -123,11 +123,11 @@ def depth(connection: sqlite3.Connection, queue: Queue, now: int) -> QueueDepth:
     return QueueDepth(ready=count, delayed=delayed, in_flight=in_flight)
 
 
-def _oldest(queue: Queue, now: int) -> int:
+def _oldest(queue: SqliteQueue, now: int) -> int:
     return _ALWAYS if queue.ttl is None else now - queue.ttl
 
 
-def _stored(queue: Queue, row: tuple[Any, ...], now: int) -> StoredMessage:
+def _stored(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> StoredMessage:
     seq, id_, body, headers, number, stored_at, due, deliveries, priority, ordering_key = row
     due = read_number(due)
     state: MessageState = "ready"

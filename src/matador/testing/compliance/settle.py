@@ -16,7 +16,7 @@ _DELAY = 0.15
 _EARLY = 0.01  # how much sooner a delay may end: clocks are rounded
 
 
-class SettlingCompliance(ComplianceBase):
+class SettleCompliance(ComplianceBase):
     """Complete, release, retry; leases; and what happens to what nobody settles."""
 
     async def test_complete_removes(self) -> None:

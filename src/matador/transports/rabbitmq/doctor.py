@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from matador.errors import QueueNotFoundError
 from matador.model.message import Finding
-from matador.transports.rabbitmq import looking
+from matador.transports.rabbitmq import browse
 from matador.transports.rabbitmq.delays import lost_queue
 from matador.transports.rabbitmq.management import Node
-from matador.transports.rabbitmq.session import Session
+from matador.transports.rabbitmq.session import AmqpSession
 
 _OLDEST = (3, 10)
 
 
-async def examine(session: Session) -> Sequence[Finding]:
+async def examine(session: AmqpSession) -> Sequence[Finding]:
     """Look at the server; changes nothing."""
     version = session.consuming.server_version
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
@@ -28,7 +28,7 @@ async def examine(session: Session) -> Sequence[Finding]:
         findings.append(Finding("alarms", text, fix, serious=True))
     lost = lost_queue(session.address.delay_prefix)
     try:
-        waiting = (await looking.depth(session, lost)).ready
+        waiting = (await browse.depth(session, lost)).ready
     except QueueNotFoundError:
         waiting = 0
     if waiting:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from matador.model.message import Delivery, Headers, Receipt
+from matador.transports.kit.properties import PROPERTIES_HEADER, split_properties
 
 _NO_HEADERS: Headers = {}
 _NONE = type(None)
@@ -36,9 +37,11 @@ def read_delivery(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
     ):
         try:
             headers = _NO_HEADERS if stored is None else _decode_headers(stored)
-            return Delivery(
-                body, headers, Receipt(queue, (seq, token), count, count > 1, priority, key)
-            )
+            receipt = Receipt(queue, (seq, token), count, count > 1, priority, key)
+            if PROPERTIES_HEADER not in headers:
+                return Delivery(body, headers, receipt)
+            headers, properties, problem = split_properties(headers)
+            return Delivery(body, headers, receipt, problem, properties)
         except _UNREADABLE:
             pass
     return _read_odd(queue, token, row)
@@ -52,7 +55,8 @@ def has_odd_key(row: tuple[Any, ...]) -> bool:
 def _read_odd(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
     seq, count, priority, _, key, stored, body = row
     headers, problem = read_headers(stored)
-    problems = [] if problem is None else [problem]
+    headers, properties, unreadable = split_properties(headers)
+    problems = [one for one in (problem, unreadable) if one is not None]
     if type(priority) not in _INTEGER:
         problems.append(f"priority: {_kind(priority)} instead of a whole number")
     if type(key) not in _TEXT:
@@ -63,7 +67,7 @@ def _read_odd(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
     receipt = Receipt(
         queue, (seq, token), number, number > 1, read_number(priority), read_text(key)
     )
-    return Delivery(read_body(body), headers, receipt, "; ".join(problems) or None)
+    return Delivery(read_body(body), headers, receipt, "; ".join(problems) or None, properties)
 
 
 def read_headers(stored: object) -> tuple[Headers, str | None]:

@@ -19,9 +19,10 @@ from matador.transports.sqlite.database import (
     READY,
     waiting,
 )
-from matador.transports.sqlite.reading import has_odd_key, read_delivery
-from matador.transports.sqlite.session import Queue, Session
-from matador.transports.sqlite.sweeping import sweep_expired
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.sweep import sweep_expired
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import has_odd_key, read_delivery
 
 _PROMOTED_AT_ONCE = 5000
 
@@ -89,7 +90,7 @@ class Claim:
     If it brought nothing: when the next message of the queue is due; ``NEVER``: there is none.
     """
 
-    queue: Queue
+    queue: SqliteQueue
     deliveries: list[Delivery]
     held_until: int
     next_due: int = NEVER
@@ -106,7 +107,7 @@ def handle_of(receipt: Receipt) -> tuple[int, int]:
     return cast("tuple[int, int]", handle) if type(handle) is tuple else (-1, -1)
 
 
-def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
+def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) -> Claim:
     """Claim up to ``limit`` messages by priority, then order. Each counts as delivered."""
     if queue.ttl is not None:
         while sweep_expired(session, queue):
@@ -122,7 +123,9 @@ def claim(session: Session, queue: Queue, limit: int, lease: int) -> Claim:
     return Claim(queue, _deliveries(session, queue, token, rows), until)
 
 
-def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> list[Delivery]:
+def take(
+    session: WriterSession, queue: SqliteQueue, numbers: Sequence[int], lease: int
+) -> list[Delivery]:
     """Claim exactly these messages, in this order; those in other hands are left out."""
     promote(session, queue)
     token = secrets.randbits(62)
@@ -134,7 +137,7 @@ def take(session: Session, queue: Queue, numbers: Sequence[int], lease: int) -> 
     return _deliveries(session, queue, token, wanted)
 
 
-def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[bool]:
+def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:
     """Hold deliveries for another lease from now; for each: was it still held?"""
     handles = [handle_of(receipt) for receipt in receipts]
     tokens = held(session, [seq for seq, _ in handles])
@@ -149,13 +152,13 @@ def renew(session: Session, receipts: Sequence[Receipt], lease: int) -> list[boo
     return kept
 
 
-def held(session: Session, numbers: Sequence[int]) -> dict[int, int]:
+def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
     """Which claim holds each of these rows, for those that any claim holds."""
     (pairs,) = session.connection.execute(_HELD, (seq_list(numbers),)).fetchone()
     return dict(_decode_pairs(pairs))
 
 
-def promote(session: Session, queue: Queue) -> int:
+def promote(session: WriterSession, queue: SqliteQueue) -> int:
     """Make ready what is due: delayed messages, and those whose lease has passed.
 
     Whoever holds such a lease has lost it from here on. The count of deliveries stays. Returns
@@ -171,7 +174,7 @@ def promote(session: Session, queue: Queue) -> int:
 
 
 def _deliveries(
-    session: Session, queue: Queue, token: int, rows: Iterable[tuple[Any, ...]]
+    session: WriterSession, queue: SqliteQueue, token: int, rows: Iterable[tuple[Any, ...]]
 ) -> list[Delivery]:
     name = queue.name
     deliveries: list[Delivery] = []
@@ -183,7 +186,7 @@ def _deliveries(
     return deliveries
 
 
-def _forget_key(session: Session, queue: Queue, seq: int) -> None:
+def _forget_key(session: WriterSession, queue: SqliteQueue, seq: int) -> None:
     """Take away a key that no receipt can carry, so that nobody waits for its message."""
     session.connection.execute(_FOLLOWERS, (queue.id, seq))
     session.connection.execute(_NO_KEY, (seq,))

@@ -13,7 +13,7 @@ from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Purging, Replaying
 
 
-class LookingCompliance(ComplianceBase):
+class BrowseCompliance(ComplianceBase):
     """Browse, take, purge, depth, replay. Each test shows the ability, or that it is refused."""
 
     # -- browse -----------------------------------------------------------------------------------

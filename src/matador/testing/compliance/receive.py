@@ -8,7 +8,7 @@ from matador.testing.compliance.base import ComplianceBase
 from matador.testing.compliance.bench import bodies
 
 
-class ReceivingCompliance(ComplianceBase):
+class ReceiveCompliance(ComplianceBase):
     """Waiting, limits, cancelling, closing."""
 
     async def test_a_subscription_knows_its_queue(self) -> None:

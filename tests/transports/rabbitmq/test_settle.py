@@ -34,8 +34,8 @@ from matador.model.text import SHORT_TEXT
 from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
-from matador.transports.rabbitmq import RabbitMQTransport, delays, holding, wire
-from matador.transports.rabbitmq.publishing import Parcel
+from matador.transports.rabbitmq import RabbitMQTransport, delays, deliveries, wire
+from matador.transports.rabbitmq.publisher import Publication
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -190,7 +190,7 @@ async def largest_header(transport: RabbitMQTransport, queue: str) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            transport._routing.parcel(Message("m", queue, b"", {"id": "c" * middle}))
+            transport._outgoing.publication(Message("m", queue, b"", {"id": "c" * middle}))
             low = middle
         except MessageTooLargeError:
             high = middle
@@ -272,13 +272,13 @@ async def test_somebody_elses_queue_is_not_looked_after_at_every_send(
     topology = Topology(namespace, queues=["events", WorkQueue(f"{namespace}:x", exact=True)])
     await transport.apply_topology(topology)
     applied: list[object] = []
-    apply = transport._apply
+    apply = transport._upkeep._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport, "_apply", counted)
+    monkeypatch.setattr(transport._upkeep, "_apply", counted)
     for _ in range(20):
         (outcome,) = await transport.send([Message("m", f"{namespace}:x", b"")])
         assert isinstance(outcome, QueueNotFoundError)
@@ -289,13 +289,13 @@ async def test_many_who_find_it_gone_make_it_once(
     transport: RabbitMQTransport, queue: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     applied: list[object] = []
-    apply = transport._apply
+    apply = transport._upkeep._apply
 
     async def counted(session: Any, topology: Topology) -> Any:
         applied.append(topology)
         return await apply(session, topology)
 
-    monkeypatch.setattr(transport, "_apply", counted)
+    monkeypatch.setattr(transport._upkeep, "_apply", counted)
     raw.channel.queue_delete(queue)
     sending = [transport.send([Message(str(n), queue, b"")]) for n in range(20)]
     assert await asyncio.gather(*sending) == [[None]] * 20
@@ -323,14 +323,14 @@ async def test_a_successor_that_fails_unexpectedly_leaves_the_message_ours(
 async def test_a_message_that_cannot_be_read_by_a_bug_of_ours_is_delivered_all_the_same(
     transport: RabbitMQTransport, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = holding.Incoming
+    real = deliveries.Incoming
 
-    def broken(given: bytes, redelivered: bool) -> Any:
+    def broken(given: bytes, redelivered: bool, routing_key: str | None = None) -> Any:
         if given != b"\0\0":
             raise RecursionError("a bug")
         return real(given, redelivered)
 
-    monkeypatch.setattr(holding, "Incoming", broken)
+    monkeypatch.setattr(deliveries, "Incoming", broken)
     delivery = await one_of(transport, queue, properties(b""), b"x")
     assert (delivery.body, dict(delivery.headers)) == (b"x", {})
     assert delivery.problem == "the properties cannot be read: RecursionError"
@@ -340,12 +340,12 @@ async def test_a_message_that_cannot_be_read_by_a_bug_of_ours_is_delivered_all_t
 # -- what the broker closes a channel for ----------------------------------------------------------
 
 
-async def test_parcels_behind_one_that_closes_the_channel_are_published_again(
+async def test_messages_behind_one_that_closes_the_channel_are_published_again(
     transport: RabbitMQTransport, queue: str, raw: Raw
 ) -> None:
     publisher = transport._supervisor.connection.publisher
-    good = Parcel("", queue, "m", properties(), b"good")
-    bad = Parcel("no such exchange", queue, "m", properties(), b"bad")
+    good = Publication("", queue, "m", properties(), b"good")
+    bad = Publication("no such exchange", queue, "m", properties(), b"bad")
     outcomes = await publisher.publish([good, bad, good, bad, good])
     assert [type(one) for one in outcomes[1:]] == [
         QueueNotFoundError,

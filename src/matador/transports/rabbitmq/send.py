@@ -1,4 +1,4 @@
-"""Which exchange a message goes to, and as what: the work of the topologies that were applied.
+"""What is published for a message or a settlement: to which exchange, with which properties.
 
 A queue of an applied topology is reached through its namespace's exchange, as the format says. Any
 other queue is reached directly, through the default exchange, which knows every queue by its name.
@@ -8,34 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from matador.errors import (
     DelaysNotSupportedError,
     MatadorError,
     QueueNotFoundError,
     UnstorableError,
 )
-from matador.model.message import REASON_HEADER, DeadLetter, Message, Release, Retry, Settlement
+from matador.model.message import (
+    REASON_HEADER,
+    DeadLetter,
+    Message,
+    Properties,
+    Release,
+    Retry,
+    Settlement,
+)
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Clock
 from matador.transports.rabbitmq import delays, wire
 from matador.transports.rabbitmq.delays import Hop
-from matador.transports.rabbitmq.holding import Hold
-from matador.transports.rabbitmq.plan import (
+from matador.transports.rabbitmq.deliveries import AmqpHold
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
+from matador.transports.rabbitmq.topology import (
     dead_letter_exchange,
     delayed_exchange,
     main_exchange,
 )
-from matador.transports.rabbitmq.publishing import Parcel
-from matador.transports.rabbitmq.url import Address
 
+_NO_PROPERTIES = Properties()
 _LONGEST_NAME = 255
 _PLUGIN_MAX = (1 << 32) - 1  # milliseconds
 
 
-class Routing:
-    """Makes parcels of messages and of settlements."""
+class OutgoingMessages:
+    """Makes publications of messages and settlements, by the topologies that were applied."""
 
-    def __init__(self, address: Address, clock: Clock) -> None:
+    def __init__(self, address: RabbitMQAddress, clock: Clock) -> None:
         self._limit = address.max_message_size
         self._prefix = address.delay_prefix
         self._user = address.user
@@ -70,7 +81,7 @@ class Routing:
         """Is it a work queue of an applied topology?"""
         return queue in self._exchanges
 
-    def parcel(self, message: Message, reserve: int = wire.RESERVE) -> Parcel:
+    def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
         """A message, ready to be published, with ``reserve`` bytes left for its successors.
 
         Raises:
@@ -82,18 +93,43 @@ class Routing:
         if problem is not None:
             raise problem
         if message.delay > 0:
-            return self._delayed_parcel(message, reserve)
+            return self._delayed_publication(message, reserve)
         if exchange is None:
             _check_name(queue)
             exchange = ""
         properties = wire.properties_of(message, self._now(), self.frame_max, reserve=reserve)
-        return Parcel(exchange, queue, wire.id_property(message.id), properties, message.body)
+        # RabbitMQ counts an answer as not routed, even if it arrives.
+        mandatory = not queue.startswith(DIRECT_REPLY)
+        id_ = wire.id_property(message.id)
+        return Publication(exchange, queue, id_, properties, message.body, mandatory)
 
-    def settlement_parcel(self, settlement: Settlement, hold: Hold) -> Parcel:
+    def routed(self, exchange: str, message: Message) -> Publication:
+        """A message for all queues whose binding matches its routing key.
+
+        Raises:
+            MatadorError: it cannot be published: too large, delayed, a key that is too long.
+        """
+        problem = wire.check_size(message, self._limit)
+        if problem is not None:
+            raise problem
+        if message.delay > 0:
+            raise DelaysNotSupportedError("RabbitMQ cannot delay what is published to an exchange")
+        given = message.properties or _NO_PROPERTIES
+        key = given.routing_key or ""
+        if len(key.encode("utf-8", "replace")) > _LONGEST_NAME:
+            raise UnstorableError(f"the routing key {key[:80]!r}… has more than 255 bytes")
+        plain = msgspec.structs.replace(
+            message, properties=msgspec.structs.replace(given, routing_key=None)
+        )
+        properties = wire.properties_of(plain, self._now(), self.frame_max, reserve=wire.RESERVE)
+        id_ = wire.id_property(message.id)
+        return Publication(exchange, key, id_, properties, message.body, routed=True)
+
+    def successor(self, settlement: Settlement, hold: AmqpHold) -> Publication:
         """What has to be stored before a delivery is acknowledged."""
         match settlement:
             case Retry():
-                return self.parcel(settlement.message, 0)
+                return self.publication(settlement.message, 0)
             case DeadLetter():
                 return self._dead_letter(settlement, hold)
             case Release():
@@ -101,12 +137,14 @@ class Routing:
             case _:
                 raise AssertionError("a completed delivery has no successor")
 
-    def copy(self, hold: Hold, queue: str) -> Parcel:
+    def copy(self, hold: AmqpHold, queue: str) -> Publication:
         """A delivery as it was before it was delivered, with how often it was in a header."""
-        properties = wire.copy_of(hold.properties, hold.deliveries, self.frame_max, self._user)
-        return Parcel("", queue, wire.id_of(properties), properties, hold.body)
+        properties = wire.copy_of(
+            hold.properties, hold.deliveries, self.frame_max, self._user, hold.routing_key
+        )
+        return Publication("", queue, wire.id_of(properties), properties, hold.body)
 
-    def _dead_letter(self, settlement: DeadLetter, hold: Hold) -> Parcel:
+    def _dead_letter(self, settlement: DeadLetter, hold: AmqpHold) -> Publication:
         source = settlement.receipt.queue
         target = dead_letter_name(source, settlement.kind)
         exchange = self._dead.get(source, "")
@@ -123,16 +161,20 @@ class Routing:
                 0.0,
                 message.priority,
                 message.ordering_key,
+                message.properties,
             )
             properties = wire.properties_of(letter, self._now(), self.frame_max)
-            return Parcel(exchange, target, wire.id_property(message.id), properties, message.body)
+            return Publication(
+                exchange, target, wire.id_property(message.id), properties, message.body
+            )
         if settlement.bare:
             properties = wire.bare_letter(hold.properties, reason, self._now())
         else:
+            now, most = self._now(), self.frame_max
             properties = wire.raw_letter(
-                hold.properties, reason, self._now(), self.frame_max, self._user
+                hold.properties, reason, now, most, self._user, hold.routing_key
             )
-        return Parcel(exchange, target, wire.id_of(properties), properties, hold.body)
+        return Publication(exchange, target, wire.id_of(properties), properties, hold.body)
 
     # -- delays -----------------------------------------------------------------------------------
 
@@ -148,7 +190,7 @@ class Routing:
         by_plugin = queue in self._delayed and delay * 1000 <= _PLUGIN_MAX
         return 0 < delay <= delays.MAX_DELAY and not by_plugin
 
-    def _delayed_parcel(self, message: Message, reserve: int) -> Parcel:
+    def _delayed_publication(self, message: Message, reserve: int) -> Publication:
         queue, id_ = message.queue, wire.id_property(message.id)
         if queue not in self._exchanges:
             raise QueueNotFoundError(
@@ -161,7 +203,7 @@ class Routing:
             marks = {"x-delay": max(1, -int(-message.delay * 1000 // 1))}
             properties = wire.properties_of(message, now, most, marks, reserve=reserve)
             # The plugin stores the message itself: no queue takes it now, so none is demanded.
-            return Parcel(plugin, queue, id_, properties, message.body, False)
+            return Publication(plugin, queue, id_, properties, message.body, False)
         if self._delays_missing is not None:
             raise DelaysNotSupportedError(
                 f"the queues for delays could not be made: {self._delays_missing}"
@@ -179,7 +221,7 @@ class Routing:
             ) from refused
         properties = wire.properties_of(message, now, most, delays.marks(hops), reserve=reserve)
         exchange = delays.hop_exchange(self._prefix, hops[0].left)
-        return Parcel(exchange, queue, id_, properties, message.body)
+        return Publication(exchange, queue, id_, properties, message.body)
 
     def _now(self) -> int:
         return round(self._clock.time() * 1000)

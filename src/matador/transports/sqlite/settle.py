@@ -7,7 +7,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 
-from matador.errors import LeaseLostError, MatadorError
+from matador.errors import MatadorError
 from matador.model.message import (
     REASON_HEADER,
     Complete,
@@ -19,13 +19,16 @@ from matador.model.message import (
     Settlement,
 )
 from matador.model.topology import dead_letter_name
-from matador.transports.sqlite import sending
-from matador.transports.sqlite.claiming import EARLIER, handle_of, held, seq_list
+from matador.transports.kit.errors import lease_lost
+from matador.transports.sqlite import send
+from matador.transports.sqlite.claim import EARLIER, handle_of, held, seq_list
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
-from matador.transports.sqlite.reading import read_headers
-from matador.transports.sqlite.session import Queue, Session
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import read_headers
 
+_GONE = "its lease ended and another receiver has it"
 _COMPLETE = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
 )
@@ -56,7 +59,7 @@ _UNBLOCK = (
 )
 
 
-def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
     """Carry out settlements; for each None, or why it was refused."""
     handles = [handle_of(settlement.receipt) for settlement in settlements]
     if all(
@@ -72,7 +75,7 @@ def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorE
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
-            outcomes[index] = _lost(settlement)
+            outcomes[index] = lease_lost(settlement.receipt.queue, _GONE)
             continue
         try:
             batch.add(settlement, seq)
@@ -87,7 +90,7 @@ def settle(session: Session, settlements: Sequence[Settlement]) -> list[MatadorE
 
 
 def _delete(
-    session: Session, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
+    session: WriterSession, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
 ) -> list[MatadorError | None]:
     """What nearly every batch is: all done, nobody waits for them; a claim at a time."""
     outcomes: list[MatadorError | None] = [None] * len(settlements)
@@ -103,27 +106,20 @@ def _delete(
             if handle in gone:
                 gone.remove(handle)  # a second settlement of one delivery is refused
             else:
-                outcomes[index] = _lost(settlements[index])
+                outcomes[index] = lease_lost(settlements[index].receipt.queue, _GONE)
     return outcomes
-
-
-def _lost(settlement: Settlement) -> LeaseLostError:
-    return LeaseLostError(
-        f"the delivery from {settlement.receipt.queue!r} was settled already, or its lease passed "
-        f"and it went to another receiver; {type(settlement).__name__} was refused"
-    )
 
 
 class _Batch:
     """Does at once what can be: completions and releases; the successors of the others first."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: WriterSession) -> None:
         self._session = session
         self._finished: defaultdict[str, list[int]] = defaultdict(list)
         self._moved: list[int] = []
         self._released: list[int] = []
         self._freed: set[tuple[int, str]] = set()
-        self._filled: set[Queue] = set()
+        self._filled: set[SqliteQueue] = set()
 
     def add(self, settlement: Settlement, seq: int) -> None:
         """Take a settlement whose delivery is held.
@@ -167,7 +163,7 @@ class _Batch:
             execute(_RELEASE, (seq_list(self._released),))
         for queue_id, key in self._freed:
             execute(_UNBLOCK, (session.now, queue_id, key))
-        sending.trim(session, self._filled)
+        send.trim(session, self._filled)
 
     def _retry_in_place(self, message: Message, seq: int) -> None:
         # It keeps its place, so that followers with its ordering key stay behind it.
@@ -182,7 +178,7 @@ class _Batch:
                 state,
                 due,
                 message.id,
-                sending.encode_headers(message.headers) if message.headers else None,
+                send.encode_headers(message),
                 message.body,
                 message.priority,
                 message.priority if queue.priorities else None,
@@ -193,7 +189,7 @@ class _Batch:
     def _move(self, message: Message, seq: int) -> None:
         session = self._session
         queue = session.queue(message.queue)
-        sending.insert(session, [sending.make_row(session, queue, message, {})])
+        send.insert(session, [send.make_row(session, queue, message, {})])
         self._filled.add(queue)
         self._moved.append(seq)
 
@@ -206,19 +202,26 @@ class _Batch:
             self._copy(settlement, seq, queue)
         else:
             reason = {**message.headers, REASON_HEADER: settlement.reason}
-            dead = Message(message.id, name, message.body, reason, priority=message.priority)
-            sending.insert(session, [sending.make_row(session, queue, dead, {})])
+            dead = Message(
+                message.id,
+                name,
+                message.body,
+                reason,
+                priority=message.priority,
+                properties=message.properties,
+            )
+            send.insert(session, [send.make_row(session, queue, dead, {})])
         self._filled.add(queue)
         self._moved.append(seq)
 
-    def _copy(self, settlement: DeadLetter, seq: int, queue: Queue) -> None:
+    def _copy(self, settlement: DeadLetter, seq: int, queue: SqliteQueue) -> None:
         """Keep a row as it is, whatever is in it: SQLite copies it."""
         execute = self._session.connection.execute
         headers: Headers = {}
         if not settlement.bare:
             (stored,) = execute("SELECT headers FROM messages WHERE seq = ?", (seq,)).fetchone()
             headers, _ = read_headers(stored)
-        reason = sending.encode_headers({**headers, REASON_HEADER: settlement.reason})
+        reason = send.encode_json({**headers, REASON_HEADER: settlement.reason})
         try:
             execute(_COPY, (queue.id, self._session.now, reason, seq))
         except sqlite3.DataError:

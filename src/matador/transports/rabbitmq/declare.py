@@ -11,12 +11,18 @@ from pika import exceptions as pika_errors
 
 from matador.errors import ConnectionFailedError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
-from matador.transports.rabbitmq.channel import Channel
-from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
-from matador.transports.rabbitmq.plan import Arguments, Binding, Exchange, Plan, Queue
-from matador.transports.rabbitmq.session import Session
-from matador.transports.rabbitmq.url import Address
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.session import AmqpSession
+from matador.transports.rabbitmq.topology import (
+    AmqpBinding,
+    AmqpExchange,
+    AmqpQueue,
+    Arguments,
+    Plan,
+)
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -30,7 +36,7 @@ _VALUE = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)'
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ArgumentDifference:
     """An argument that is not as we would have it; None: not given."""
 
     name: str
@@ -41,15 +47,17 @@ class Difference:
         return f"{self.name} is {_shown(self.theirs)}, ours would be {_shown(self.ours)}"
 
 
-def difference_in(text: str) -> Difference | None:
+def difference_in(text: str) -> ArgumentDifference | None:
     """What the broker says is different, if that is what it says."""
     found = _INEQUIVALENT.search(text)
     if found is None:
         return None
-    return Difference(found["name"], _value(found["ours"]), _value(found["theirs"]))
+    return ArgumentDifference(found["name"], _value(found["ours"]), _value(found["theirs"]))
 
 
-async def declare(session: Session, plan: Plan, *, only_look: bool = False) -> list[TopologyNote]:
+async def declare(
+    session: AmqpSession, plan: Plan, *, only_look: bool = False
+) -> list[TopologyNote]:
     """Make all of a plan, or only compare it with what is there. What differs is noted.
 
     Raises:
@@ -73,7 +81,9 @@ async def declare(session: Session, plan: Plan, *, only_look: bool = False) -> l
     return declarer.notes
 
 
-async def declare_at_once(session: Session, things: Iterable[Exchange | Queue | Binding]) -> None:
+async def declare_at_once(
+    session: AmqpSession, things: Iterable[AmqpExchange | AmqpQueue | AmqpBinding]
+) -> None:
     """Make many things in one round trip.
 
     Raises:
@@ -81,30 +91,30 @@ async def declare_at_once(session: Session, things: Iterable[Exchange | Queue | 
     """
     channel = await session.channel()
     try:
-        last: Queue | None = None
+        last: AmqpQueue | None = None
         for thing in things:
             channel.declare_unheard(thing)
-            last = thing if isinstance(thing, Queue) else last
+            last = thing if isinstance(thing, AmqpQueue) else last
         if last is not None:
             await channel.declare_queue(last, passive=True)
     finally:
         await channel.close()
 
 
-async def has_delayed_exchange(address: Address, session: Session, name: str) -> bool:
+async def has_delayed_exchange(address: RabbitMQAddress, session: AmqpSession, name: str) -> bool:
     """Make an exchange of the delayed-message plugin: is the plugin there?
 
     On a connection of its own, as RabbitMQ closes the whole of it if there is no plugin.
     """
     host, port = session.publishing.host, session.publishing.port
     try:
-        connection = await Connection.open(address, host, port, "looking for a plugin")
+        connection = await AmqpConnection.open(address, host, port, "looking for a plugin")
     except ConnectionFailedError:
         return False
     try:
         channel = await connection.channel()
         await channel.declare_exchange(
-            Exchange(name, "x-delayed-message", {"x-delayed-type": "direct"})
+            AmqpExchange(name, "x-delayed-message", {"x-delayed-type": "direct"})
         )
     except MatadorError as error:
         log.debug("no delayed-message plugin: %s", error)
@@ -117,12 +127,12 @@ async def has_delayed_exchange(address: Address, session: Session, name: str) ->
 class _Declarer:
     """Declares one thing after the other, with a new channel after each refusal."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AmqpSession) -> None:
         self._session = session
-        self._channel: Channel | None = None
+        self._channel: AmqpChannel | None = None
         self.notes: list[TopologyNote] = []
 
-    async def channel(self) -> Channel:
+    async def channel(self) -> AmqpChannel:
         if self._channel is None or not self._channel.is_open:
             self._channel = await self._session.channel()
         return self._channel
@@ -131,7 +141,7 @@ class _Declarer:
         if self._channel is not None:
             await self._channel.close()
 
-    async def exchange(self, exchange: Exchange) -> None:
+    async def exchange(self, exchange: AmqpExchange) -> None:
         try:
             await (await self.channel()).declare_exchange(exchange)
         except MatadorError as error:
@@ -142,7 +152,7 @@ class _Declarer:
                 TopologyNote(None, f"exchange {exchange.name} is used as it is: {difference}")
             )
 
-    async def queue(self, queue: Queue, *, only_look: bool) -> bool:
+    async def queue(self, queue: AmqpQueue, *, only_look: bool) -> bool:
         """Make a queue, or look at it; False if it is not there."""
         if only_look or not queue.made:
             try:
@@ -160,9 +170,9 @@ class _Declarer:
             self.notes.append(TopologyNote(queue.name, f"is used as it is: {listed}"))
         return True
 
-    async def _differences(self, queue: Queue) -> list[Difference]:
+    async def _differences(self, queue: AmqpQueue) -> list[ArgumentDifference]:
         """Declare it; where it is another, find out in what, one argument at a time."""
-        found: list[Difference] = []
+        found: list[ArgumentDifference] = []
         while True:
             try:
                 await (await self.channel()).declare_queue(queue)
@@ -181,7 +191,7 @@ class _Declarer:
                 return found
 
 
-def _followed(arguments: Arguments, difference: Difference) -> Arguments:
+def _followed(arguments: Arguments, difference: ArgumentDifference) -> Arguments:
     """The arguments with theirs in place of ours, to see what else is different."""
     followed = {name: value for name, value in arguments.items() if name != difference.name}
     if difference.theirs is not None:
@@ -189,7 +199,7 @@ def _followed(arguments: Arguments, difference: Difference) -> Arguments:
     return followed
 
 
-def _difference(error: MatadorError) -> Difference | None:
+def _difference(error: MatadorError) -> ArgumentDifference | None:
     cause = error.__cause__
     if (
         isinstance(cause, pika_errors.ChannelClosedByBroker)

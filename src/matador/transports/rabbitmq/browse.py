@@ -25,12 +25,12 @@ from matador.errors import ConfigurationError, UnsupportedError
 from matador.model.message import REASON_HEADER, Delivery, QueueDepth, Release, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.rabbitmq import frames, wire
-from matador.transports.rabbitmq.holding import Hold, Holder
-from matador.transports.rabbitmq.plan import Queue
-from matador.transports.rabbitmq.routing import Routing
-from matador.transports.rabbitmq.session import Session
-from matador.transports.rabbitmq.settling import settle
+from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries
+from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.session import AmqpSession
+from matador.transports.rabbitmq.settle import settle
 from matador.transports.rabbitmq.subscription import retire
+from matador.transports.rabbitmq.topology import AmqpQueue
 
 MOST_MOVED = 10_000
 _PAGE = 64
@@ -43,11 +43,11 @@ def keeps_dead_letters(queue: str) -> bool:
     return queue.rpartition(".")[2] in DEAD_LETTER_KINDS
 
 
-async def depth(session: Session, queue: str) -> QueueDepth:
+async def depth(session: AmqpSession, queue: str) -> QueueDepth:
     """How many messages are ready, and held if the management plugin may be asked."""
     channel = await session.channel()
     try:
-        ready, _ = await channel.declare_queue(Queue(queue), passive=True)
+        ready, _ = await channel.declare_queue(AmqpQueue(queue), passive=True)
     finally:
         await channel.close()
     numbers = await session.management.queue(queue)
@@ -57,7 +57,7 @@ async def depth(session: Session, queue: str) -> QueueDepth:
     return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))
 
 
-async def purge(session: Session, queue: str) -> int:
+async def purge(session: AmqpSession, queue: str) -> int:
     """Delete what is ready."""
     channel = await session.channel()
     try:
@@ -67,7 +67,11 @@ async def purge(session: Session, queue: str) -> int:
 
 
 async def browse(
-    session: Session, routing: Routing, queue: str, after: str | None, limit: int | None
+    session: AmqpSession,
+    routing: OutgoingMessages,
+    queue: str,
+    after: str | None,
+    limit: int | None,
 ) -> AsyncIterator[StoredMessage]:
     """See ``Browsing.browse``."""
     place = None if after is None else _Place.read(after)
@@ -84,7 +88,7 @@ async def browse(
 
 
 async def take(
-    session: Session, routing: Routing, queue: str, positions: Sequence[str]
+    session: AmqpSession, routing: OutgoingMessages, queue: str, positions: Sequence[str]
 ) -> list[Delivery]:
     """See ``Browsing.take``. Takes from the front until it has all, and gives the others back."""
     wanted = Counter(_Place.read(position).identity for position in positions)
@@ -118,7 +122,7 @@ async def take(
 # -- getting ---------------------------------------------------------------------------------------
 
 
-class _Getter(Holder):
+class _Getter(ChannelDeliveries):
     """Asks for messages one by one, many questions at a time."""
 
     def __init__(self, queue: str) -> None:
@@ -157,12 +161,14 @@ class _Getter(Holder):
 
 
 @asynccontextmanager
-async def _getting(session: Session, queue: str, *, keep: bool = False) -> AsyncGenerator[_Getter]:
+async def _getting(
+    session: AmqpSession, queue: str, *, keep: bool = False
+) -> AsyncGenerator[_Getter]:
     """A channel to get with. Afterwards all goes back; with ``keep``, if something went wrong."""
     getter = _Getter(queue)
     getter.channel = await session.consuming.channel(getter)
     try:
-        getter.ready, _ = await getter.channel.declare_queue(Queue(queue), passive=True)
+        getter.ready, _ = await getter.channel.declare_queue(AmqpQueue(queue), passive=True)
         yield getter
     except BaseException:
         getter.abandon()
@@ -190,13 +196,15 @@ async def _take_all(getter: _Getter) -> list[Delivery]:
     return taken
 
 
-async def _give_back(session: Session, routing: Routing, deliveries: Sequence[Delivery]) -> None:
+async def _give_back(
+    session: AmqpSession, routing: OutgoingMessages, deliveries: Sequence[Delivery]
+) -> None:
     releases = [Release(delivery.receipt) for delivery in deliveries]
     blocked = session.publisher.blocked is not None
-    await settle(releases, session.publisher.publish, routing.settlement_parcel, blocked=blocked)
+    await settle(releases, session.publisher.publish, routing.successor, blocked=blocked)
 
 
-async def _browse_letters(session: Session, queue: str) -> AsyncIterator[StoredMessage]:
+async def _browse_letters(session: AmqpSession, queue: str) -> AsyncIterator[StoredMessage]:
     number = 0
     async with _getting(session, queue) as getter:
         while True:
@@ -259,9 +267,9 @@ async def _from(
         yield message
 
 
-def _hold(delivery: Delivery) -> Hold:
+def _hold(delivery: Delivery) -> AmqpHold:
     hold = delivery.receipt.handle
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, AmqpHold)
     return hold
 
 

@@ -18,16 +18,17 @@ MAX_PRIORITY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class AmqpExchange:
     """A durable exchange."""
 
     name: str
     type: str
     arguments: Arguments = field(default_factory=dict[str, str | int])
+    durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class AmqpQueue:
     """A durable queue. ``made``: False if it is somebody else's and only used."""
 
     name: str
@@ -36,7 +37,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class AmqpBinding:
     """What comes to ``exchange`` with ``key`` goes to ``queue``."""
 
     queue: str
@@ -49,9 +50,9 @@ class Binding:
 class Plan:
     """All objects of a namespace. ``exchanges`` and ``queues`` come before ``bindings``."""
 
-    exchanges: tuple[Exchange, ...]
-    queues: tuple[Queue, ...]
-    bindings: tuple[Binding, ...]
+    exchanges: tuple[AmqpExchange, ...]
+    queues: tuple[AmqpQueue, ...]
+    bindings: tuple[AmqpBinding, ...]
 
 
 def main_exchange(namespace: str) -> str:
@@ -77,30 +78,35 @@ def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> P
     """
     namespace = topology.namespace
     main, dead = main_exchange(namespace), dead_letter_exchange(namespace)
-    exchanges = [Exchange(main, "direct")]
+    exchanges = [AmqpExchange(main, "direct")]
+    exchanges += [AmqpExchange(one.name, one.type, {}, one.durable) for one in topology.exchanges]
     kinds = topology.dead_letters.enabled_kinds
     if kinds:
-        exchanges.append(Exchange(dead, "direct"))
-    queues: list[Queue] = []
-    bindings: list[Binding] = []
+        exchanges.append(AmqpExchange(dead, "direct"))
+    queues: list[AmqpQueue] = []
+    bindings: list[AmqpBinding] = []
     for queue in topology.queues:
         name = topology.full_name(queue.name)
-        queues.append(Queue(name, _work_arguments(queue, dead, bool(kinds)), not queue.exact))
+        queues.append(AmqpQueue(name, _work_arguments(queue, dead, bool(kinds)), not queue.exact))
         sources = [main, *([due_exchange] if due_exchange is not None else [])]
         sources += [delayed_exchange(namespace)] if plugin else []
-        bindings += [Binding(name, source, name) for source in sources]
+        bindings += [AmqpBinding(name, source, name) for source in sources]
         retry = f"{name}.retry"
         if topology.retry.enabled:
-            queues.append(Queue(retry, _retry_arguments(topology, main, name)))
-            bindings.append(Binding(retry, main, retry))
+            queues.append(AmqpQueue(retry, _retry_arguments(topology, main, name)))
+            bindings.append(AmqpBinding(retry, main, retry))
         for kind in kinds:
             letters = dead_letter_name(name, kind)
-            queues.append(Queue(letters, dict(_dead_letter_arguments(topology, kind))))
-            bindings.append(Binding(letters, dead, letters))
+            queues.append(AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind))))
+            bindings.append(AmqpBinding(letters, dead, letters))
         if "undeliverable" in kinds:
             # What the broker itself dead-letters (expired, over length, delivered too often)
             # keeps its routing key, the queue's name: without this it would vanish.
-            bindings.append(Binding(dead_letter_name(name, "undeliverable"), dead, name))
+            bindings.append(AmqpBinding(dead_letter_name(name, "undeliverable"), dead, name))
+    bindings += [
+        AmqpBinding(topology.full_name(one.queue), one.exchange, one.pattern)
+        for one in topology.bindings
+    ]
     return Plan(tuple(exchanges), tuple(queues), tuple(bindings))
 
 

@@ -6,21 +6,24 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from matador.errors import LeaseLostError, MatadorError, UnstorableError
-from matador.model.message import Complete, Delivery, Receipt, Release, Settlement
-from matador.transports.rabbitmq.holding import Hold, Holder
-from matador.transports.rabbitmq.publishing import Parcel
+from matador.errors import MatadorError, UnstorableError
+from matador.model.message import Complete, Delivery, Release, Settlement
+from matador.transports.kit.errors import lease_lost
+from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries
+from matador.transports.rabbitmq.publisher import Publication
 
 log = logging.getLogger("matador.rabbitmq")
 
-MakeParcel: TypeAlias = Callable[[Settlement, Hold], Parcel]
-Publish: TypeAlias = Callable[[Sequence[Parcel]], Awaitable[Sequence[MatadorError | None]]]
+_GONE = "its connection was lost, so it is delivered again"
+
+MakeSuccessor: TypeAlias = Callable[[Settlement, AmqpHold], Publication]
+Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Sequence[MatadorError | None]]]
 
 
 async def settle(
     settlements: Sequence[Settlement],
     publish: Publish,
-    make_parcel: MakeParcel,
+    make_successor: MakeSuccessor,
     *,
     blocked: bool = False,
 ) -> list[MatadorError | None]:
@@ -30,19 +33,19 @@ async def settle(
     only widen the time in which a crash has messages delivered twice.
     """
     outcomes: list[MatadorError | None] = [None] * len(settlements)
-    parcels: list[Parcel] = []
+    publications: list[Publication] = []
     places: list[int] = []
-    acked: set[Holder] = set()
+    acked: set[ChannelDeliveries] = set()
     for place, settlement in enumerate(settlements):
         hold = settlement.receipt.handle
-        if not isinstance(hold, Hold) or hold.settled or not hold.alive:
-            outcomes[place] = _lost(settlement.receipt)
+        if not isinstance(hold, AmqpHold) or hold.settled or not hold.alive:
+            outcomes[place] = lease_lost(settlement.receipt.queue, _GONE)
         elif isinstance(settlement, Complete):
             hold.holder.ack(hold)
             acked.add(hold.holder)
         else:
             try:
-                parcels.append(make_parcel(settlement, hold))
+                publications.append(make_successor(settlement, hold))
             except MatadorError as error:
                 outcomes[place] = _finish(settlement, error)
                 continue
@@ -50,12 +53,12 @@ async def settle(
             places.append(place)
     for holder in acked:
         holder.flush()
-    if not parcels:
+    if not publications:
         return outcomes
     if blocked:
-        _release_counted(settlements, places, parcels)
+        _release_counted(settlements, places, publications)
     try:
-        errors = await publish(parcels)
+        errors = await publish(publications)
     except Exception:
         for place in places:
             _hold(settlements[place]).settled = False
@@ -68,23 +71,23 @@ async def settle(
 
 
 async def count(
-    deliveries: Sequence[Delivery], publish: Publish, copy: Callable[[Hold, str], Parcel]
+    deliveries: Sequence[Delivery], publish: Publish, copy: Callable[[AmqpHold, str], Publication]
 ) -> list[Delivery]:
     """Store copies that say how often they were delivered; those of which none could be stored."""
     left: list[Delivery] = []
-    copied: list[tuple[Delivery, Hold]] = []
-    parcels: list[Parcel] = []
+    copied: list[tuple[Delivery, AmqpHold]] = []
+    publications: list[Publication] = []
     for delivery in deliveries:
         hold = delivery.receipt.handle
-        assert isinstance(hold, Hold)
+        assert isinstance(hold, AmqpHold)
         try:
-            parcels.append(copy(hold, delivery.receipt.queue))
+            publications.append(copy(hold, delivery.receipt.queue))
         except UnstorableError:
             left.append(delivery)
             continue
         hold.settled = True  # nobody else may settle it meanwhile
         copied.append((delivery, hold))
-    errors = await publish(parcels)
+    errors = await publish(publications)
     for (delivery, hold), error in zip(copied, errors, strict=True):
         if error is None:
             hold.holder.ack(hold)
@@ -102,12 +105,12 @@ def _finish(settlement: Settlement, error: MatadorError | None) -> MatadorError 
     if error is None:
         if not hold.holder.alive:
             # It is redelivered beside its successor, under the same id: twice, never lost.
-            return _lost(settlement.receipt)
+            return lease_lost(settlement.receipt.queue, _GONE)
         hold.holder.ack(hold)
         return None
     hold.settled = False
     if not hold.alive:
-        return _lost(settlement.receipt)
+        return lease_lost(settlement.receipt.queue, _GONE)
     if isinstance(settlement, Release):
         log.warning(
             "a message of %s is given back counted, as no copy of it could be stored: %s",
@@ -120,25 +123,18 @@ def _finish(settlement: Settlement, error: MatadorError | None) -> MatadorError 
 
 
 def _release_counted(
-    settlements: Sequence[Settlement], places: list[int], parcels: list[Parcel]
+    settlements: Sequence[Settlement], places: list[int], publications: list[Publication]
 ) -> None:
     """While the broker takes no copies, what is released goes back at once, and is counted."""
     for at in reversed(range(len(places))):
         settlement = settlements[places[at]]
         hold = settlement.receipt.handle
-        if isinstance(settlement, Release) and isinstance(hold, Hold):
+        if isinstance(settlement, Release) and isinstance(hold, AmqpHold):
             hold.holder.requeue(hold)
-            del places[at], parcels[at]
+            del places[at], publications[at]
 
 
-def _hold(settlement: Settlement) -> Hold:
+def _hold(settlement: Settlement) -> AmqpHold:
     hold = settlement.receipt.handle
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, AmqpHold)
     return hold
-
-
-def _lost(receipt: Receipt) -> LeaseLostError:
-    return LeaseLostError(
-        f"a delivery from {receipt.queue!r} was settled already, or the connection it came "
-        f"through is gone: then it is delivered again"
-    )
