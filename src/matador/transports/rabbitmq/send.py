@@ -17,7 +17,6 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.message import (
-    REASON_HEADER,
     DeadLetter,
     Message,
     Properties,
@@ -27,6 +26,7 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Clock
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.rabbitmq import delays, wire
 from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
@@ -152,17 +152,7 @@ class OutgoingMessages:
             raise UnstorableError(f"no queue for dead letters can be named {target[:80]}…")
         message, reason = settlement.message, settlement.reason
         if message is not None and not settlement.bare:
-            headers = {**message.headers, REASON_HEADER: reason}
-            letter = Message(
-                message.id,
-                target,
-                message.body,
-                headers,
-                0.0,
-                message.priority,
-                message.ordering_key,
-                message.properties,
-            )
+            letter = dead_letter_of(settlement, message)
             properties = wire.properties_of(letter, self._now(), self.frame_max)
             return Publication(
                 exchange, target, wire.id_property(message.id), properties, message.body
