@@ -377,6 +377,18 @@ class Pausing(Protocol):
 
 
 @runtime_checkable
+class Prefetching(Protocol):
+    """For subscriptions to brokers that push: how much they push can be changed. No capability."""
+
+    async def set_prefetch(self, prefetch: int) -> None:
+        """Have at most ``prefetch`` unsettled deliveries pushed from now on.
+
+        What was taken but not yet returned may go back to the queue, uncounted.
+        """
+        ...
+
+
+@runtime_checkable
 class Examining(Protocol):
     """For transports whose broker has settings that can lose messages. Not a capability."""
 

@@ -61,7 +61,7 @@ class Shutdown:
 class Stoppable(Protocol):
     """What a shutdown needs of an application, in the order it is called."""
 
-    async def stop_receiving(self) -> bool:
+    async def stop_receiving(self) -> None:
         """Receive no more."""
         ...
 
@@ -83,7 +83,7 @@ class Lifecycle:
 
     def __init__(self, activity: Activity, options: Shutdown) -> None:
         self._activity = activity
-        self._options = options
+        self.options = options
         self._starting: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -143,7 +143,7 @@ class Lifecycle:
         """Have a shutdown wait no longer."""
         self._hurry.set()
 
-    async def shutdown(self, app: Stoppable, timeout: Seconds | None) -> None:
+    async def shutdown(self, ending: Callable[[], Stoppable], timeout: Seconds | None) -> None:
         """Shut down once; concurrent and later calls wait for the same shutdown."""
         if self.status in ("new", "stopped") and self._starting is None:
             return
@@ -152,15 +152,16 @@ class Lifecycle:
             if self.status not in _SENDING:
                 return
         if self._stopping is None:
-            limit = self._options.timeout if timeout is None else seconds(timeout, "timeout")
-            self._stopping = asyncio.create_task(self._shut_down(app, limit))
+            limit = self.options.timeout if timeout is None else seconds(timeout, "timeout")
+            self._stopping = asyncio.create_task(self._shut_down(ending(), limit))
         await asyncio.shield(self._stopping)
 
     async def _shut_down(self, app: Stoppable, limit: float) -> None:
         until = asyncio.get_running_loop().time() + limit
-        grace = self._options.grace
+        grace = self.options.grace
         patience = max(limit, grace, _LEAST_PATIENCE)
         try:
+            self.status = "stopping-receive"
             await _in_time(app.stop_receiving(), patience, "stop receiving")
             self.status = "waiting-handlers"
             abandoned: list[str] = []
