@@ -41,7 +41,7 @@ from matador.transports.base import (
 )
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import lease_lost
-from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.transport import BaseSubscription, BaseTransport
 from matador.transports.kit.wakeup import Wakeup
 
 log = logging.getLogger("matador.transport")
@@ -357,35 +357,24 @@ async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[M
         return [error] * len(messages)
 
 
-class _MultiSubscription:
+class _MultiSubscription(BaseSubscription):
     """Receives from several subscriptions; a call returns what the first one has."""
 
     def __init__(
         self, queue: str, prefetch: int, forget: Callable[[_MultiSubscription], None]
     ) -> None:
-        self._queue = queue
+        super().__init__(queue)
         self._prefetch = prefetch
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
         self._failing: dict[str, tuple[Backoff, float]] = {}  # and until when it is left alone
         self._changed = Wakeup()
-        self._active = True
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     async def add(self, transport: Transport) -> None:
         """Receive from one more transport."""
         self._inner = [pair for pair in self._inner if pair[0] is not transport]
-        inner = await transport.subscribe(self._queue, prefetch=self._prefetch)
+        inner = await transport.subscribe(self.queue, prefetch=self._prefetch)
         self._inner.append((transport, inner))
         self._changed.wake()
 

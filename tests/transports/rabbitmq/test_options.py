@@ -119,4 +119,4 @@ def test_what_the_address_can_say_a_keyword_can_too() -> None:
     again = RabbitMQTransport(transport._address, window=9)
     assert (again._address.window, again._address.heartbeat, again.name) == (9, 10, "shop")
     with pytest.raises(ConfigurationError, match="did you mean 'window'"):
-        RabbitMQTransport("amqp://host", windou=3)
+        RabbitMQTransport("amqp://host", windou=3)  # pyright: ignore[reportCallIssue] - the point
