@@ -75,11 +75,11 @@ class MultiTransport(BaseTransport):
         reconnect_every: float = 1.0,
     ) -> None:
         if not transports:
-            raise ConfigurationError("MultiTransport: give at least one transport")
+            raise ConfigurationError("MultiTransport needs at least one transport")
         names = [transport.name for transport in transports]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"MultiTransport: the transports need names of their own, got {', '.join(names)}"
+                f"MultiTransport: every transport needs a unique name, got {', '.join(names)}"
             )
         super().__init__(f"multi({','.join(names)})")
         self._transports = tuple(transports)
@@ -153,7 +153,7 @@ class MultiTransport(BaseTransport):
             raise ConnectionFailedError(f"no transport could be connected: {reasons}")
         self._state = ConnectionState("connected")
         for transport, failure in failures:
-            log.warning("%s could not be connected, trying again: %s", transport.name, failure)
+            log.warning("%s could not connect, trying again: %s", transport.name, failure)
             self._reconnect(transport)
 
     async def _close(self) -> None:
@@ -248,10 +248,10 @@ class MultiTransport(BaseTransport):
                 answer = self._choose()
                 name = await answer if inspect.isawaitable(answer) else answer
             except Exception:
-                log.exception("choose() raised; the first transport is used")
+                log.exception("choose() raised an exception; using the first transport")
         known = {transport.name: transport for transport in self._transports}
         if name is not None and name not in known:
-            log.warning("choose() named %r, which is not in %s", name, self.name)
+            log.warning("choose() returned %r, which is not in %s", name, self.name)
         chosen = known.get(name or "", self._transports[0])
         return [chosen, *(one for one in self._transports if one is not chosen)]
 
@@ -304,7 +304,7 @@ class MultiTransport(BaseTransport):
             UnsupportedError: no transport of the group has leases.
         """
         if self.capabilities.lease is None:
-            raise UnsupportedError(f"no transport of {self.name} has leases")
+            raise UnsupportedError(f"no transport in {self.name} has leases")
         self._require_connected()
         kept = [True] * len(receipts)
         for transport in self._transports:

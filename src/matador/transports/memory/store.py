@@ -116,11 +116,11 @@ class MemoryStore:
 
     def _refusal(self, message: Message) -> MatadorError | None:
         if not _is_sound(message):
-            return UnstorableError(f"a part of the message is of a wrong type: {message}"[:1000])
+            return UnstorableError(f"a part of the message has the wrong type: {message}"[:1000])
         if message.queue not in self._queues:
             return queue_not_found(message.queue, _WHERE, self._queues)
         if message.delay > 0 and not self._can.delays:
-            return DelaysNotSupportedError("this transport was made without delays")
+            return DelaysNotSupportedError("this transport was created without delays")
         if message.properties is not None:
             return refused_properties(message.properties, self._can.properties, _WHERE)
         return None

@@ -146,7 +146,7 @@ class AmqpChannel:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await closed
         except builtins.TimeoutError:
-            log.warning("a channel was not closed in time")
+            log.warning("a channel did not close in time")
         tell(self.error or pika_errors.ChannelClosedByClient(0, "closed"))
 
     def close_soon(self) -> None:
@@ -168,7 +168,7 @@ class AmqpChannel:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 return await answer
         except builtins.TimeoutError as error:
-            raise TimeoutError(f"{what}: no answer in {_CALL_TIMEOUT:g} s") from error
+            raise TimeoutError(f"{what}: no response within {_CALL_TIMEOUT:g} s") from error
         except (pika_errors.AMQPError, pika_errors.ChannelError) as error:
             raise translate(error, what) from error
         finally:

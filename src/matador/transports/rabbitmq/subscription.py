@@ -295,10 +295,10 @@ class RabbitMQSubscription(BaseSubscription):
                 log.debug("%s: waiting for the connection: %s", self.queue, error)
                 return
             log.warning(
-                "%s: consuming again after the broker had ended it (%s)%s",
+                "%s: consuming again after the broker ended the consumer (%s)%s",
                 self.queue,
                 reason_of(reason),
-                "; the queue was checked, and made if it was gone" if made else "",
+                "; the queue was created again if it was missing" if made else "",
             )
 
     def _cancelled(self, holder: ChannelDeliveries) -> None:

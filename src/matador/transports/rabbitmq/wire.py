@@ -330,7 +330,7 @@ _DEATHS_TOLD = {
 def told_death(death: dict[str, Any]) -> str:
     """Why the broker has thrown a message out, as a reason for people."""
     reason, queue = str(death.get("reason", "")), str(death.get("queue", "?"))
-    told = _DEATHS_TOLD.get(reason, "thrown out by the broker of queue {queue}: {reason}")
+    told = _DEATHS_TOLD.get(reason, "removed by the broker from queue {queue}: {reason}")
     return storable_text(told.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)
 
 
