@@ -7,29 +7,26 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matador.errors import (
-    LeaseLostError,
-    MatadorError,
-    NotConnectedError,
-    QueueNotFoundError,
-)
+from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    REASON_HEADER,
     Complete,
     ConnectionState,
-    ConnectionStatus,
     DeadLetter,
     Delivery,
-    Headers,
     Message,
     Receipt,
     Release,
     Settlement,
     TopologyNote,
 )
-from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import TransportObserver, ignored_arguments
+from matador.model.topology import Topology
+from matador.transports.base import ignored_arguments, ignored_exchanges
+from matador.transports.kit.dead_letters import dead_letter_of
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.properties import refused_properties
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.wakeup import Waiters, Wakeup
 
 
 # --8<-- [start:entry]
@@ -52,28 +49,28 @@ class TinySubscription:
         self._transport = transport
         self.queue = queue
         self.active = True
+        self._wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         await asyncio.sleep(0)  # others get a turn, even if messages are there
         while self.active:
             if deliveries := self._transport.take(self.queue, limit):
                 return deliveries  # taken and returned in one go: a cancelled call loses nothing
-            await self._transport.bell.wait()
+            await self._transport.waiters.wait(self._wakeup)
         return ()
 
     async def close(self) -> None:
         self.active = False
-        self._transport.ring()
+        self._wakeup.wake()
 
 
 # --8<-- [end:subscription]
 
 
-class TinyTransport:
+class TinyTransport(BaseTransport):
     """Implements ``matador.transports.base.Transport``. Belongs to one event loop."""
 
     # --8<-- [start:declare]
-    name = "tiny"
     capabilities = Capabilities(
         delivery_modes=frozenset({"at-least-once", "at-most-once"}),
         delays=True,
@@ -87,50 +84,32 @@ class TinyTransport:
     )
     # --8<-- [end:declare]
 
+    # --8<-- [start:connection]
     def __init__(self) -> None:
-        self.bell = asyncio.Event()
+        super().__init__("tiny")
+        self.waiters = Waiters()
         self._queues: dict[str, deque[Entry]] = {}
         self._held: dict[Entry, str] = {}
         self._subscriptions: list[TinySubscription] = []
-        self._observers: list[TransportObserver] = []
-        self._state = ConnectionState("disconnected")
 
-    # --8<-- [start:connection]
-    @property
-    def state(self) -> ConnectionState:
-        return self._state
+    async def _open(self) -> None:
+        self._change_state(ConnectionState("connected"))
 
-    def observe(self, observer: TransportObserver) -> None:
-        self._observers.append(observer)
-
-    async def connect(self) -> None:
-        self._change("connected")
-
-    async def disconnect(self) -> None:
+    async def _close(self) -> None:
         for subscription in self._subscriptions:
             await subscription.close()
         self._subscriptions.clear()
         for entry, queue in reversed(self._held.items()):  # nobody will settle these
             self._queues[queue].appendleft(entry)
         self._held.clear()
-        self._change("disconnected")
-
-    def _change(self, status: ConnectionStatus) -> None:
-        if status != self._state.status:
-            self._state = ConnectionState(status)
-            for observer in self._observers:
-                observer.connection_changed(self.name, self._state)
-
-    def _check(self) -> None:
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
+        self._change_state(ConnectionState("disconnected"))
 
     # --8<-- [end:connection]
 
     # --8<-- [start:topology]
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        self._check()
-        notes = ignored_arguments(topology)
+        self._require_connected()
+        notes = [*ignored_arguments(topology), *ignored_exchanges(topology)]
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             self._queues.setdefault(name, deque())
@@ -149,12 +128,14 @@ class TinyTransport:
 
     # --8<-- [start:send]
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        self._check()
+        self._require_connected()
         return [self._store(message) for message in messages]
 
     def _store(self, message: Message) -> MatadorError | None:
         if message.queue not in self._queues:
-            return QueueNotFoundError(f"there is no queue {message.queue!r}")
+            return queue_not_found(message.queue, self.name, self._queues)
+        if message.properties is not None:
+            return refused_properties(message.properties, frozenset(), self.name)
         if message.delay > 0:
             loop = asyncio.get_running_loop()
             loop.call_later(message.delay, self._arrive, Entry(message))
@@ -164,20 +145,18 @@ class TinyTransport:
 
     def _arrive(self, entry: Entry) -> None:
         self._queues[entry.message.queue].append(entry)
-        self.ring()
+        self._wake()
 
-    def ring(self) -> None:
-        """Wake everybody who waits."""
-        self.bell.set()
-        self.bell = asyncio.Event()
+    def _wake(self) -> None:
+        self.waiters.wake(len(self.waiters))  # all of them: they wait for any queue
 
     # --8<-- [end:send]
 
     # --8<-- [start:receive]
     async def subscribe(self, queue: str, *, prefetch: int) -> TinySubscription:
-        self._check()
+        self._require_connected()
         if queue not in self._queues:
-            raise QueueNotFoundError(f"there is no queue {queue!r}")
+            raise queue_not_found(queue, self.name, self._queues)
         subscription = TinySubscription(self, queue)
         self._subscriptions.append(subscription)
         return subscription
@@ -208,13 +187,13 @@ class TinyTransport:
 
     # --8<-- [start:settle]
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        self._check()
+        self._require_connected()
         return [self._settle(settlement) for settlement in settlements]
 
     def _settle(self, settlement: Settlement) -> MatadorError | None:
         entry, queue = settlement.receipt.handle, settlement.receipt.queue
         if not isinstance(entry, Entry) or entry not in self._held:
-            return LeaseLostError(f"a delivery of {queue!r} is not held any more")
+            return lease_lost(queue)
         error: MatadorError | None = None
         match settlement:
             case Complete():
@@ -222,25 +201,14 @@ class TinyTransport:
             case Release():
                 entry.deliveries -= 1
                 self._queues[queue].appendleft(entry)
-                self.ring()
+                self._wake()
             case DeadLetter():
-                error = self._store(dead_letter(settlement, entry.message))
+                error = self._store(dead_letter_of(settlement, entry.message))
             case _:
                 error = self._store(settlement.message)
         if error is None:  # only now: the successor is stored
             del self._held[entry]
         return error
-
-
-def dead_letter(settlement: DeadLetter, original: Message) -> Message:
-    message = settlement.message or original  # None: keep the raw bytes
-    headers: Headers = {} if settlement.bare else message.headers
-    return Message(
-        id=message.id,
-        queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
-        body=message.body,
-        headers={**headers, REASON_HEADER: settlement.reason},
-    )
 
 
 # --8<-- [end:settle]
