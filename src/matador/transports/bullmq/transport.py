@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
@@ -24,7 +25,6 @@ from matador.model.options import Seconds, seconds
 from matador.model.topology import Topology
 from matador.transports.base import TransportObserver, ignored_arguments
 from matador.transports.bullmq import looking, sending
-from matador.transports.bullmq.examining import examine
 from matador.transports.bullmq.link import Link, Session
 from matador.transports.bullmq.names import bull_name
 from matador.transports.bullmq.queues import Queues
@@ -33,6 +33,7 @@ from matador.transports.bullmq.stalled import StalledCheck
 from matador.transports.bullmq.subscription import BullMQSubscription
 from matador.transports.bullmq.taking import Failed, Waiting
 from matador.transports.bullmq.url import parse_url
+from matador.transports.redis_client.doctor import examine
 
 _DEFAULTS = {"lease": 30.0, "timeout": 10.0, "heartbeat": 5.0}
 _LONGEST_BLOCK = 2.0  # a sign to wake up can be lost with the worker that got it
@@ -229,8 +230,13 @@ class BullMQTransport:
         return await looking.depth(self._link, session, await self._queues.find(session, queue))
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the version, what happens when the memory is full, the disk."""
-        return await examine(self._link)
+        """See ``Examining``: version, eviction policy, persistence."""
+        session = await self._link.session()
+
+        async def call(*command: str) -> Any:
+            return await self._link.ask(session, *command)
+
+        return await examine(call, primary="name the primary in the URL")
 
 
 def _notes(topology: Topology) -> Iterator[TopologyNote]:
