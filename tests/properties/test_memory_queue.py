@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from matador.model.message import Message
-from matador.transports.memory.entry import Entry, Hold
+from matador.transports.memory.entry import Entry, MemoryHold
 from matador.transports.memory.queue import MemoryQueue
 
 LEASE = 5.0
@@ -23,7 +23,7 @@ class MemoryQueueMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.sent = 0
         self.alive: set[str] = set()
-        self.holds: list[Hold] = []
+        self.holds: list[MemoryHold] = []
 
     @rule(
         kinds=st.lists(

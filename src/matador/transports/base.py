@@ -12,7 +12,7 @@ original as its cause. ``matador.testing.TransportCompliance`` checks all that i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from matador.errors import MatadorError, UnsupportedError
@@ -38,6 +38,14 @@ def ignored_arguments(topology: Topology) -> list[TopologyNote]:
         TopologyNote(topology.full_name(queue.name), "type and arguments are RabbitMQ's: ignored")
         for queue in topology.queues
         if queue.type is not None or queue.arguments
+    ]
+
+
+def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
+    """The exchanges that a transport without routing could not make, for its notes."""
+    return [
+        TopologyNote(None, f"exchange {exchange.name!r} is ignored: there is no routing here")
+        for exchange in topology.exchanges
     ]
 
 
@@ -111,8 +119,12 @@ class Transport(Protocol):
         """Where the connection stands."""
         ...
 
-    def observe(self, observer: TransportObserver) -> None:
-        """Tell ``observer`` about connection states and fall-backs from now on."""
+    def observe(self, observer: TransportObserver) -> Callable[[], None]:
+        """Tell ``observer`` about connection states and fall-backs from now on.
+
+        Returns a function that ends this; calling it again does nothing. An observer that is
+        added twice is told everything once, until both are ended.
+        """
         ...
 
     async def connect(self) -> None:

@@ -16,9 +16,7 @@ Maker: TypeAlias = Callable[[str], Transport]
 def _memory(url: str) -> Transport:
     from matador.transports.memory import MemoryTransport
 
-    if url.rstrip("/") != "memory:":
-        raise ConfigurationError("the in-process transport takes no options: write memory://")
-    return MemoryTransport()
+    return MemoryTransport.from_url(url)
 
 
 def _sqlite(url: str) -> Transport:

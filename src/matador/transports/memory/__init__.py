@@ -1,6 +1,6 @@
 """The in-process transport: for tests, for a single process and as a fall-back."""
 
-from matador.transports.memory.abilities import Ability
+from matador.transports.memory.options import Ability
 from matador.transports.memory.transport import MemoryTransport
 
 __all__ = ["Ability", "MemoryTransport"]

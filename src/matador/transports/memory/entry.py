@@ -1,16 +1,27 @@
-"""A message in memory, and the hold that a receiver has on it."""
+"""A message in memory, the hold that a receiver has on it, and what others see of it."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from math import inf
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from matador.model.message import Message
+from matador.errors import ConfigurationError
+from matador.model.message import Delivery, Message, MessageState, Receipt, StoredMessage
 
 EntryState: TypeAlias = Literal["fresh", "ready", "blocked", "delayed", "held", "done"]
 """``fresh``: next in the deque. ``ready``: next in the heap. ``blocked``: behind its key."""
+
+_STATES: dict[EntryState, MessageState] = {
+    "fresh": "ready",
+    "ready": "ready",
+    "blocked": "ready",
+    "delayed": "delayed",
+    "held": "in-flight",
+    "done": "done",
+}
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -27,7 +38,7 @@ class Entry(msgspec.Struct, gc=False):
     lease_until: float = inf
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class MemoryHold(msgspec.Struct, frozen=True, gc=False):
     """The handle of a delivery: which message, and which turn of it."""
 
     entry: Entry
@@ -37,3 +48,40 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     def valid(self) -> bool:
         """Is the message still in these hands?"""
         return self.entry.state == "held" and self.entry.turn == self.turn
+
+
+def delivery_of(queue: str, hold: MemoryHold) -> Delivery:
+    """What a receiver gets to see of a message it holds."""
+    entry = hold.entry
+    message = entry.message
+    count = entry.deliveries
+    receipt = Receipt(queue, hold, count, count > 1, message.priority, message.ordering_key)
+    return Delivery(message.body, message.headers, receipt, None, message.properties)
+
+
+def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:
+    """A message as it is stored; ``epoch``: the time of day when the monotonic clock was 0."""
+    message = entry.message
+    return StoredMessage(
+        # Padded, so that positions sort as text too.
+        position=f"{entry.seq:016d}",
+        id=message.id,
+        queue=queue,
+        body=message.body,
+        headers=message.headers,
+        state=_STATES[entry.state],
+        stored_at=datetime.fromtimestamp(epoch + entry.stored, UTC),
+        due_at=datetime.fromtimestamp(epoch + entry.due, UTC) if entry.due else None,
+        delivery_count=entry.deliveries,
+        priority=message.priority,
+        ordering_key=message.ordering_key,
+    )
+
+
+def place_of(position: str | None) -> int:
+    """The place that a position names; 0, which is before the first, for None."""
+    if position is None:
+        return 0
+    if not position.isdecimal():
+        raise ConfigurationError(f"{position!r} is not a position of a message in memory")
+    return int(position)

@@ -8,7 +8,6 @@ there and skipped later: its state, or its turn, tells that it is gone.
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -16,7 +15,8 @@ from math import inf
 from typing import TypeAlias
 
 from matador.model.message import Message, QueueDepth
-from matador.transports.memory.entry import Entry, EntryState, Hold
+from matador.transports.kit.wakeup import Waiters
+from matador.transports.memory.entry import Entry, EntryState, MemoryHold
 
 Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
 """A heap: what it is sorted by, then the place and the turn of the entry when it came in."""
@@ -58,7 +58,7 @@ class MemoryQueue:
         self.completed = 0
         self.held = 0
         self.delayed = 0
-        self.waiters: dict[Future[None], None] = {}  # in order of waiting
+        self.waiters = Waiters()
         self._seq = 0
         self._fresh: deque[Entry] = deque()
         self._ready: Sorted = []
@@ -118,14 +118,14 @@ class MemoryQueue:
 
     # -- out --------------------------------------------------------------------------------------
 
-    def take_next(self, limit: int, lease_until: float = inf) -> list[Hold]:
+    def take_next(self, limit: int, lease_until: float = inf) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are due, the most urgent first."""
-        holds: list[Hold] = []
+        holds: list[MemoryHold] = []
         while len(holds) < limit and (entry := self._next()) is not None:
             holds.append(self._hold(entry, lease_until))
         return holds
 
-    def take(self, entry: Entry, lease_until: float = inf) -> Hold | None:
+    def take(self, entry: Entry, lease_until: float = inf) -> MemoryHold | None:
         """Hold one message whatever its place; None if it is in other hands, or finished."""
         if entry.state in ("held", "done"):
             return None
@@ -143,7 +143,7 @@ class MemoryQueue:
             return heappop(ready)[3]
         return fresh.popleft() if fresh else None
 
-    def _hold(self, entry: Entry, lease_until: float) -> Hold:
+    def _hold(self, entry: Entry, lease_until: float) -> MemoryHold:
         entry.state = "held"
         entry.deliveries += 1
         entry.turn = turn = entry.turn + 1
@@ -151,7 +151,7 @@ class MemoryQueue:
         if lease_until != inf:
             entry.lease_until = lease_until
             heappush(self._leases, (lease_until, entry.seq, turn, entry))
-        return Hold(entry, turn)
+        return MemoryHold(entry, turn)
 
     # -- what becomes of the held -----------------------------------------------------------------
 
@@ -291,13 +291,7 @@ class MemoryQueue:
 
     def wake(self) -> None:
         """Wake as many waiting receivers as there may be messages for."""
-        candidates = len(self._fresh) + len(self._ready)
-        while candidates and self.waiters:
-            waiter = next(iter(self.waiters))
-            del self.waiters[waiter]
-            if not waiter.done():
-                waiter.set_result(None)
-                candidates -= 1
+        self.waiters.wake(len(self._fresh) + len(self._ready))
 
 
 def _current(item: tuple[float, int, int, Entry], state: EntryState) -> bool:

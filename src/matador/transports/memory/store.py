@@ -1,4 +1,4 @@
-"""The broker inside: queues by name, what is stored and settled in them, and one alarm for all.
+"""The broker inside: queues and exchanges by name, what is stored and settled, one alarm for all.
 
 Knows nothing of connections. Every change is made in one go, without awaiting anything.
 """
@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 from types import NoneType
 
+import msgspec
+
 from matador.errors import (
     DelaysNotSupportedError,
-    LeaseLostError,
     MatadorError,
-    QueueNotFoundError,
     UnstorableError,
 )
 from matador.model.capabilities import Capabilities
@@ -22,17 +22,23 @@ from matador.model.message import (
     Complete,
     DeadLetter,
     Message,
+    Once,
     Receipt,
     Release,
     Retry,
     Settlement,
     TopologyNote,
 )
-from matador.model.options import suggestion
 from matador.model.topology import Topology, dead_letter_name
+from matador.transports.base import ignored_exchanges
 from matador.transports.clock import Alarm, Alarms, Clock, SystemClock
-from matador.transports.memory.entry import Entry, Hold
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.properties import refused_properties
+from matador.transports.kit.routing import RoutingTable
+from matador.transports.memory.entry import Entry, MemoryHold
 from matador.transports.memory.queue import MemoryQueue
+
+_WHERE = "memory"
 
 
 class MemoryStore:
@@ -45,6 +51,9 @@ class MemoryStore:
         self._alarm: Alarm | None = None
         self._alarm_at = inf
         self._queues: dict[str, MemoryQueue] = {}
+        self._routes = RoutingTable()
+        self._once: dict[Once, set[str]] = {}  # the ids of every part that is not sealed
+        self._sealed: dict[str, int] = {}  # how far each scope is sealed
 
     def queue(self, name: str) -> MemoryQueue:
         """A queue in its present state: what is due has come, what is too old has gone.
@@ -54,34 +63,34 @@ class MemoryStore:
         """
         queue = self._queues.get(name)
         if queue is None:
-            raise self._unknown(name)
+            raise queue_not_found(name, _WHERE, self._queues)
         queue.pass_time(self._clock.monotonic())
         return queue
-
-    def _unknown(self, name: str) -> QueueNotFoundError:
-        return QueueNotFoundError(
-            f"there is no queue {name!r} in memory{suggestion(name, self._queues)}"
-        )
 
     def apply(self, topology: Topology) -> Sequence[TopologyNote]:
         """Make what is missing, set what may have changed."""
         notes: list[TopologyNote] = []
         for declared in topology.queues:
             full = topology.full_name(declared.name)
-            queue = self._made(full)
+            queue = self.made(full)
             queue.priorities = declared.priorities and self._can.priorities
             queue.retention = declared.retention if self._can.replay else None
             if declared.priorities and not self._can.priorities:
                 notes.append(TopologyNote(full, "priorities are ignored"))
             if declared.retention is not None and not self._can.replay:
                 notes.append(TopologyNote(full, "finished messages are not retained"))
+        if self._can.routing:
+            self._routes.apply(topology)
+        else:
+            notes += ignored_exchanges(topology)
         for _, kind, name in topology.dead_letter_names():
-            letters = self._made(name)
+            letters = self.made(name)
             letters.max_length = topology.dead_letters[kind].max_length
             letters.ttl = topology.dead_letters[kind].ttl
         return notes
 
-    def _made(self, name: str) -> MemoryQueue:
+    def made(self, name: str) -> MemoryQueue:
+        """The queue of that name, made if it is not there."""
         queue = self._queues.get(name)
         if queue is None:
             ordered = self._can.ordering == "partition"
@@ -109,12 +118,51 @@ class MemoryStore:
         if not _is_sound(message):
             return UnstorableError(f"a part of the message is of a wrong type: {message}"[:1000])
         if message.queue not in self._queues:
-            return self._unknown(message.queue)
+            return queue_not_found(message.queue, _WHERE, self._queues)
         if message.delay > 0 and not self._can.delays:
             return DelaysNotSupportedError("this transport was made without delays")
+        if message.properties is not None:
+            return refused_properties(message.properties, self._can.properties, _WHERE)
         return None
 
-    def take_next(self, queue: MemoryQueue, limit: int) -> list[Hold]:
+    def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
+        """Store each message in the queues bound to its routing key; how many there are."""
+        outcomes: list[int | MatadorError] = []
+        for message in messages:
+            key = message.properties.routing_key if message.properties is not None else None
+            try:
+                queues = self._routes.queues(exchange, key or "")
+            except MatadorError as error:
+                outcomes.append(error)
+                continue
+            copies = [msgspec.structs.replace(message, queue=queue) for queue in queues]
+            errors = [error for error in self.put(copies) if error is not None]
+            outcomes.append(errors[0] if errors else len(copies))
+        return outcomes
+
+    def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
+        """Store what was not stored under ``once`` yet; for each None, or why not."""
+        if once.batch <= self._sealed.get(once.scope, -1):
+            return [None] * len(messages)
+        stored = self._once.setdefault(once, set())
+        outcomes: list[MatadorError | None] = []
+        for message in messages:
+            error = None
+            if message.id not in stored:
+                (error,) = self.put([message])
+                if error is None:
+                    stored.add(message.id)
+            outcomes.append(error)
+        return outcomes
+
+    def seal(self, once: Once) -> None:
+        """Forget the ids of a part and of those before it."""
+        self._sealed[once.scope] = max(once.batch, self._sealed.get(once.scope, -1))
+        for part in [one for one in self._once if one.scope == once.scope]:
+            if part.batch <= once.batch:
+                del self._once[part]
+
+    def take_next(self, queue: MemoryQueue, limit: int) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are due."""
         now = self._clock.monotonic()
         queue.pass_time(now)
@@ -122,13 +170,18 @@ class MemoryStore:
         self._set_alarm(queue.next_time())
         return holds
 
-    def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[Hold]:
+    def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[MemoryHold]:
         """Hold the messages at these places that nobody holds."""
         until = self._lease_until(self._clock.monotonic())
         entries = [queue.entries.get(place) for place in places]
         holds = [queue.take(entry, until) for entry in entries if entry is not None]
         self._set_alarm(queue.next_time())
         return [hold for hold in holds if hold is not None]
+
+    def forget(self, queue: MemoryQueue, holds: Sequence[MemoryHold]) -> None:
+        """Remove what is held without counting it as completed."""
+        for hold in holds:
+            queue.remove(hold.entry)
 
     def _lease_until(self, now: float) -> float:
         return inf if self._can.lease is None else now + self._can.lease
@@ -146,8 +199,8 @@ class MemoryStore:
             receipt = settlement.receipt
             queue = self._queues.get(receipt.queue)
             hold = receipt.handle
-            if queue is None or not isinstance(hold, Hold) or not hold.valid:
-                outcomes.append(_lost(receipt))
+            if queue is None or not isinstance(hold, MemoryHold) or not hold.valid:
+                outcomes.append(lease_lost(receipt.queue, "was taken back"))
                 continue
             touched.add(queue)
             outcomes.append(self._settle(settlement, queue, hold.entry, now, touched))
@@ -193,7 +246,7 @@ class MemoryStore:
         renewed: list[bool] = []
         for receipt in receipts:
             hold = receipt.handle
-            if isinstance(hold, Hold) and hold.valid:
+            if isinstance(hold, MemoryHold) and hold.valid:
                 self._queues[receipt.queue].renew(hold.entry, until)
                 renewed.append(True)
             else:
@@ -260,12 +313,6 @@ def _is_sound(message: Message) -> bool:
     )
 
 
-def _lost(receipt: Receipt) -> LeaseLostError:
-    return LeaseLostError(
-        f"a delivery from {receipt.queue!r} was settled already, or was taken back"
-    )
-
-
 def _dead_letter(settlement: DeadLetter, queue: str, entry: Entry) -> Message:
     message = settlement.message or entry.message
     name = dead_letter_name(queue, settlement.kind)
@@ -278,4 +325,5 @@ def _dead_letter(settlement: DeadLetter, queue: str, entry: Entry) -> Message:
         headers={**message.headers, REASON_HEADER: settlement.reason},
         priority=message.priority,
         ordering_key=message.ordering_key,
+        properties=message.properties,
     )

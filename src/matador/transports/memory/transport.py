@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from math import inf
 
-from matador.errors import MatadorError, NotConnectedError, UnsupportedError
+from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
@@ -18,26 +18,22 @@ from matador.model.message import (
     StoredMessage,
     TopologyNote,
 )
-from matador.model.options import Seconds, optional_seconds
+from matador.model.options import Seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
-from matador.transports.base import (
-    Subscription,
-    TransportObserver,
-    ignored_arguments,
-    no_retention,
-)
+from matador.transports.base import Subscription, ignored_arguments
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.memory.abilities import Ability, capabilities
-from matador.transports.memory.once import Notes
-from matador.transports.memory.queue import MemoryQueue
+from matador.transports.kit.errors import no_retention
+from matador.transports.kit.options import read_options
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.memory.entry import delivery_of, place_of, stored_of
+from matador.transports.memory.options import Ability, MemoryOptions
 from matador.transports.memory.store import MemoryStore
 from matador.transports.memory.subscription import MemorySubscription
-from matador.transports.memory.views import delivery_of, place_of, stored_of
 
 _PAGE = 500
 
 
-class MemoryTransport:
+class MemoryTransport(BaseTransport):
     """A broker inside this process, for tests, single processes and as a fall-back.
 
     Messages live in this object: they stay while it is disconnected, and go with the process.
@@ -62,65 +58,53 @@ class MemoryTransport:
         lease: Seconds | None = None,
         without: Collection[Ability] = (),
     ) -> None:
-        self._name = name
+        given = MemoryOptions(name=name, lease=lease, without=without)  # pyright: ignore[reportArgumentType] - a timedelta is checked
+        super().__init__(given.name)
         self._clock: Clock = clock or SystemClock()
-        lease_seconds = optional_seconds(lease, "MemoryTransport: lease", minimum=0.001)
-        self._capabilities = capabilities(lease_seconds, without)
-        self._state = ConnectionState("disconnected")
-        self._observers: list[TransportObserver] = []
+        self._capabilities = given.capabilities()
         self._store = MemoryStore(self._capabilities, self._clock)
-        self._notes = Notes()
+        self._reply_address: str | None = None
         self._subscriptions: set[MemorySubscription] = set()
 
-    # -- connection -------------------------------------------------------------------------------
+    @classmethod
+    def from_url(cls, url: str) -> MemoryTransport:
+        """A transport from ``memory://``; options: ``?name=…&lease=5&without=delays,browse``.
 
-    @property
-    def name(self) -> str:
-        """See ``Transport``."""
-        return self._name
+        Raises:
+            ConfigurationError: the address is malformed, or has an unknown option.
+        """
+        location, _, query = url.partition("?")
+        if location.rstrip("/") != "memory:":
+            raise ConfigurationError("memory: the address has a host or a path; write memory://")
+        return cls(**read_options(MemoryOptions, query))
 
     @property
     def capabilities(self) -> Capabilities:
         """See ``Transport``."""
         return self._capabilities
 
-    @property
-    def state(self) -> ConnectionState:
-        """See ``Transport``."""
-        return self._state
+    # -- connection -------------------------------------------------------------------------------
 
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
+    async def _open(self) -> None:
+        self._change_state(ConnectionState("connected"))
+        self._store.pass_time()
 
-    async def connect(self) -> None:
-        """See ``Transport``. Never fails."""
-        if self._state.status != "connected":
-            self._change_state(ConnectionState("connected"))
-            self._store.pass_time()
-
-    async def disconnect(self) -> None:
-        """Close all subscriptions; what was delivered and not settled goes back, counted.
+    async def _close(self) -> None:
+        """What was delivered and not settled goes back, counted.
 
         Delays that end meanwhile are delivered after the next ``connect``.
         """
-        if self._state.status == "disconnected":
-            return
         for subscription in list(self._subscriptions):
             await subscription.close()
         self._store.give_back_all()
         self._store.cancel_alarm()
+        if self._reply_address is not None:
+            self._store.queue(self._reply_address).clear()
         self._change_state(ConnectionState("disconnected"))
-
-    def _change_state(self, state: ConnectionState) -> None:
-        self._state = state
-        for observer in self._observers:
-            observer.connection_changed(self._name, state)
 
     @property
     def _connected(self) -> MemoryStore:
-        if self._state.status != "connected":
-            raise NotConnectedError(f"the transport {self._name!r} is not connected")
+        self._require_connected()
         return self._store
 
     # -- the protocol -----------------------------------------------------------------------------
@@ -135,9 +119,13 @@ class MemoryTransport:
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
         """See ``Transport``. ``prefetch`` is not needed: nothing is taken unasked."""
+        return self._subscribe(queue)
+
+    def _subscribe(self, queue: str, *, settled: bool = False) -> MemorySubscription:
         store = self._connected
-        found = store.queue(queue)
-        subscription = MemorySubscription(found, store.take_next, self._subscriptions.discard)
+        subscription = MemorySubscription(
+            store.queue(queue), store, self._subscriptions.discard, settled=settled
+        )
         self._subscriptions.add(subscription)
         return subscription
 
@@ -148,9 +136,8 @@ class MemoryTransport:
     # -- optional abilities -----------------------------------------------------------------------
 
     def _able(self, ability: str, able: bool) -> MemoryStore:
-        if not able:
-            raise UnsupportedError(f"the transport {self._name!r} was made without {ability}")
-        return self._connected
+        self._require(able, ability)
+        return self._store
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """See ``Leasing``.
@@ -204,13 +191,29 @@ class MemoryTransport:
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
         """See ``Deduplicating``."""
-        store = self._able("once", self._capabilities.once)
-        return self._notes.put(store.put, messages, once)
+        return self._able("once", self._capabilities.once).put_once(messages, once)
 
     async def seal(self, once: Once) -> None:
         """See ``Deduplicating``."""
-        self._able("once", self._capabilities.once)
-        self._notes.seal(once)
+        self._able("once", self._capabilities.once).seal(once)
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """See ``Routing``."""
+        return self._able("routing", self._capabilities.routing).publish(exchange, messages)
+
+    async def reply_address(self) -> str:
+        """See ``Replying``."""
+        self._require_connected()
+        if self._reply_address is None:
+            self._reply_address = f"matador.reply.{self._clock.new_id()}"
+            self._store.made(self._reply_address)
+        return self._reply_address
+
+    async def replies(self) -> Subscription:
+        """See ``Replying``."""
+        return self._subscribe(await self.reply_address(), settled=True)
 
     @property
     def _epoch(self) -> float:
@@ -224,7 +227,7 @@ class MemoryTransport:
         Raises:
             QueueNotFoundError: there is no such queue.
         """
-        found: MemoryQueue = self._store.queue(queue)
+        found = self._store.queue(queue)
         entries = found.page(0, len(found.entries), finished=False)
         return [stored_of(queue, entry, self._epoch) for entry in entries]
 

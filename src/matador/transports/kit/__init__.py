@@ -1,0 +1,7 @@
+"""What transports are built from, so that each holds only what is special about its broker.
+
+``transport`` (state, observers, connect and disconnect), ``options`` (addresses and options),
+``backoff``, ``wakeup``, ``window`` (acknowledgements in order), ``properties`` (carried in a
+header), ``routing`` (exchanges and bindings) and ``errors``. Beside it: ``supervisor`` for one
+network connection, ``coalescer`` for batches, ``clock`` and ``credentials``.
+"""

@@ -1,0 +1,26 @@
+"""The errors that all transports raise in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from matador.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
+from matador.model.options import suggestion
+
+
+def queue_not_found(queue: str, where: str, known: Iterable[str] = ()) -> QueueNotFoundError:
+    """There is no such queue; ``known`` ones are suggested."""
+    return QueueNotFoundError(f"there is no queue {queue!r} in {where}{suggestion(queue, known)}")
+
+
+def lease_lost(queue: str, why: str = "its lease ended") -> LeaseLostError:
+    """A delivery cannot be settled: somebody did, or it belongs to somebody else."""
+    return LeaseLostError(f"a delivery from {queue!r} was already settled, or {why}")
+
+
+def no_retention(queue: str) -> UnsupportedError:
+    """The queue cannot be read again."""
+    return UnsupportedError(
+        f"queue {queue!r} keeps no finished messages, so it cannot be read again; "
+        f"declare it with a retention: WorkQueue(name, retention=seconds)"
+    )

@@ -1,0 +1,62 @@
+"""Properties of messages: which are refused, and how brokers without a place for them carry them.
+
+Such a broker carries them as JSON in one header, so that reading a message without properties
+costs one look-up and brokers that allow few headers keep room for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import msgspec
+
+from matador.errors import UnsupportedError
+from matador.model.capabilities import PropertyName
+from matador.model.message import Headers, Message, Properties
+
+PROPERTIES_HEADER = "x-matador-properties"
+ALL_PROPERTIES: frozenset[PropertyName] = frozenset(
+    ("routing_key", "reply_to", "correlation_id", "type", "expires_at")
+)
+
+
+def refused_properties(
+    properties: Properties, carried: Set[PropertyName], transport: str
+) -> UnsupportedError | None:
+    """Why a message with these cannot be sent; None if it can.
+
+    Call it only where ``message.properties is not None``: events pay nothing for it.
+    """
+    refused = [
+        name for name in sorted(ALL_PROPERTIES - carried) if getattr(properties, name) is not None
+    ]
+    if not refused:
+        return None
+    listed = ", ".join(refused)
+    return UnsupportedError(
+        f"{transport} does not carry the message property {listed}; leave it out"
+    )
+
+
+def headers_with_properties(message: Message) -> Headers:
+    """The headers of a message, its properties among them."""
+    if message.properties is None:
+        return message.headers
+    given = {
+        name: value
+        for name, value in msgspec.structs.asdict(message.properties).items()
+        if value is not None
+    }
+    return {**message.headers, PROPERTIES_HEADER: msgspec.json.encode(given).decode()}
+
+
+def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str | None]:
+    """Headers without the properties, the properties, and what could not be read of them."""
+    if PROPERTIES_HEADER not in headers:
+        return headers, None, None
+    rest = dict(headers)
+    text = rest.pop(PROPERTIES_HEADER)
+    try:
+        return rest, msgspec.json.decode(str(text), type=Properties), None
+    except (msgspec.MsgspecError, UnicodeError):
+        return rest, None, f"the header {PROPERTIES_HEADER} cannot be read"

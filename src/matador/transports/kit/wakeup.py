@@ -1,0 +1,84 @@
+"""Waking those who wait for messages. Everything here belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Wakeup:
+    """Wakes one waiter. A call of ``wake`` that comes before ``wait`` is not lost.
+
+    Several calls before the waiter runs count as one. Cheaper than an event: it makes a future
+    only if somebody really waits.
+    """
+
+    __slots__ = ("_future", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._future: asyncio.Future[None] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Was it woken, with nobody having waited since?"""
+        return self._set
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one."""
+        self._set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def clear(self) -> None:
+        """Forget a wake-up that came early."""
+        self._set = False
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until woken; False: ``timeout`` seconds have passed instead. One waiter at a time.
+
+        Cancelled after it was woken, it stays set: the next ``wait`` returns at once.
+        """
+        if not self._set:
+            self._future = asyncio.get_running_loop().create_future()
+            try:
+                if timeout is None:
+                    await self._future
+                else:
+                    await asyncio.wait([self._future], timeout=timeout)
+            finally:
+                self._future = None
+        woken, self._set = self._set, False
+        return woken
+
+
+class Waiters:
+    """Receivers that wait for items of one queue, the longest waiting first."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        self._line: dict[Wakeup, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def wake(self, count: int = 1) -> None:
+        """Wake up to ``count`` of them: as many as there are items."""
+        line = self._line
+        while count > 0 and line:
+            first = next(iter(line))
+            del line[first]
+            if not first.is_set:
+                first.wake()
+                count -= 1
+
+    async def wait(self, wakeup: Wakeup) -> None:
+        """Wait in line until ``wakeup`` is woken, by ``wake`` or by its owner.
+
+        A waiter that was woken and takes nothing must ``wake`` another.
+        """
+        self._line[wakeup] = None
+        try:
+            await wakeup.wait()
+        finally:
+            self._line.pop(wakeup, None)
