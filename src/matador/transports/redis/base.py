@@ -10,7 +10,7 @@ import secrets
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, Unpack
 
 from matador.errors import (
     ConnectionFailedError,
@@ -20,8 +20,8 @@ from matador.errors import (
     SendUnconfirmedError,
     TransportError,
 )
+from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    ConnectionState,
     Delivery,
     Finding,
     Message,
@@ -29,90 +29,75 @@ from matador.model.message import (
     Release,
     Settlement,
 )
-from matador.model.options import Seconds, seconds
-from matador.transports.base import TransportObserver
+from matador.transports.kit.errors import queue_not_found
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseTransport
 from matador.transports.redis.client import Connector, RedisClient, Script
 from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis.options import RedisOptions, redis_address
 from matador.transports.redis.send import FormOf, Outcomes, store
 from matador.transports.redis.settle import SettleBatch, target_of
 from matador.transports.redis.topology import key_of
-from matador.transports.redis.url import parse_url
 from matador.transports.redis_client.doctor import examine
-from matador.transports.redis_client.errors import no_such_queue
 
 log = logging.getLogger("matador.transports.redis")
 
 Item = TypeVar("Item")
 
 _PRIMARY = "name the primary in the URL, or the Sentinels: redis+sentinel://…"
-_DEFAULTS = {"lease": 30.0, "timeout": 10.0, "heartbeat": 5.0}
 
 
-class RedisServerTransport:
-    """A transport on a Redis server, in any mode. See ``RedisTransport`` for the arguments."""
+STORED = Capabilities(
+    delivery_modes=frozenset({"at-least-once", "at-most-once"}),
+    delays=True,
+    dead_letters="native",
+    attempt_tracking=True,
+    concurrency="worker",
+    ordering="queue",
+    priorities=False,
+    purge=True,
+    depth=True,
+    properties=ALL_PROPERTIES,
+    durable=True,
+)
+"""What streams and lists can do alike."""
+
+
+class RedisServerTransport(BaseTransport):
+    """A transport on a Redis server, in any mode. See ``RedisTransport`` for the options."""
+
+    _capabilities: Capabilities
 
     _stores = True
     """Whether messages are stored on the server."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        given = parse_url(url)
-        options = {**_DEFAULTS, **given.options}
-
-        def chosen(name: str, value: Seconds | None) -> float:
-            return seconds(options[name] if value is None else value, name, minimum=0.1)
-
-        self._lease = chosen("lease", lease)
-        self._heartbeat = chosen("heartbeat", heartbeat)
-        self._prefix = prefix or given.prefix or "matador"
-        self._name = name
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        address = redis_address(url, **options)
+        super().__init__(address.name)
+        self._lease = address.lease
+        self._prefix = address.prefix
         # How long a read blocks on the server: a dead connection must not go unnoticed meanwhile.
-        self._block = self._heartbeat / 2
-        self._observers: list[TransportObserver] = []
-        self._connecting = asyncio.Lock()
-        self._connector = Connector(
-            given,
-            name=f"matador-{name}",
-            timeout=chosen("timeout", timeout),
-            heartbeat=self._heartbeat,
+        self._block = address.heartbeat / 2
+        self._connector = Connector(address, name=f"matador-{address.name}")
+        self._client = RedisClient(
+            self._connector, restore=self._restore, on_state=self._change_state
         )
-        self._client = RedisClient(self._connector, restore=self._restore, on_state=self._tell)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._client.where!r}, {self.state.status})"
 
     @property
-    def name(self) -> str:
+    def capabilities(self) -> Capabilities:
         """See ``Transport``."""
-        return self._name
+        return self._capabilities
 
-    @property
-    def state(self) -> ConnectionState:
-        """See ``Transport``."""
-        return self._client.state
+    async def _open(self) -> None:
+        await self._client.start()
 
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
-
-    async def connect(self) -> None:
-        """See ``Transport``."""
-        async with self._connecting:
-            await self._client.start()
-
-    async def disconnect(self) -> None:
-        """See ``Transport``. Others get what is still held when its lease has passed."""
-        async with self._connecting:
-            await self._before_disconnect()
-            await self._client.stop()
+    async def _close(self) -> None:
+        """Others get what is still held when its lease has passed."""
+        await self._before_disconnect()
+        await self._client.stop()
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""
@@ -124,10 +109,6 @@ class RedisServerTransport:
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Recreate, on a new connection, what the server may have lost."""
 
-    def _tell(self, state: ConnectionState) -> None:
-        for observer in self._observers:
-            observer.connection_changed(self._name, state)
-
     def _key(self, queue: str) -> str:
         return key_of(self._prefix, queue)
 
@@ -138,19 +119,8 @@ class StoredTransport(RedisServerTransport, ABC):
     _form_of: ClassVar[FormOf]
     """How messages are written for the script that stores them."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(
-            url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
-        )
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
         self._declared: dict[str, list[Argument]] = {}
 
     @abstractmethod
@@ -175,7 +145,7 @@ class StoredTransport(RedisServerTransport, ABC):
             QueueNotFoundError: this transport has not declared it.
         """
         if queue not in self._declared:
-            raise no_such_queue(queue, self._client.where)
+            raise queue_not_found(queue, self._client.where)
         await self._declare(await self._client.connection(), queue)
 
     async def _restore(self, connection: PipelinedConnection) -> None:
@@ -197,7 +167,9 @@ class StoredTransport(RedisServerTransport, ABC):
 
         outcomes = await send(messages)
         if any(outcomes):
-            await self._try_again(messages, outcomes, send, lambda message: message.queue)
+            await self._retry_on_lost_queues(
+                messages, outcomes, send, lambda message: message.queue
+            )
         return outcomes
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
@@ -209,10 +181,10 @@ class StoredTransport(RedisServerTransport, ABC):
 
         outcomes = await settle(settlements)
         if any(outcomes):
-            await self._try_again(settlements, outcomes, settle, target_of)
+            await self._retry_on_lost_queues(settlements, outcomes, settle, target_of)
         return outcomes
 
-    async def _try_again(
+    async def _retry_on_lost_queues(
         self,
         items: Sequence[Item],
         outcomes: Outcomes,
@@ -239,7 +211,7 @@ class StoredTransport(RedisServerTransport, ABC):
     async def _measure(self, script: Script, queue: str) -> QueueDepth:
         found = await self._client.run(script, [self._key(queue)])
         if found is None:
-            raise no_such_queue(queue, self._client.where)
+            raise queue_not_found(queue, self._client.where)
         ready, delayed, in_flight = found
         return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
 
@@ -247,7 +219,7 @@ class StoredTransport(RedisServerTransport, ABC):
         total = 0
         while deleted := await self._client.run(script, [self._key(queue)]):
             if deleted < 0:
-                raise no_such_queue(queue, self._client.where)
+                raise queue_not_found(queue, self._client.where)
             total += deleted
         return total
 

@@ -15,14 +15,14 @@ from matador.errors import (
     TransportError,
 )
 from matador.model.message import Delivery
+from matador.transports.kit.backoff import Backoff
 from matador.transports.redis.client import RedisClient
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
 
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
+_RETRY_AFTER = 0.05  # seconds
 _LAST_CALL = 2.0  # seconds for a read to end when the subscription does
 _OUTAGE = (NotConnectedError, SendFailedError, ConnectionFailedError)
 
@@ -145,7 +145,7 @@ class BlockingSubscription(ABC):
 
     async def _fetch(self, limit: int) -> list[Delivery]:
         """The messages that are there, or none after a while. Survives a lost connection."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_RETRY_AFTER, 1.0)
         while True:
             try:
                 if self._missed:
@@ -158,8 +158,7 @@ class BlockingSubscription(ABC):
                 await self._drop()
                 if not self._active:
                     return []
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await backoff.sleep()
                 await self._client.wait_connected()
 
     async def _block_on(self, *command: Argument) -> Any:
@@ -204,7 +203,7 @@ class BlockingSubscription(ABC):
             except TransportError:
                 return  # not permitted, or not connected: it ends by itself soon
             # Perhaps it does not block yet: the server may see this command before the read.
-            await asyncio.wait([blocked], timeout=_FIRST_PAUSE)
+            await asyncio.wait([blocked], timeout=_RETRY_AFTER)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

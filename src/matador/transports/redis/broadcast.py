@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from matador.model.message import Delivery, Message, Receipt
+from matador.transports.kit.wakeup import Waiters, Wakeup
 
 log = logging.getLogger("matador.transports.redis")
 
@@ -31,7 +32,7 @@ class BroadcastQueue:
         self.name = name
         self.held: set[HeardMessage] = set()
         self._waiting: deque[HeardMessage] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self.waiters = Waiters()
         self._dropped = 0
 
     def put(self, message: Message) -> None:
@@ -46,14 +47,14 @@ class BroadcastQueue:
                     self.name,
                     _MOST,
                 )
-        self._wake()
+        self.waiters.wake()
 
     def put_back(self, heard: HeardMessage) -> None:
         """Put a held message back in front, uncounted."""
         self.held.discard(heard)
         heard.deliveries -= 1
         self._waiting.appendleft(heard)
-        self._wake()
+        self.waiters.wake()
 
     def take(self, limit: int) -> list[Delivery]:
         """Hold up to ``limit`` messages."""
@@ -63,34 +64,17 @@ class BroadcastQueue:
             heard.deliveries += 1
             self.held.add(heard)
             message = heard.message
+            count = heard.deliveries
             receipt = Receipt(
-                self.name,
-                heard,
-                heard.deliveries,
-                heard.deliveries > 1,
-                message.priority,
-                message.ordering_key,
+                self.name, heard, count, count > 1, message.priority, message.ordering_key
             )
-            found.append(Delivery(message.body, message.headers, receipt))
+            found.append(Delivery(message.body, message.headers, receipt, None, message.properties))
         return found
 
-    def wait(self) -> asyncio.Future[None]:
-        """Done when there may be something to take."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        return waiter
-
-    def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def pass_on(self) -> None:
-        """Wake another: the one that was woken took nothing."""
+    def wake(self) -> None:
+        """Wake a subscription, if there is something to take."""
         if self._waiting:
-            self._wake()
+            self.waiters.wake()
 
 
 class BroadcastSubscription:
@@ -102,7 +86,7 @@ class BroadcastSubscription:
         self.source = queue
         self._closed = closed
         self._active = True
-        self._waiter: asyncio.Future[None] | None = None
+        self._wakeup = Wakeup()
 
     @property
     def queue(self) -> str:
@@ -121,22 +105,22 @@ class BroadcastSubscription:
             found = self.source.take(limit)
             if found:
                 return found
-            self._waiter = waiter = self.source.wait()
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                waiter.cancel()
-                self.source.pass_on()
-                raise
-            finally:
-                self._waiter = None
-        self.source.pass_on()
+            await self._wait()
         return ()
+
+    async def _wait(self) -> None:
+        taking = False
+        try:
+            await self.source.waiters.wait(self._wakeup)
+            taking = self._active
+        finally:
+            if not taking:  # woken, but cancelled or closed at once: another one takes it
+                self._wakeup.clear()
+                self.source.wake()
 
     async def close(self) -> None:
         """See ``Subscription``."""
         if self._active:
             self._active = False
             self._closed(self)
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            self._wakeup.wake()

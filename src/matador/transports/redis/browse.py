@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from matador.errors import ConfigurationError
 from matador.model.message import MessageState, StoredMessage
-from matador.transports.base import no_retention
+from matador.transports.kit.errors import no_retention, queue_not_found
 from matador.transports.redis.client import RedisClient, script
 from matador.transports.redis.wire import stored_of
-from matador.transports.redis_client.errors import no_such_queue
 
 _PAGE = 200
 _NOBODY = b"-"
@@ -46,7 +45,7 @@ async def settings(client: RedisClient, queue: str, base: str) -> tuple[int, flo
     """
     levels, retention = await client.call("HMGET", base, "levels", "retention")
     if levels is None:
-        raise no_such_queue(queue, client.where)
+        raise queue_not_found(queue, client.where)
     return _number(levels, 1, _MOST_LEVELS) or 1, _number(retention, 0, _LONGEST)
 
 
@@ -120,7 +119,7 @@ async def _page(
     found: list[tuple[_LanePosition, StoredMessage]] = []
     for rank, (name, look) in enumerate(zip(names, looks, strict=True)):
         if look is None:
-            raise no_such_queue(queue, client.where)
+            raise queue_not_found(queue, client.where)
         found += _seen(queue, name, rank, look)
     chosen = heapq.nsmallest(count, found, key=lambda pair: pair[0])
     if not chosen:
@@ -168,7 +167,7 @@ async def _delayed(
     while left is None or left > 0:
         rows = await client.run(script("browse_delayed"), [base], [skip, _PAGE])
         if rows is None:
-            raise no_such_queue(queue, client.where)
+            raise queue_not_found(queue, client.where)
         if not rows:
             return
         skip += len(rows)

@@ -21,8 +21,7 @@ from redis.asyncio.sentinel import Sentinel
 
 from matador.model.message import ConnectionState
 from matador.transports.redis.connection import Argument, ListeningConnection, PipelinedConnection
-from matador.transports.redis.url import RedisUrl
-from matador.transports.redis_client.address import tls_options
+from matador.transports.redis.options import RedisAddress
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.errors import translate
 
@@ -51,18 +50,16 @@ class Connector:
     """Opens connections: to a server, to the primary that Sentinels name, or to a socket.
 
     Args:
-        url: the address.
+        address: where the server is, and how to connect.
         name: the client name that ``CLIENT LIST`` shows.
-        timeout: seconds for connecting, and for a reply.
-        heartbeat: see ``PipelinedConnection``.
     """
 
-    def __init__(self, url: RedisUrl, *, name: str, timeout: float, heartbeat: float) -> None:
-        self.where = url.where
-        self._url = url
+    def __init__(self, address: RedisAddress, *, name: str) -> None:
+        self.where = address.where
+        self._address = address
         self._name = name
-        self._timeout = timeout
-        self._heartbeat = heartbeat
+        self._timeout = address.timeout
+        self._heartbeat = address.heartbeat
 
     async def open(self) -> PipelinedConnection:
         """Open a connection, ready for commands.
@@ -89,26 +86,26 @@ class Connector:
         return connection
 
     async def _make(self) -> AbstractConnection:
-        url = self._url
-        if url.socket is not None:
-            return UnixDomainSocketConnection(path=url.socket, **self._options())
-        if url.primary is None:
-            host, port = url.hosts[0]
+        address = self._address
+        if address.socket is not None:
+            return UnixDomainSocketConnection(path=address.socket, **self._options())
+        if address.primary is None:
+            host, port = address.hosts[0]
         else:
-            host, port = await self._find_primary(url.primary)
-        made: Connection = (SSLConnection if url.tls else Connection)(
+            host, port = await self._find_primary(address.primary)
+        made: Connection = (SSLConnection if address.tls else Connection)(
             host=host, port=port, **self._options(), **self._tcp_options(), **self._tls_options()
         )
         return made
 
     async def _find_primary(self, primary: str) -> tuple[str, int]:
-        url = self._url
+        address = self._address
         sentinels: Any = Sentinel(
-            url.hosts,
+            address.hosts,
             sentinel_kwargs={
-                "username": url.sentinel_username,
-                "password": url.sentinel_password,
-                "ssl": url.tls,
+                "username": address.sentinel_username,
+                "password": address.sentinel_password,
+                "ssl": address.tls,
                 "socket_timeout": self._timeout,
                 "socket_connect_timeout": self._timeout,
                 **self._tls_options(),
@@ -122,11 +119,11 @@ class Connector:
         return str(host), int(port)
 
     def _options(self) -> dict[str, Any]:
-        url = self._url
+        address = self._address
         return {
-            "db": url.db,
-            "username": url.username,
-            "password": url.password,
+            "db": address.db,
+            "username": address.user,
+            "password": address.password,
             "client_name": self._name,
             "protocol": 2,
             # ``PipelinedConnection`` has the timeouts: it knows what each command waits for.
@@ -144,7 +141,7 @@ class Connector:
         return options
 
     def _tls_options(self) -> dict[str, Any]:
-        return tls_options(self._url) if self._url.tls else {}
+        return self._address.tls_options if self._address.tls else {}
 
 
 class RedisClient(ServerClient[PipelinedConnection]):

@@ -6,10 +6,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha1
-from typing import cast
+from typing import Unpack, cast
 
 from matador.errors import TransportError
-from matador.model.capabilities import Capabilities
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -21,12 +20,13 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.options import Seconds
 from matador.model.topology import Topology
-from matador.transports.redis.base import StoredTransport, consumer_name
+from matador.transports.kit.errors import lease_lost
+from matador.transports.redis.base import STORED, StoredTransport, consumer_name
 from matador.transports.redis.blocking import BlockingSubscription
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size, list_form
 from matador.transports.redis.settle import SettleBatch, is_near
 from matador.transports.redis.topology import key_of, unsupported
@@ -38,7 +38,7 @@ from matador.transports.redis.wire import (
     message_of,
     milliseconds,
 )
-from matador.transports.redis_client.errors import lease_lost, translate
+from matador.transports.redis_client.errors import translate
 
 log = logging.getLogger("matador.transports.redis")
 
@@ -63,7 +63,7 @@ class HeldElements:
         receipt = Receipt(
             self.queue, (self, element), number, number > 1, found.priority, found.ordering_key
         )
-        return Delivery(found.body, found.headers, receipt)
+        return Delivery(found.body, found.headers, receipt, None, found.properties)
 
 
 class RedisListSubscription(BlockingSubscription):
@@ -133,7 +133,7 @@ class ListSettleBatch(SettleBatch):
         for place, settlement in enumerate(self._settlements):
             hold = _hold_of(settlement.receipt)
             if hold is None:
-                self._outcomes[place] = lease_lost(settlement.receipt)
+                self._outcomes[place] = lease_lost(settlement.receipt.queue)
                 continue
             self._front = [hold[0].consumer]
             if isinstance(settlement, Retry) and not is_near(settlement):
@@ -207,40 +207,13 @@ class RedisListTransport(StoredTransport):
 
     _form_of = staticmethod(list_form)
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(
-            url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
-        )
-        self._capabilities = Capabilities(
-            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
-            delays=True,
-            dead_letters="native",
-            attempt_tracking=True,
-            concurrency="worker",
-            ordering="queue",
-            priorities=False,
-            purge=True,
-            depth=True,
-            durable=True,
-        )
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
+        self._capabilities = STORED
         self._consumer = consumer_name(self._lease)
         self._held: dict[str, HeldElements] = {}
         self._upkeep: dict[str, QueueUpkeep] = {}
         self._subscriptions: set[RedisListSubscription] = set()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
-        return self._capabilities
 
     def _key(self, queue: str) -> str:
         return key_of(f"{self._prefix}-list", queue)

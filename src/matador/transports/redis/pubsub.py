@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
 from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
@@ -15,8 +16,9 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.options import Seconds
 from matador.model.topology import Topology
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.redis.base import RedisServerTransport
 from matador.transports.redis.broadcast import (
     BroadcastQueue,
@@ -24,14 +26,13 @@ from matador.transports.redis.broadcast import (
     HeardMessage,
 )
 from matador.transports.redis.connection import ListeningConnection, PipelinedConnection
+from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
 from matador.transports.redis.settle import target_of
 from matador.transports.redis.topology import unsupported
 from matador.transports.redis.wire import content_of, letter_of, message_of
 from matador.transports.redis_client.errors import (
     UNWRITABLE,
-    lease_lost,
-    no_such_queue,
     unstorable,
 )
 
@@ -48,16 +49,8 @@ class RedisPubSubTransport(RedisServerTransport):
 
     _stores = False
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(url, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name)
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-most-once"}),
             delays=False,
@@ -67,16 +60,12 @@ class RedisPubSubTransport(RedisServerTransport):
             ordering="queue",
             priorities=False,
             durable=False,
+            properties=ALL_PROPERTIES,
         )
         self._known: set[str] = set()
         self._queues: dict[str, BroadcastQueue] = {}
         self._subscriptions: set[BroadcastSubscription] = set()
         self._listener: ListeningConnection | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
-        return self._capabilities
 
     def _channel_of(self, queue: str) -> str:
         return f"{self._prefix}-pubsub:{queue}"
@@ -91,8 +80,12 @@ class RedisPubSubTransport(RedisServerTransport):
         """Listen again before anything is sent."""
         await self._stop_listening()
         self._listener = listener = await self._connector.listen(self._heard)
-        # When one of the two is lost, both are made again.
-        listener.lost.add_done_callback(lambda lost: connection.fail(lost.result()))
+
+        def ended(lost: asyncio.Future[BaseException]) -> None:
+            if self._listener is listener:  # not closed by us: both connections are made again
+                connection.fail(lost.result())
+
+        listener.lost.add_done_callback(ended)
         try:
             await self._listen(listener, *self._queues)
         except BaseException:
@@ -151,7 +144,7 @@ class RedisPubSubTransport(RedisServerTransport):
 
     def _refused(self, message: Message) -> MatadorError | None:
         if message.queue not in self._known:
-            return no_such_queue(message.queue, self._client.where)
+            return queue_not_found(message.queue, self._client.where)
         if message.delay > 0:
             return DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
         return None
@@ -160,7 +153,7 @@ class RedisPubSubTransport(RedisServerTransport):
         """See ``Transport``. Receives what is published from now on."""
         connection = await self._client.connection()
         if queue not in self._known:
-            raise no_such_queue(queue, self._client.where)
+            raise queue_not_found(queue, self._client.where)
         if queue not in self._queues:
             self._queues[queue] = BroadcastQueue(queue)
             assert self._listener is not None
@@ -191,11 +184,11 @@ class RedisPubSubTransport(RedisServerTransport):
     async def _settle(self, settlement: Settlement) -> MatadorError | None:
         heard, queue = settlement.receipt.handle, self._queues.get(settlement.receipt.queue)
         if not isinstance(heard, HeardMessage):
-            return lease_lost(settlement.receipt)
+            return lease_lost(settlement.receipt.queue)
         if queue is None:  # nobody listens any more; it was ours alone
             return None if isinstance(settlement, Release) else await self._succeed(settlement)
         if heard not in queue.held:
-            return lease_lost(settlement.receipt)
+            return lease_lost(settlement.receipt.queue)
         if isinstance(settlement, Release):
             queue.put_back(heard)
             return None
@@ -220,7 +213,7 @@ class RedisPubSubTransport(RedisServerTransport):
                 heard, name = receipt.handle, target_of(settlement)
                 assert isinstance(heard, HeardMessage)
                 if name not in self._known:
-                    return no_such_queue(name, self._client.where)
+                    return queue_not_found(name, self._client.where)
                 try:
                     content = letter_of(settlement, lambda: heard.message)
                 except UNWRITABLE as error:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from matador.errors import MatadorError, MessageTooLargeError, TransportError
 from matador.model.message import Message, Once
+from matador.transports.kit.errors import queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection, error_of
 from matador.transports.redis.topology import scope_keys
 from matador.transports.redis.wire import content_of, fields_of, is_plain, milliseconds
-from matador.transports.redis_client.errors import UNWRITABLE, no_such_queue, unstorable
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 Outcomes: TypeAlias = list[MatadorError | None]
 
@@ -76,7 +77,7 @@ async def store(
             note(outcomes, call.places, error)
             return
         if answer == 0:
-            note(outcomes, call.places, no_such_queue(call.queue, client.where))
+            note(outcomes, call.places, queue_not_found(call.queue, client.where))
         elif answer != 1:
             for index, text in answer:
                 outcomes[call.places[index]] = refusal(text, client, connection)

@@ -11,6 +11,7 @@ from matador.errors import MatadorError, TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
+from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import Outcomes, note, refusal, written
@@ -18,8 +19,6 @@ from matador.transports.redis.topology import tag_of
 from matador.transports.redis.wire import Lane, StreamHold
 from matador.transports.redis_client.errors import (
     UNWRITABLE,
-    lease_lost,
-    no_such_queue,
     unstorable,
 )
 
@@ -124,10 +123,10 @@ class SettleBatch(ABC):
                 self._outcomes[place] = refusal(code, self._client, self._connection)
                 continue
             if code == _NO_QUEUE:
-                self._outcomes[place] = no_such_queue(target_of(settlement), self._client.where)
+                self._outcomes[place] = queue_not_found(target_of(settlement), self._client.where)
                 continue
             if code == _LOST:
-                self._outcomes[place] = lease_lost(settlement.receipt)
+                self._outcomes[place] = lease_lost(settlement.receipt.queue)
             self._let_go(settlement.receipt)
 
     def _target(self, settlement: Settlement, keys: list[str]) -> int:
@@ -148,7 +147,7 @@ class SettleBatch(ABC):
         receipt = settlement.receipt
         try:
             if not await self._is_held(receipt):
-                self._outcomes[place] = lease_lost(receipt)
+                self._outcomes[place] = lease_lost(receipt.queue)
                 return
             (error,) = await self._send([settlement.message])
             if error is None:
@@ -177,7 +176,7 @@ class StreamSettleBatch(SettleBatch):
         for place, settlement in enumerate(self._settlements):
             hold = hold_of(settlement.receipt)
             if hold is _NO_HOLD:
-                self._outcomes[place] = lease_lost(settlement.receipt)
+                self._outcomes[place] = lease_lost(settlement.receipt.queue)
             elif type(settlement) is Complete:
                 lane, id_, claim = hold
                 places, ids = completed.get((lane, claim)) or completed.setdefault(
@@ -218,7 +217,7 @@ class StreamSettleBatch(SettleBatch):
         lane.held.difference_update(ids)
         for index in missing:
             place = places[index]
-            self._outcomes[place] = lease_lost(self._settlements[place].receipt)
+            self._outcomes[place] = lease_lost(self._settlements[place].receipt.queue)
 
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, id_, claim = hold_of(settlement.receipt)

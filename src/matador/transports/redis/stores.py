@@ -7,7 +7,7 @@ from typing import Any
 from matador.model.message import ConnectionState
 from matador.transports.redis.client import Connector, RedisClient, script
 from matador.transports.redis.connection import PipelinedConnection
-from matador.transports.redis.url import parse_url
+from matador.transports.redis.options import redis_address
 
 
 class RedisStore:
@@ -17,14 +17,9 @@ class RedisStore:
     """The client name that ``CLIENT LIST`` shows."""
 
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
-        given = parse_url(url)
-        connector = Connector(
-            given,
-            name=self.name,
-            timeout=given.options.get("timeout", 10.0),
-            heartbeat=given.options.get("heartbeat", 5.0),
-        )
-        self.prefix = prefix or given.prefix or "matador"
+        address = redis_address(url, prefix=prefix)
+        connector = Connector(address, name=self.name)
+        self.prefix = address.prefix
         self.client = RedisClient(connector, restore=_nothing, on_state=_nobody)
 
     @property

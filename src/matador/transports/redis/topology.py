@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from matador.model.message import TopologyNote
 from matador.model.topology import DEAD_LETTER_KINDS, Topology
-from matador.transports.base import ignored_arguments
+from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.redis.connection import Argument
 
 _ENDINGS = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
@@ -64,7 +64,7 @@ def stream_settings(topology: Topology) -> dict[str, list[Argument]]:
 
 def unsupported(topology: Topology, mode: str) -> list[TopologyNote]:
     """Notes about what lists and pub/sub cannot do."""
-    notes = ignored_arguments(topology)
+    notes = [*ignored_arguments(topology), *ignored_exchanges(topology)]
     for queue in topology.queues:
         name = topology.full_name(queue.name)
         if queue.priorities:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Unpack
 
 from matador.errors import MatadorError, QueueNotFoundError, TransportError
-from matador.model.capabilities import Capabilities
 from matador.model.message import (
     Delivery,
     Message,
@@ -18,23 +19,22 @@ from matador.model.message import (
     StoredMessage,
     TopologyNote,
 )
-from matador.model.options import Seconds
 from matador.model.topology import Topology
-from matador.transports.base import Transport, ignored_arguments
+from matador.transports.base import Transport, ignored_arguments, ignored_exchanges
+from matador.transports.kit.errors import queue_not_found
 from matador.transports.redis import browse as browsing
-from matador.transports.redis.base import StoredTransport, consumer_name
+from matador.transports.redis.base import STORED, StoredTransport, consumer_name
 from matador.transports.redis.client import script
 from matador.transports.redis.connection import PipelinedConnection
 from matador.transports.redis.lists import RedisListTransport
+from matador.transports.redis.options import RedisOptions, redis_address
 from matador.transports.redis.pubsub import RedisPubSubTransport
 from matador.transports.redis.send import OnceSender, stream_form
 from matador.transports.redis.settle import SettleBatch, StreamSettleBatch, renew
 from matador.transports.redis.subscription import NEVER, RedisSubscription
 from matador.transports.redis.topology import stream_settings
 from matador.transports.redis.upkeep import StreamUpkeep
-from matador.transports.redis.url import parse_url
 from matador.transports.redis.wire import Lane, claimed_of
-from matador.transports.redis_client.errors import no_such_queue
 
 
 class RedisTransport(StoredTransport):
@@ -51,6 +51,12 @@ class RedisTransport(StoredTransport):
         heartbeat: seconds; a dead connection is noticed within two of them.
         prefix: what the names of all keys begin with.
         name: for logs and metrics.
+        db: the number of the database.
+        tls, tls_ca, tls_cert, tls_key, tls_verify: encryption, files of certificates and the key,
+            and whether the server's certificate is checked.
+        sentinel_username, sentinel_password: for the Sentinels; the server has its own.
+
+    Every option can be given in the address (``?lease=60``) or as a keyword, which wins.
 
     Example:
         >>> transport = RedisTransport("redis://localhost", lease=60)
@@ -60,34 +66,10 @@ class RedisTransport(StoredTransport):
 
     _form_of = staticmethod(stream_form)
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(
-            url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
-        )
-        self._capabilities = Capabilities(
-            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
-            delays=True,
-            dead_letters="native",
-            attempt_tracking=True,
-            concurrency="worker",
-            ordering="queue",
-            priorities=True,
-            browse=True,
-            purge=True,
-            depth=True,
-            replay=True,
-            once=True,
-            durable=True,
-            lease=self._lease,
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
+        self._capabilities = replace(
+            STORED, priorities=True, browse=True, replay=True, once=True, lease=self._lease
         )
         self._once = OnceSender(self._client, self._prefix, self._key)
         self._upkeep: dict[str, StreamUpkeep] = {}
@@ -95,28 +77,19 @@ class RedisTransport(StoredTransport):
         self._taken: dict[str, dict[str, Lane]] = {}
 
     @classmethod
-    def from_url(cls, url: str, *, name: str = "redis") -> Transport:
-        """The transport for an address, in the mode it asks for.
-
-        Options: ``?mode=list&lease=60&timeout=5&heartbeat=5&prefix=shop&db=1``; with TLS also
-        ``tls_ca``, ``tls_cert``, ``tls_key`` (files) and ``tls_verify=false``; with Sentinels
-        ``sentinel_username`` and ``sentinel_password``.
+    def from_url(cls, url: str, **options: Unpack[RedisOptions]) -> Transport:
+        """The transport for an address, in its ``mode``: ``streams``, ``list`` or ``pubsub``.
 
         Raises:
             ConfigurationError: the address is malformed, or has an unknown option.
         """
-        match parse_url(url).mode:
+        match redis_address(url, **options).mode:
             case "streams":
-                return cls(url, name=name)
+                return cls(url, **options)
             case "list":
-                return RedisListTransport(url, name=name)
+                return RedisListTransport(url, **options)
             case "pubsub":
-                return RedisPubSubTransport(url, name=name)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
-        return self._capabilities
+                return RedisPubSubTransport(url, **options)
 
     async def _before_disconnect(self) -> None:
         for upkeep in list(self._upkeep.values()):
@@ -135,7 +108,7 @@ class RedisTransport(StoredTransport):
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Honours everything, and creates ``exact`` queues, too."""
         await self._declare_all(stream_settings(topology))
-        return ignored_arguments(topology)
+        return [*ignored_arguments(topology), *ignored_exchanges(topology)]
 
     async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
         await self._client.run_on(
@@ -215,7 +188,7 @@ class RedisTransport(StoredTransport):
             [self._taker, round(self._lease * 1000), *browsing.take_arguments(positions)],
         )
         if rows is None:
-            raise no_such_queue(queue, self._client.where)
+            raise queue_not_found(queue, self._client.where)
         lanes = self._taken.setdefault(queue, {})
         found: list[Delivery] = []
         for row in rows:

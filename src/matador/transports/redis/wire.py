@@ -26,15 +26,18 @@ from matador.model.message import (
     Headers,
     Message,
     MessageState,
+    Properties,
     Receipt,
     StoredMessage,
 )
 from matador.model.text import SHORT_TEXT, storable_text
+from matador.transports.kit.properties import headers_with_properties, split_properties
 from matador.transports.redis.connection import Argument
 
 log = logging.getLogger("matador.transports.redis")
 
 _NO_HEADERS: Headers = {}
+_NO_PARTS = (_NO_HEADERS, None, None)
 _PLAIN = 4  # values in an entry of id and body only
 # An element is number:deliveries:content; these are its parts, and digits of the numbers.
 _PARTS, _NUMBER, _COUNT = 3, 16, 9
@@ -72,6 +75,7 @@ def is_plain(message: Message) -> bool:
         and message.delay <= 0
         and message.priority is None
         and message.ordering_key is None
+        and message.properties is None
     )
 
 
@@ -82,8 +86,9 @@ def fields_of(message: Message) -> list[Argument]:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     fields: list[Argument] = ["i", message.id.encode(), "b", message.body]
-    if message.headers:
-        fields += ("h", _encode(message.headers))
+    headers = headers_with_properties(message)
+    if headers:
+        fields += ("h", _encode(headers))
     if message.priority is not None:
         fields += ("p", message.priority)
     if message.ordering_key is not None:
@@ -126,20 +131,22 @@ def _delivery(
         if 2 * len(values) == len(fields):
             get = values.get
             given, reason, priority, key = get(b"h"), get(b"r"), get(b"p"), get(b"k")
-            headers = _NO_HEADERS if given is None else _decode_headers(given)
+            headers, properties, problem = _NO_PARTS
+            if given is not None:
+                headers, properties, problem = split_properties(_decode_headers(given))
             if reason is not None:
                 headers = {**headers, REASON_HEADER: reason.decode()}
             level = None if priority is None else int(priority)
             order = None if key is None else key.decode()
             receipt = Receipt(lane.queue, (lane, id_, claim), count, count > 1, level, order)
-            return Delivery(values[b"b"], headers, receipt)
+            return Delivery(values[b"b"], headers, receipt, problem, properties)
     except Exception as error:  # noqa: BLE001 - whatever it is, somebody else wrote it
         log.debug("%s: entry %r: %s", lane.key, id_, error)
     read = _read(fields)
     receipt = Receipt(
         lane.queue, (lane, id_, claim), count, count > 1, read.priority, read.ordering_key
     )
-    return Delivery(read.body, read.headers, receipt, read.problem)
+    return Delivery(read.body, read.headers, receipt, read.problem, read.properties)
 
 
 def stored_of(
@@ -178,6 +185,7 @@ class _ReadEntry(NamedTuple):
     priority: int | None
     ordering_key: str | None
     problem: str | None
+    properties: Properties | None
 
 
 def _read(fields: Sequence[bytes]) -> _ReadEntry:
@@ -199,7 +207,9 @@ def _read(fields: Sequence[bytes]) -> _ReadEntry:
             problems.append(f"field {name.decode()!r}: {type(error).__name__}: {error}"[:200])
             return None
 
-    headers = part(b"h", _decode_headers) or _NO_HEADERS
+    headers, properties, problem = split_properties(part(b"h", _decode_headers) or _NO_HEADERS)
+    if problem is not None:
+        problems.append(problem)
     reason = part(b"r", bytes.decode)
     return _ReadEntry(
         id=values.get(b"i", b"").decode(errors="replace"),
@@ -208,6 +218,7 @@ def _read(fields: Sequence[bytes]) -> _ReadEntry:
         priority=part(b"p", int),
         ordering_key=part(b"k", bytes.decode),
         problem="; ".join(problems) or None,
+        properties=properties,
     )
 
 
@@ -244,7 +255,7 @@ def content_of(message: Message, *, reason: str | None = None) -> bytes:
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
-    headers = dict(message.headers)
+    headers = dict(headers_with_properties(message))
     if reason is not None:
         headers[REASON_HEADER] = reason
     header = ContentHeader(message.id, headers, message.priority, message.ordering_key)
@@ -266,19 +277,24 @@ def letter_of(letter: DeadLetter, received: Callable[[], Message]) -> bytes:
 def message_of(queue: str, content: bytes) -> Message:
     """The message in a string; a string of other origin is a body and nothing more."""
     line, found, body = content.partition(b"\n")
+    foreign = Message("", queue, content)
+    if not found:
+        return foreign
     try:
-        header = _decode_header(line) if found else None
+        header = _decode_header(line)
     except Exception:  # noqa: BLE001 - whatever it is, somebody else wrote it
-        header = None
-    if header is None:
-        return Message("", queue, content)
+        return foreign
+    headers, properties, problem = split_properties(header.h or _NO_HEADERS)
+    if problem is not None:
+        return foreign
     return Message(
         id=header.i,
         queue=queue,
         body=body,
-        headers=header.h or _NO_HEADERS,
+        headers=headers,
         priority=header.p,
         ordering_key=header.k,
+        properties=properties,
     )
 
 

@@ -7,18 +7,15 @@ from redis import exceptions as redis_errors
 from matador.errors import (
     ConfigurationError,
     ConnectionFailedError,
-    LeaseLostError,
     MatadorError,
     MessageTooLargeError,
     NotConnectedError,
-    QueueNotFoundError,
     SendUnconfirmedError,
     StorageFullError,
     TransportError,
     UnstorableError,
     UnsupportedError,
 )
-from matador.model.message import Receipt
 
 _REFUSED = (
     redis_errors.AuthenticationError,
@@ -134,17 +131,3 @@ def unstorable(what: str, error: Exception) -> UnstorableError:
     made = UnstorableError(f"{what} cannot be stored: {type(error).__name__}: {error}")
     made.__cause__ = error
     return made
-
-
-def no_such_queue(queue: str, where: str) -> QueueNotFoundError:
-    """The error for a queue that nobody has declared."""
-    return QueueNotFoundError(
-        f"there is no queue {queue!r} in {where}; apply the topology that declares it"
-    )
-
-
-def lease_lost(receipt: Receipt) -> LeaseLostError:
-    """The error for a delivery that its receiver does not hold any more."""
-    return LeaseLostError(
-        f"a delivery from {receipt.queue!r} was settled already, or its lease was lost"
-    )

@@ -1,4 +1,4 @@
-"""Looks at a queue, or at its dead letters, from outside: browse, take, purge, depth."""
+"""Reads a queue, or its dead letters, without consuming: browse, take, purge, depth."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 from matador.errors import MatadorError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
+from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.jobs import LATEST, Job, number, parts_of
-from matador.transports.bullmq.link import Link, Session
-from matador.transports.bullmq.names import id_text
-from matador.transports.bullmq.queues import Place
-from matador.transports.bullmq.schedulers import go_on
 from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.taking import Failed
+from matador.transports.bullmq.subscription import FailedJobs
+from matador.transports.bullmq.topology import JobSet
+from matador.transports.bullmq.upkeep import continue_schedulers
+from matador.transports.bullmq.wire import id_text
 
 _PAGE = 500
 _STATES: dict[str, MessageState] = {
@@ -30,19 +30,24 @@ _LISTS = ("active", "wait", "paused")
 _KIND = "matador-kind"
 _KINDS = {kind.encode(): kind for kind in DEAD_LETTER_KINDS}
 
-Row: TypeAlias = tuple[int, str, MessageState]
+JobRow: TypeAlias = tuple[int, str, MessageState]
 """A job: when it was sent, its id, its state."""
 
 
 async def browse(
-    link: Link, session: Session, name: str, place: Place, after: str | None, limit: int | None
+    client: BullMQClient,
+    session: BullMQSession,
+    name: str,
+    place: JobSet,
+    after: str | None,
+    limit: int | None,
 ) -> AsyncIterator[StoredMessage]:
     """The jobs of a queue in order of sending; dead letters in order of failing.
 
     BullMQ has no order over all states: the ids of all jobs are read and sorted first.
     """
     list_all = _waiting if place.kind is None else _failed
-    rows = await list_all(link, session, place)
+    rows = await list_all(client, session, place)
     if after is not None:
         rows = _behind(rows, after)
     left = len(rows) if limit is None else limit
@@ -50,7 +55,7 @@ async def browse(
         page = rows[start : start + min(_PAGE, left)]
         scripts = session.scripts(place.queue)
         answers = await _run(
-            link, session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page]
+            client, session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page]
         )
         for (_, id_, state), flat in zip(page, answers, strict=True):
             if flat and not is_wrong_type(flat):
@@ -61,47 +66,52 @@ async def browse(
 
 
 async def take(
-    link: Link, session: Session, name: str, place: Place, positions: Sequence[str], lease: float
+    client: BullMQClient,
+    session: BullMQSession,
+    name: str,
+    place: JobSet,
+    positions: Sequence[str],
+    lease: float,
 ) -> list[Delivery]:
-    """Take exactly these jobs; what others hold is left out."""
+    """Take exactly these jobs, except those that others hold."""
     ids = [parts_of(position)[1] for position in positions]
     if not ids:
         return []
     if place.kind is not None:
-        return await Failed(link, name, place, lease=lease).hold(session, len(ids), ids)
+        return await FailedJobs(client, name, place, lease=lease).hold(session, len(ids), ids)
     scripts, token, now = session.scripts(place.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
-    rows = await _run(link, session, [scripts.take(id_, token, now, lock) for id_ in ids])
+    rows = await _run(client, session, [scripts.take(id_, token, now, lock) for id_ in ids])
     jobs = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
-    still = await go_on(link, session, place.queue, [job for job, _ in jobs])
+    still = await continue_schedulers(client, session, place.queue, [job for job, _ in jobs])
     return [job.delivery(name, place, token, due) for job, due in jobs if job.id not in still]
 
 
-async def purge(link: Link, session: Session, place: Place) -> int:
-    """Remove all jobs that nobody holds; say how many there were."""
+async def purge(client: BullMQClient, session: BullMQSession, place: JobSet) -> int:
+    """Remove all jobs that nobody holds; returns how many there were."""
     scripts = session.scripts(place.queue)
     if place.kind is None:
         states = [state for state in _STATES if state != "active"]
-        counts, emptied = await link.run_together(
+        counts, emptied = await client.run_together(
             session, [scripts.counts(*states), scripts.empty()]
         )
         for answer in (counts, emptied):
             if isinstance(answer, MatadorError):
                 raise answer
         return sum(counts)
-    rows = await _failed(link, session, place)
+    rows = await _failed(client, session, place)
     free = [id_ for _, id_, state in rows if state == "ready"]
-    removed = await _run(link, session, [scripts.forget(id_) for id_ in free])
+    removed = await _run(client, session, [scripts.forget(id_) for id_ in free])
     return sum(answer == 1 for answer in removed)
 
 
-async def depth(link: Link, session: Session, place: Place) -> QueueDepth:
+async def depth(client: BullMQClient, session: BullMQSession, place: JobSet) -> QueueDepth:
     """How many jobs are in which state."""
     if place.kind is not None:
-        states = [state for _, _, state in await _failed(link, session, place)]
+        states = [state for _, _, state in await _failed(client, session, place)]
         held = states.count("in-flight")
         return QueueDepth(ready=len(states) - held, in_flight=held)
-    (counts,) = await _run(link, session, [session.scripts(place.queue).counts(*_STATES)])
+    (counts,) = await _run(client, session, [session.scripts(place.queue).counts(*_STATES)])
     found = dict(zip(_STATES, counts, strict=True))
     return QueueDepth(
         ready=found["wait"] + found["paused"] + found["prioritized"],
@@ -110,33 +120,33 @@ async def depth(link: Link, session: Session, place: Place) -> QueueDepth:
     )
 
 
-async def _waiting(link: Link, session: Session, place: Place) -> list[Row]:
+async def _waiting(client: BullMQClient, session: BullMQSession, place: JobSet) -> list[JobRow]:
     """All jobs that are not finished, in order of sending."""
     scripts = session.scripts(place.queue)
-    (ranges,) = await _run(link, session, [scripts.ranges(*_STATES)])
+    (ranges,) = await _run(client, session, [scripts.ranges(*_STATES)])
     found: list[tuple[str, MessageState]] = []
     for name, ids in zip(_STATES, ranges, strict=True):
         ordered: list[bytes] = ids[::-1] if name in _LISTS else ids
         state = _STATES[name]
         found.extend((id_text(id_), state) for id_ in ordered)
     sent = await _run(
-        link, session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found]
+        client, session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found]
     )
-    rows: list[Row] = [
+    rows: list[JobRow] = [
         (number(at, LATEST), id_, state)
         for (id_, state), at in zip(found, sent, strict=True)
         if not is_wrong_type(at)
     ]
-    return sorted(rows, key=lambda row: row[0])  # within a millisecond: as they are stored
+    return sorted(rows, key=lambda row: row[0])  # within a millisecond: in stored order
 
 
-async def _failed(link: Link, session: Session, place: Place) -> list[Row]:
+async def _failed(client: BullMQClient, session: BullMQSession, place: JobSet) -> list[JobRow]:
     """The failed jobs of a kind, in order of failing."""
     scripts = session.scripts(place.queue)
-    (ranges,) = await _run(link, session, [scripts.ranges("failed")])
+    (ranges,) = await _run(client, session, [scripts.ranges("failed")])
     ids = [id_text(id_) for id_ in ranges[0]]
     facts = await _run(
-        link,
+        client,
         session,
         [
             command
@@ -147,30 +157,32 @@ async def _failed(link: Link, session: Session, place: Place) -> list[Row]:
             )
         ],
     )
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     for id_, found, held in zip(ids, facts[::2], facts[1::2], strict=True):
         if is_wrong_type(found):
             continue
         kind, sent = found
-        # A job that somebody else has failed names no kind.
+        # A job that another worker has failed has no kind.
         if _KINDS.get(kind, "undeliverable") == place.kind:
             rows.append((number(sent, LATEST), id_, "in-flight" if held else "ready"))
     return rows
 
 
-def _behind(rows: list[Row], after: str) -> list[Row]:
+def _behind(rows: list[JobRow], after: str) -> list[JobRow]:
     sent, id_ = parts_of(after)
     for index, row in enumerate(rows):
         if row[1] == id_:
             return rows[index + 1 :]
-    # It is gone. Those of the same millisecond may have been seen, but none is left out.
+    # It is gone. Some of the same millisecond may be seen again, but none is left out.
     return [row for row in rows if row[0] >= sent]
 
 
-async def _run(link: Link, session: Session, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+async def _run(
+    client: BullMQClient, session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]
+) -> list[Any]:
     answers: list[Any] = []
     for start in range(0, len(calls), _PAGE):
-        answers += await link.run(session, calls[start : start + _PAGE])
+        answers += await client.run(session, calls[start : start + _PAGE])
     for answer in answers:
         if isinstance(answer, MatadorError) and not is_wrong_type(answer):
             raise answer

@@ -1,10 +1,9 @@
 """Carries out settlements.
 
-For a job that was taken from its queue each settlement is one of BullMQ's own scripts, which
+For a job that was taken from its queue, each settlement is one of BullMQ's own scripts, which
 checks the lock and does everything at once: a retry is the same job with new data, a dead letter
 the same job among the failed ones. Only a successor in another queue, or of a job that failed
-already, takes two scripts: these run in one transaction, under the condition that the lock is still
-ours.
+already, takes two scripts: they run in one transaction, on condition that we still hold the lock.
 """
 
 from __future__ import annotations
@@ -24,20 +23,15 @@ from matador.model.message import (
     Settlement,
 )
 from matador.model.topology import DeadLetterKind, dead_letter_name
-from matador.transports.bullmq.errors import lost, no_such_queue, refused
-from matador.transports.bullmq.jobs import Hold, hold_of
-from matador.transports.bullmq.link import Link, Session
-from matador.transports.bullmq.names import bull_priority, job_id
-from matador.transports.bullmq.queues import Place, Queues
+from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.errors import refused
+from matador.transports.bullmq.jobs import JobHold, hold_of
 from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.sending import (
-    UNWRITABLE,
-    add,
-    data_of,
-    milliseconds,
-    other_id,
-    unwritable,
-)
+from matador.transports.bullmq.send import add, data_of, milliseconds, other_id
+from matador.transports.bullmq.topology import JobSet, Queues
+from matador.transports.bullmq.wire import bull_priority, job_id
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST_EACH = 200
 _TRIES = 20
@@ -45,22 +39,22 @@ _TRIES = 20
 _CHILDREN = {-4: "it has children that are not finished", -9: "a child of it has failed"}
 
 
-class Settling:
-    """Settles a batch on one session."""
+class JobSettler:
+    """Carries out settlements on one session."""
 
-    def __init__(self, link: Link, session: Session, queues: Queues) -> None:
-        self._link = link
+    def __init__(self, client: BullMQClient, session: BullMQSession, queues: Queues) -> None:
+        self._client = client
         self._session = session
         self._queues = queues
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
-        """For each, in order: None, or why it was not done."""
+        """For each None, or why it failed."""
         outcomes: list[MatadorError | None] = [None] * len(settlements)
         calls: list[tuple[int, Call]] = []
         for index, settlement in enumerate(settlements):
             hold = hold_of(settlement.receipt)
             if hold is None:
-                outcomes[index] = lost(settlement.receipt)
+                outcomes[index] = lease_lost(settlement.receipt.queue)
                 continue
             try:
                 target = await self._target(settlement)
@@ -73,7 +67,7 @@ class Settling:
                 else:
                     calls.append((index, self._call(hold, settlement, target)))
             except UNWRITABLE as error:
-                outcomes[index] = unwritable(hold.id, error)
+                outcomes[index] = unstorable(f"message {hold.id!r}", error)
             except MatadorError as error:
                 outcomes[index] = error
         for start in range(0, len(calls), _MOST_EACH):
@@ -89,7 +83,7 @@ class Settling:
         is_last: bool = False,
     ) -> None:
         try:
-            answers = await self._link.run(self._session, [call for _, call in calls])
+            answers = await self._client.run(self._session, [call for _, call in calls])
         except MatadorError as error:
             for index, _ in calls:
                 outcomes[index] = error
@@ -107,18 +101,18 @@ class Settling:
             elif answer in _CHILDREN and isinstance(settlements[index], Complete):
                 unfit.append((index, self._fail(receipt, _CHILDREN[answer])))
             elif isinstance(answer, int) and answer < 0:
-                outcomes[index] = lost(receipt)
+                outcomes[index] = lease_lost(receipt.queue)
             elif isinstance(settlements[index], Release):
                 woken.add(receipt.queue)
-        # BullMQ wakes nobody for a job with a priority that goes back.
+        # BullMQ wakes nobody when a job with a priority is released.
         markers = [self._session.scripts(queue).key("marker") for queue in woken]
         if markers:
-            await self._link.run(self._session, [("ZADD", key, 0, "0") for key in markers])
+            await self._client.run(self._session, [("ZADD", key, 0, "0") for key in markers])
         if unfit:
             await self._run(unfit, settlements, outcomes, is_last=True)
 
     def _plainly(self, settlement: Settlement, error: MatadorError) -> Call | None:
-        """What to do about a job that BullMQ's script breaks off at; None: the caller decides."""
+        """The plain script for a job at which BullMQ's own one fails; None: the caller decides."""
         hold = hold_of(settlement.receipt)
         if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
             return None
@@ -138,14 +132,14 @@ class Settling:
         scripts = self._session.scripts(hold.queue)
         return scripts.fail(hold.id, hold.token, reason, self._session.next_now(), fields)
 
-    async def _target(self, settlement: Settlement) -> Place | None:
-        """Where the successor goes, if there is one."""
+    async def _target(self, settlement: Settlement) -> JobSet | None:
+        """The queue of the successor, if there is one."""
         match settlement:
             case Retry(message=message):
                 place = await self._queues.find(self._session, message.queue)
                 if place.kind is None:
                     return place
-                raise no_such_queue(message.queue, self._link.where)
+                raise queue_not_found(message.queue, self._client.where)
             case DeadLetter(receipt=receipt, kind=kind):
                 name = dead_letter_name(receipt.queue, kind)
                 return await self._queues.find(self._session, name)
@@ -154,7 +148,7 @@ class Settling:
 
     # -- a job that was taken from its queue -------------------------------------------------------
 
-    def _call(self, hold: Hold, settlement: Settlement, target: Place | None) -> Call:
+    def _call(self, hold: JobHold, settlement: Settlement, target: JobSet | None) -> Call:
         scripts, now = self._session.scripts(hold.queue), self._session.now()
         match settlement:
             case Complete() if hold.failed:
@@ -188,7 +182,7 @@ class Settling:
 
     # -- several scripts, while the lock is ours ---------------------------------------------------
 
-    async def _move(self, hold: Hold, settlement: Retry, target: Place) -> MatadorError | None:
+    async def _move(self, hold: JobHold, settlement: Retry, target: JobSet) -> MatadorError | None:
         scripts, message = self._session.scripts(hold.queue), settlement.message
         watched = [scripts.lock_key(hold.id)]
         successor = job_id(message.id)
@@ -199,7 +193,7 @@ class Settling:
                 try:
                     await pipe.watch(*watched)
                     if await pipe.get(watched[0]) != hold.token.encode():
-                        return lost(settlement.receipt)
+                        return lease_lost(settlement.receipt.queue)
                     if (
                         successor
                         and watched[1] != scripts.job_key(hold.id)
@@ -215,14 +209,18 @@ class Settling:
                     await self._queue(pipe, away)
                     await self._queue(pipe, add(self._session, target, message, successor))
                     answers = await pipe.execute()
-                except WatchError:  # renewed meanwhile, or lost: look again
+                except WatchError:  # renewed meanwhile, or lost: try again
                     continue
                 except (MatadorError, *UNWRITABLE):
                     raise
                 except Exception as error:  # noqa: BLE001 - translated
-                    return refused(self._link.translated(self._session, error), settlement.receipt)
+                    return refused(
+                        self._client.translated(self._session, error), settlement.receipt
+                    )
             return _first_error(answers, settlement.receipt)
-        return TransportError(f"a delivery from {settlement.receipt.queue!r} changes all the time")
+        return TransportError(
+            f"a delivery from {settlement.receipt.queue!r} was renewed at each of {_TRIES} tries"
+        )
 
     async def _queue(self, pipe: Any, call: Call) -> None:
         # The client loads the script first if the server does not know it.
@@ -234,12 +232,12 @@ def _text(reason: str) -> str:
     return reason.encode(errors="replace").decode()
 
 
-def _counted(hold: Hold) -> dict[str, str]:
-    """Which attempts the message counts: BullMQ counts this one, too, when it moves the job."""
+def _counted(hold: JobHold) -> dict[str, str]:
+    """The attempts that the message counts; BullMQ counts this one, too, when it moves the job."""
     return {"matador-counted": str(hold.attempts + 1)}
 
 
-def _as_dead_letter(kind: DeadLetterKind, hold: Hold) -> dict[str, str]:
+def _as_dead_letter(kind: DeadLetterKind, hold: JobHold) -> dict[str, str]:
     fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0", "matador-bare": ""}
     return {**_counted(hold), **fields}
 
@@ -247,14 +245,14 @@ def _as_dead_letter(kind: DeadLetterKind, hold: Hold) -> dict[str, str]:
 def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:
     """BullMQ's scripts answer with a negative number when they refuse; a count may be one too."""
     if any(isinstance(answer, int) and answer < 0 for answer in answers):
-        return lost(receipt)
+        return lease_lost(receipt.queue)
     return None
 
 
 async def renew(
-    link: Link, session: Session, receipts: Sequence[Receipt], lease: float
+    client: BullMQClient, session: BullMQSession, receipts: Sequence[Receipt], lease: float
 ) -> list[bool]:
-    """Hold deliveries for another lease from now; for each: was it still held?"""
+    """Hold deliveries for another lease from now; for each, whether it was still held."""
     kept = [False] * len(receipts)
     holds = [
         (index, hold)
@@ -264,7 +262,7 @@ async def renew(
     lock = round(lease * 1000)
     calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
     for start in range(0, len(calls), _MOST_EACH):
-        answers = await link.run(session, calls[start : start + _MOST_EACH])
+        answers = await client.run(session, calls[start : start + _MOST_EACH])
         for (index, _), answer in zip(holds[start:], answers, strict=False):
             if isinstance(answer, MatadorError):
                 raise answer

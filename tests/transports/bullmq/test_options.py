@@ -9,34 +9,36 @@ import pytest
 
 from matador.errors import ConfigurationError
 from matador.transports import BullMQTransport, transport_from_url
-from matador.transports.bullmq.url import parse_url
+from matador.transports.bullmq.options import bullmq_address
 
 
 def test_an_address_is_taken_apart() -> None:
-    url = parse_url("bullmq://me:p%40ss@host:7000/3?prefix=jobs&lease=60&tls=true&tls_verify=false")
-    assert (url.host, url.port, url.db, url.prefix) == ("host", 7000, 3, "jobs")
-    assert (url.username, url.password) == ("me", "p@ss")
+    url = bullmq_address(
+        "bullmq://me:p%40ss@host:7000/3?prefix=jobs&lease=60&tls=true&tls_verify=false"
+    )
+    assert (url.hosts, url.db, url.prefix) == ((("host", 7000),), 3, "jobs")
+    assert (url.user, url.password) == ("me", "p@ss")
     assert (url.tls, url.tls_verify) == (True, False)
-    assert url.seconds == {"lease": 60.0}
+    assert url.lease == 60
     assert "p@ss" not in repr(url)
 
 
 def test_the_defaults_are_those_of_bullmq() -> None:
-    url = parse_url("bullmq://localhost")
-    assert (url.port, url.db, url.prefix) == (6379, 0, "bull")
+    url = bullmq_address("bullmq://localhost")
+    assert (url.hosts, url.db, url.prefix) == ((("localhost", 6379),), 0, "bull")
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis://localhost", "not a BullMQ address"),
+        ("redis://localhost", "not an address of BullMQ"),
         ("bullmq:///0", "host is missing"),
         ("bullmq://localhost:99999", "port"),
-        ("bullmq://localhost/jobs", "must be a number"),
+        ("bullmq://localhost/jobs", "number of the database"),
         ("bullmq://localhost?leese=1", "did you mean"),
-        ("bullmq://localhost?lease=long", "must be seconds"),
-        ("bullmq://localhost?lease=1&lease=2", "twice"),
-        ("bullmq://localhost?prefix=", "prefix is empty"),
+        ("bullmq://localhost?lease=long", "a number of seconds"),
+        ("bullmq://localhost?lease=1&lease=2", "duplicate option"),
+        ("bullmq://localhost?prefix=", "prefix must not be empty"),
         ("bullmq://localhost?tls=perhaps", "true or false"),
         ("bullmq://localhost?tls_verify=false", "tls=true"),
         ("bullmq://localhost?tls=1&tls_ca=nowhere.pem", "no file"),
@@ -45,7 +47,23 @@ def test_the_defaults_are_those_of_bullmq() -> None:
 )
 def test_a_wrong_address_is_explained(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        parse_url(url)
+        bullmq_address(url)
+
+
+def test_every_option_works_in_the_address_and_as_a_keyword() -> None:
+    query = "lease=7&timeout=3&heartbeat=2&prefix=jobs&db=4&name=mail&tls=true&tls_verify=false"
+    keywords = bullmq_address(
+        "bullmq://h",
+        lease=7,
+        timeout=3,
+        heartbeat=2,
+        prefix="jobs",
+        db=4,
+        name="mail",
+        tls=True,
+        tls_verify=False,
+    )
+    assert bullmq_address(f"bullmq://h?{query}") == keywords
 
 
 async def test_the_transport_is_found_by_its_scheme() -> None:
