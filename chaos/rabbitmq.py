@@ -206,11 +206,15 @@ class RabbitMQProfile:
             channel.queue_delete(queue)
 
     def spoil_queue(self, queue: str) -> None:
-        """See ``SpoilsQueues``: it is not there."""
-        self.drop_queue(queue)
+        """See ``SpoilsQueues``: another takes its place that never has room."""
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        with self._channel() as channel:
+            channel.queue_delete(queue)
+            channel.queue_declare(queue, durable=True, arguments=full)
 
     def mend_queue(self, queue: str) -> None:
         """See ``SpoilsQueues``: whoever applies a topology makes it again."""
+        self.drop_queue(queue)
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``: their queues are full, by policy."""

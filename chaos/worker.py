@@ -13,7 +13,7 @@ from chaos.application import make_app
 from chaos.clocks import move_clock
 from chaos.facts import FactLog, Ready
 from chaos.settings import WorkerSettings
-from matador.events.run import run
+from matador.runtime.process import run
 
 
 def main(argument: str) -> None:

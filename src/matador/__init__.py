@@ -21,7 +21,7 @@ from matador.errors import (
     MatadorError,
     assert_event,
 )
-from matador.events.app import Matador
+from matador.events.app import Matador, SyncMatador
 from matador.events.checkpoints import (
     CheckpointStore,
     MemoryCheckpointStore,
@@ -41,10 +41,8 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
-from matador.events.lifecycle import Shutdown
 from matador.events.redis_checkpoints import RedisCheckpointStore
 from matador.events.sqlite_checkpoints import SqliteCheckpointStore
-from matador.events.sync import SyncMatador
 from matador.model.capabilities import Capabilities
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType, event
@@ -72,6 +70,7 @@ from matador.runtime.dedup import (
     Handled,
     MemoryDuplicateStore,
 )
+from matador.runtime.lifecycle import Shutdown
 from matador.runtime.redis_dedup import RedisDuplicateStore
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from matador.codec.json import find_duplicate_key
+from matador.codec.json_text import find_duplicate_key
 
 
 @pytest.mark.parametrize(

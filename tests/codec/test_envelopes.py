@@ -20,7 +20,7 @@ from tests.support.envelopes import (
 )
 
 from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
-from matador.codec.json import find_duplicate_key
+from matador.codec.json_text import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS
 from matador.model.text import storable_text

@@ -49,10 +49,14 @@ class TestMemoryWithoutAnything(MemoryCompliance):
         "replay",
         "once",
         "at-most-once",
+        "properties",
+        "routing",
     )
 
 
-@pytest.mark.parametrize("declared", ["delays", "priorities", "browse", "purge", "depth", "replay"])
+@pytest.mark.parametrize(
+    "declared", ["delays", "priorities", "browse", "purge", "depth", "replay", "routing"]
+)
 def test_what_is_taken_away_is_not_declared(declared: Ability) -> None:
     assert getattr(MemoryTransport().capabilities, declared) is True
     assert getattr(MemoryTransport(without=[declared]).capabilities, declared) is False

@@ -15,8 +15,8 @@ import pytest
 from tests.events.worker_program import OrderPlaced
 
 from matador import Matador, Schema, SubscriberStub, Topology
-from matador.events.run import _threads_are_stuck
 from matador.model.message import QueueDepth
+from matador.runtime.process import _threads_are_stuck
 from matador.transports.sqlite import SqliteTransport
 
 PROGRAM = Path(__file__).with_name("worker_program.py")

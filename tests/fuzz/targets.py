@@ -15,7 +15,7 @@ from tests.fuzz.corpus import Sample
 from tests.support.envelopes import CODECS, STAMP
 from tests.support.payloads import KINDS
 
-from matador.codec.json import find_duplicate_key
+from matador.codec.json_text import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError
 
 Try: TypeAlias = Callable[[Sample], str]

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matador.codec.json import find_duplicate_key
+from matador.codec.json_text import find_duplicate_key
 
 keys = st.sampled_from(["a", "b", "é", "", '"', "\\", "a b", "😀", "\x00"])
 

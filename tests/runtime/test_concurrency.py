@@ -19,9 +19,9 @@ from tests.support.shop import (
 )
 
 from matador import Context, Envelope, Hooks, Topology
-from matador.events import worker as worker_module
 from matador.model.message import Delivery
 from matador.model.topology import WorkQueue
+from matador.runtime import worker as worker_module
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -58,10 +58,10 @@ async def test_no_more_run_at_once_than_the_queue_allows(
         await wait_for(lambda: crowd.inside == expected)
         depth = await memory(app).depth("shop.events")
         assert (depth.in_flight, depth.ready) == (expected, 40 - expected), "nothing is hoarded"
+        assert max(transport.limits) <= expected
         crowd.open.set()
         await settled(app)
     assert (crowd.most, crowd.handled) == (expected, 40)
-    assert max(transport.limits) <= expected
 
 
 async def test_queues_do_not_wait_for_each_other() -> None:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from tests.support.shop import OrderPlaced, subscribed
 
-from matador import Context, Envelope
-from matador.events.hooks import HookSet
-from matador.events.runner import Runner
+from matador import Envelope, Hooks, Matador, Schema, StandardRetryPolicy
+from matador.events.hooks import Proceed, Processing
+from matador.runtime.calls import Calls, InOwnContext
 from matador.runtime.interruption import Interruption
 from matador.runtime.threads import Threads
-from matador.testing import make_envelope, make_receipt
+from matador.testing import wait_for
 
 
 class Failure(Exception):
     """Can be referred to weakly, unlike those of Python itself."""
+
+
+class Wrapped(Hooks):
+    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
+        await proceed()
 
 
 @pytest.fixture
@@ -32,33 +37,33 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-async def plain(envelope: Envelope[OrderPlaced]) -> None:
-    raise Failure(envelope.id)
+def fail() -> None:
+    raise Failure
 
 
-async def with_context(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
-    raise Failure(envelope.id)
+async def plain(calls: Calls) -> None:
+    fail()
 
 
-def in_a_thread(envelope: Envelope[OrderPlaced]) -> None:
-    raise Failure(envelope.id)
+async def waiting(calls: Calls) -> None:
+    await asyncio.sleep(0)
+    fail()
 
 
-@pytest.mark.parametrize("callback", [plain, with_context, in_a_thread])
+async def limited(calls: Calls) -> None:
+    await calls.limited(waiting(calls), 60, "it")
+
+
+async def in_a_thread(calls: Calls) -> None:
+    await calls.in_thread(fail, limit=None, who="it")
+
+
+@pytest.mark.parametrize("callback", [plain, waiting, limited, in_a_thread])
 @pytest.mark.usefixtures("no_collector")
 async def test_a_failure_is_not_kept_by_its_own_traceback(callback: Callable[..., Any]) -> None:
     threads = Threads(1)
-    runner = Runner(
-        hooks=HookSet(),
-        sender=cast("Any", None),
-        leases=None,
-        threads=threads,
-        interruption=Interruption(),
-        transport_name="memory",
-        timeouts={},
-    )
-    envelope = make_envelope(OrderPlaced("o-1", 5))
-    ran = await runner.run(envelope, subscribed(callback), make_receipt(), None)
+    calls = Calls(threads, Interruption())
+    ran = await calls.run(InOwnContext(callback(calls)))
     threads.close()
     assert isinstance(ran.error, Failure)
     held = weakref.ref(ran.error)
@@ -67,3 +72,27 @@ async def test_a_failure_is_not_kept_by_its_own_traceback(callback: Callable[...
         await asyncio.sleep(0)
         gc.collect()
     assert held() is None
+
+
+@pytest.mark.parametrize("hooks", [(), (Wrapped(),)])
+@pytest.mark.usefixtures("no_collector")
+async def test_the_failure_of_a_message_is_not_kept(hooks: Sequence[Hooks]) -> None:
+    held: list[weakref.ref[Failure]] = []
+
+    async def handle(envelope: Envelope[OrderPlaced]) -> None:
+        if envelope.docket.attempts == 1:
+            error = Failure(envelope.id)
+            held.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
+
+    schema = Schema({OrderPlaced: [subscribed(handle)]})
+    retry = StandardRetryPolicy(base_delay=0)
+    app = Matador("memory://", schema=schema, consume_from=["events"], hooks=hooks, retry=retry)
+    async with app:
+        await app.send(OrderPlaced("o-1", 5))
+        await wait_for(lambda: len(held) == 1)
+        await app.wait_idle()
+    assert held[0]() is None

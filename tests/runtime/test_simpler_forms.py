@@ -16,11 +16,11 @@ from matador import (
     Topology,
 )
 from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
-from matador.events.processor import AS_IT_ARRIVED
 from matador.model.message import DeadLetter, Delivery, Message, Retry, Settlement
 from matador.model.text import SHORT_TEXT
 from matador.model.topology import DeadLetters, WorkQueue
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
+from matador.runtime.settle import AS_IT_ARRIVED
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.memory import MemoryTransport

@@ -14,8 +14,8 @@ from matador.model.message import ConnectionState, Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.client import Connection
-from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
+from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.topology import delayed_exchange, plan_for
 
 
 class Raw:
@@ -88,13 +88,13 @@ class Raw:
             self.channel.queue_delete(queue)
 
 
-def connections(transport: RabbitMQTransport) -> list[Connection]:
+def connections(transport: RabbitMQTransport) -> list[AmqpConnection]:
     """The connections of a connected transport."""
     session = transport._supervisor.connection
     return [session.publishing, session.consuming]
 
 
-def cut(connection: Connection) -> None:
+def cut(connection: AmqpConnection) -> None:
     """Cut a connection as a network does: no farewell."""
     cast("Any", connection)._raw._transport._sock.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +137,7 @@ def topologies(transports: Iterable[object]) -> list[Topology]:
     found: dict[str, Topology] = {}
     for transport in transports:
         if isinstance(transport, RabbitMQTransport):
-            found.update(transport._topologies)
+            found.update(transport._upkeep._topologies)
     return list(found.values())
 
 

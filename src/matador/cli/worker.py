@@ -17,7 +17,7 @@ from matador.cli.supervisor import stop_with_supervisor, supervise
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.events.hooks import Hooks
-from matador.events.run import run
+from matador.runtime.process import run
 
 
 class _Concurrency(Hooks):

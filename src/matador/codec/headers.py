@@ -12,6 +12,7 @@ import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
 from matador.codec.json import read_json_object
+from matador.codec.json_text import refuse_duplicate_keys
 from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import metadata_problem, unwritable
@@ -138,8 +139,12 @@ class HeaderCodec(PayloadCodec):
         except (ValueError, RecursionError) as error:
             fields = read_json_object(body)
             if is_older_body(fields):
+                refuse_duplicate_keys(body)
                 return read_older_body(fields, headers, stamp)
             raise DecodeError(f"not an envelope: {error}") from error
+        parts = (b'{"id":', self._encode(read.id), b',"data":', read.data, b"}")
+        # Written back to the same bytes, it can have a key twice only in its payload.
+        refuse_duplicate_keys(bytes(read.data) if b"".join(parts) == body else body)
         if len(read.key) and len(read.target_subscriber):
             fields = read_json_object(body)
             if is_older_body(fields):

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 
 from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
-from matador.codec.json_text import escaped_surrogate, written_surrogate
-from matador.codec.json_text import find_duplicate_key as find_duplicate_key
+from matador.codec.json_text import (
+    escaped_surrogate,
+    refuse_duplicate_keys,
+    written_surrogate,
+)
 from matador.codec.older import is_older_body, read_older_body
 from matador.codec.payload import PayloadCodec
 from matador.codec.plain import SIMPLE, metadata_problem, unwritable
@@ -53,30 +56,9 @@ class JsonCodec(PayloadCodec):
         """See ``Codec``."""
         docket = envelope.docket
         metadata = docket.metadata
-        encode = self._encode
         # Put together by hand, as a time with milliseconds is not one that msgspec writes.
         try:
-            text = encode(docket)
-            if (
-                envelope.before is None
-                and docket.scheduled_for is None
-                and docket.created_at.tzinfo is UTC
-                and text[_CREATED_AT] == POINT
-            ):  # nearly every message: all in one go
-                body = b"".join(
-                    (
-                        b'{"id":',
-                        encode(envelope.id),
-                        b',"data":',
-                        envelope.data,
-                        b',"docket":',
-                        text[: _CREATED_AT + 4],
-                        text[_CREATED_AT + 7 :],
-                        b"}",
-                    )
-                )
-            else:
-                body = self._encode_slowly(envelope)
+            body = self._encode_quickly(envelope) or self._encode_slowly(envelope)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # UnicodeEncodeError and msgspec's own errors are ValueErrors.
             raise unwritable(docket, error) from error
@@ -103,6 +85,18 @@ class JsonCodec(PayloadCodec):
 
         return stencil
 
+    def _encode_quickly(self, envelope: RawEnvelope) -> bytes | None:
+        """Nearly every envelope, all in one go; None for one that has a time or a field more."""
+        docket, encode = envelope.docket, self._encode
+        if envelope.before is not None or docket.scheduled_for is not None:
+            return None
+        text = encode(docket)
+        if docket.created_at.tzinfo is not UTC or text[_CREATED_AT] != POINT:
+            return None
+        head, tail = text[: _CREATED_AT + 4], text[_CREATED_AT + 7 :]
+        start = (b'{"id":', encode(envelope.id), b',"data":', envelope.data)
+        return b"".join((*start, b',"docket":', head, tail, b"}"))
+
     def _encode_slowly(self, envelope: RawEnvelope) -> bytes:
         docket = envelope.docket
         scheduled = docket.scheduled_for
@@ -123,9 +117,15 @@ class JsonCodec(PayloadCodec):
         try:
             if not body.isascii():
                 str(body, "utf-8")  # payloads are not looked at yet
-            return self._read(body)
+            envelope = self._read(body)
         except (ValueError, RecursionError):
-            return self._read_otherwise(body, headers, stamp)
+            envelope = self._read_otherwise(body, headers, stamp)
+            refuse_duplicate_keys(body)
+            return envelope
+        # Written back to the same bytes, it can have a key twice only in its payload.
+        same = self._encode_quickly(envelope) == body
+        refuse_duplicate_keys(bytes(envelope.data) if same else body)
+        return envelope
 
     def _read_otherwise(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
         fields = read_json_object(body)

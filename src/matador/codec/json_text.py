@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from matador.errors import DecodeError
+from matador.model.text import storable_text
+
 _ANY = msgspec.json.Decoder()
 _ENCODER = msgspec.json.Encoder()
 _LONGEST_KEY = 100
@@ -41,6 +44,18 @@ def find_duplicate_key(body: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return found[0][:_LONGEST_KEY] if found else None
+
+
+def refuse_duplicate_keys(body: bytes) -> None:
+    """Refuse a body in which one JSON object has a key twice.
+
+    Raises:
+        DecodeError: there is one; it is named.
+    """
+    twice = find_duplicate_key(body)
+    if twice is not None:
+        key = storable_text(twice, _LONGEST_KEY)
+        raise DecodeError(f"the body has the key {key!r} twice in one object")
 
 
 def escaped_surrogate(body: bytes) -> str | None:

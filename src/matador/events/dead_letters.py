@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from matador.codec.base import Codec, RawEnvelope
-from matador.codec.json import find_duplicate_key
+from matador.codec.json_text import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError, MatadorError, UnsupportedError
 from matador.events.checkpoints import CheckpointStore
 from matador.model.event import EventType

@@ -25,6 +25,22 @@ log = logging.getLogger("matador.hooks")
 # -- what hooks are told ----------------------------------------------------------------------
 
 
+class Sending(msgspec.Struct, frozen=True):
+    """Events are about to be sent, in one call of ``send`` or ``send_many``.
+
+    Attributes:
+        event_keys: the keys of the events, each once.
+        count: how many events there are.
+        transport: the name of the transport.
+        metadata: empty; what a hook adds travels with every envelope, unless the sender sets it.
+    """
+
+    event_keys: tuple[str, ...]
+    count: int
+    transport: str
+    metadata: dict[str, Any]
+
+
 class EnqueueSuccess(msgspec.Struct, frozen=True):
     """One envelope was safely stored."""
 
@@ -167,6 +183,9 @@ class Hooks:
     def on_stop(self) -> Any:
         """The application has stopped; nothing will be reported any more."""
 
+    def on_send_wrap(self, event: Sending, proceed: Proceed) -> Any:
+        """Around a whole send: ``await proceed()`` sends, once. For traces."""
+
     def on_enqueue_success(self, event: EnqueueSuccess) -> Any:
         """An envelope was stored."""
 
@@ -289,6 +308,7 @@ class HookSet:
         if functions := _overrides(hooks, "load_universal_metadata"):
             self.load_universal_metadata = _metadata_loader(functions)
         self.wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_worker_wrap"))
+        self.send_wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_send_wrap"))
         self.quick = not any(
             inspect.iscoroutinefunction(function)
             for name in ("on_worker_success", "on_worker_error", "on_decode_error")
@@ -304,20 +324,30 @@ class HookSet:
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
         """Run a message inside every ``on_worker_wrap``, exactly once, whatever the hooks do."""
-        ran = False
+        await _wrapped("on_worker_wrap", self.wraps, event, run)
 
-        async def once() -> None:
-            nonlocal ran
-            if ran:
-                log.warning("on_worker_wrap called proceed() twice; the second call does nothing")
-                return
-            ran = True
-            await run()
+    async def wrapped_send(self, event: Sending, run: Proceed) -> None:
+        """Send inside every ``on_send_wrap``, exactly once, whatever the hooks do."""
+        await _wrapped("on_send_wrap", self.send_wraps, event, run)
 
-        proceed: Proceed = once
-        for wrap in reversed(self.wraps):
-            proceed = _wrapping(wrap, event, proceed)
-        await proceed()
+
+async def _wrapped(
+    name: str, wraps: Sequence[Callable[..., Any]], event: Processing | Sending, run: Proceed
+) -> None:
+    ran = False
+
+    async def once() -> None:
+        nonlocal ran
+        if ran:
+            log.warning("%s called proceed() twice; the second call does nothing", name)
+            return
+        ran = True
+        await run()
+
+    proceed: Proceed = once
+    for wrap in reversed(wraps):
+        proceed = _wrapping(name, wrap, event, proceed)
+    await proceed()
 
 
 def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
@@ -417,7 +447,9 @@ def _metadata_loader(
     return load
 
 
-def _wrapping(wrap: Callable[..., Any], event: Processing, inner: Proceed) -> Proceed:
+def _wrapping(
+    name: str, wrap: Callable[..., Any], event: Processing | Sending, inner: Proceed
+) -> Proceed:
     """``inner`` inside one wrap hook. An error of the hook's own never reaches the message."""
 
     async def proceed() -> None:
@@ -438,11 +470,11 @@ def _wrapping(wrap: Callable[..., Any], event: Processing, inner: Proceed) -> Pr
             if inspect.isawaitable(result):
                 await result
             if not reached:
-                log.warning("on_worker_wrap did not call proceed(); the message runs without it")
+                log.warning("%s did not call proceed(); it goes on without the hook", name)
         except BaseException as error:
             if error in failures or not _is_its_own(error):
                 raise
-            log.exception("the hook on_worker_wrap raised; delivery goes on")
+            log.exception("the hook %s raised; delivery goes on", name)
         if failures:
             raise failures[0]
         if not reached:

@@ -15,8 +15,8 @@ log = logging.getLogger("matador.transport")
 class TransportListener:
     """A ``TransportObserver``: logs, and calls the hooks one after the other in a task."""
 
-    def __init__(self) -> None:
-        self.hooks = HookSet()
+    def __init__(self, hooks: HookSet) -> None:
+        self._hooks = hooks
         self._last: asyncio.Task[None] | None = None
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
@@ -24,14 +24,14 @@ class TransportListener:
         because = f": {state.error}" if state.error is not None else ""
         level = logging.WARNING if state.status in ("reconnecting", "failed") else logging.INFO
         log.log(level, "%s is %s%s", transport, state.status, because)
-        hook = self.hooks.on_connection_state_change
+        hook = self._hooks.on_connection_state_change
         if hook is not None:
             self._call(hook(ConnectionChange(transport, state)))
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         """See ``TransportObserver``."""
         log.warning("%s failed, %s takes %s: %s", failed, next_, message.id, error)
-        hook = self.hooks.on_transport_fallback
+        hook = self._hooks.on_transport_fallback
         if hook is not None:
             self._call(hook(TransportFallback(message.id, message.queue, failed, next_, error)))
 

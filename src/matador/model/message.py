@@ -18,6 +18,12 @@ from matador.model.topology import DeadLetterKind
 REASON_HEADER = "x-matador-dead-letter-reason"
 """The header in which a dead letter says why it is one."""
 
+ERROR_TYPE_HEADER = "x-matador-error-type"
+"""The header in which a dead letter names the type of the exception that was raised."""
+
+TRACEBACK_HEADER = "x-matador-error-traceback"
+"""The header in which a dead letter keeps the traceback of that exception, cut if it is long."""
+
 Headers: TypeAlias = Mapping[str, str | int]
 """What travels beside a body."""
 
@@ -187,8 +193,21 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def reason(self) -> str | None:
         """Why it is a dead letter, if it is one."""
-        reason = self.headers.get(REASON_HEADER)
-        return None if reason is None else str(reason)
+        return self._text(REASON_HEADER)
+
+    @property
+    def error_type(self) -> str | None:
+        """The type of the exception that made it a dead letter, if there was one."""
+        return self._text(ERROR_TYPE_HEADER)
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of that exception."""
+        return self._text(TRACEBACK_HEADER)
+
+    def _text(self, header: str) -> str | None:
+        value = self.headers.get(header)
+        return None if value is None else str(value)
 
 
 UnknownDepth: TypeAlias = Literal["delayed", "in_flight"]

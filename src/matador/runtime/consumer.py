@@ -1,4 +1,4 @@
-"""Consumes one queue: grants credits, receives, and hands deliveries to long-lived slots."""
+"""Consumes one queue: receives, reads ahead, and hands deliveries to long-lived slots."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import cast
 
 from matador.model.message import Delivery, Release
 from matador.runtime.activity import Activity
+from matador.runtime.health import QueueHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
 from matador.runtime.settle import Handler, Outcome, Settler
 from matador.runtime.suspects import ALONE_AT_MOST, Suspects
-from matador.transports.base import Pausing, Subscription
+from matador.transports.base import Pausing, Prefetching, Subscription
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
@@ -26,13 +27,23 @@ SLOT = "matador-slot"
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 
+MOST_HELD = 64
+"""How many messages are held at most by reading ahead, running ones included."""
+
+_AHEAD_SECONDS = 0.02
+_LONGEST_WAIT = 1.0
+
 
 class Consumer:
     """As many slots as the queue's concurrency, and one fetcher that keeps them busy.
 
-    Never more is received than slots are free. A slot is free again as soon as its callback has
-    returned: settling goes on beside the next message, so that both can share one round trip; at
-    most twice the concurrency waits to be settled.
+    **Reading ahead.** While callbacks return quickly, messages are received before a slot is free:
+    as many as are handled in 20 ms, and never more than ``MOST_HELD`` in all. Slow callbacks hold
+    nothing back from other workers: what has waited for a second is given back. What has not begun
+    is also given back, uncounted, on a stop and for a suspect.
+
+    **Settling** goes on beside the next messages, so that both share a round trip. At most twice as
+    much as may be held waits to be settled.
     """
 
     def __init__(
@@ -40,6 +51,7 @@ class Consumer:
         subscription: Subscription,
         *,
         concurrency: int,
+        read_ahead: bool,
         handler: Handler,
         settler: Settler,
         leases: LeaseKeeper | None,
@@ -50,6 +62,9 @@ class Consumer:
     ) -> None:
         self._subscription = subscription
         self._concurrency = concurrency
+        self._reads_ahead = read_ahead
+        self._ahead = 0
+        self._prefetch = concurrency
         self._handler = handler
         self._settler = settler
         self._leases = leases
@@ -59,6 +74,7 @@ class Consumer:
         self._activity = activity
         self._clock = clock
         self._waiting: deque[Delivery] = deque()
+        self._doubtful = 0  # how many of them may belong to somebody else by now
         self._busy = 0
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
@@ -66,8 +82,10 @@ class Consumer:
         self._fetcher: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
+        self._receiving = False
         self.last_poll = clock.monotonic()
         self.handled = 0
+        self._handled_before = 0
 
     @property
     def queue(self) -> str:
@@ -84,12 +102,26 @@ class Consumer:
         """Messages received whose callback has not returned."""
         return self._busy + len(self._waiting)
 
+    @property
+    def health(self) -> QueueHealth:
+        """How the queue is being consumed."""
+        alive = self._fetcher is not None and not self._fetcher.done()
+        return QueueHealth(
+            self.queue,
+            self._concurrency,
+            self._busy,
+            len(self._waiting),
+            self.handled,
+            alive and (self._receiving or self._busy >= self._concurrency),
+            self._clock.monotonic() - self.last_poll,
+        )
+
     def start(self) -> None:
         """Start to receive."""
         self._make_slots()
         self._fetcher = asyncio.create_task(self._fetch(), name=f"matador-fetch-{self.queue}")
 
-    def resize(self, concurrency: int) -> None:
+    async def resize(self, concurrency: int) -> None:
         """Change how many messages are handled at once; running ones are not disturbed."""
         if concurrency == self._concurrency:
             return
@@ -98,6 +130,7 @@ class Consumer:
         self._make_slots()
         self._wake_all()
         self._signal_room()
+        await self._set_prefetch(concurrency)
 
     async def stop_receiving(self) -> None:
         """Receive no more; what has not started yet is given back, uncounted."""
@@ -127,19 +160,28 @@ class Consumer:
     async def _fetch(self) -> None:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
-            free = self._concurrency - self._busy - len(self._waiting)
+            limit = self._concurrency + self._ahead
+            free = limit - self._busy - len(self._waiting)
             if free <= 0:
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
+                await self._wait_for_room()
                 continue
-            if self._settler.backlog > 2 * self._concurrency:
-                await self._settler.room(2 * self._concurrency, unless=self._stopping.is_set)
+            if self._settler.backlog > 2 * limit:
+                await self._settler.room(2 * limit, unless=self._stopping.is_set)
                 continue
             try:
+                began = self.last_poll
+                self._receiving = True
                 deliveries = await self._subscription.receive(free)
+                self._receiving = False
                 self.last_poll = self._clock.monotonic()
                 if not deliveries:
                     return
+                elapsed = self.last_poll - began
+                if self._leases is not None and elapsed >= self._leases.certain:
+                    self._doubtful = len(self._waiting)
+                if self._reads_ahead and len(deliveries) == free:
+                    await self._measure(self.handled - self._handled_before, elapsed)
+                self._handled_before = self.handled
                 suspect = self._suspects.first_suspect(deliveries)
                 if suspect is None:
                     self._accept(deliveries)
@@ -158,10 +200,52 @@ class Consumer:
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE
+            finally:
+                self._receiving = False
+
+    async def _measure(self, handled: int, elapsed: float) -> None:
+        """Decide how far to read ahead: as far as callbacks come in a moment."""
+        most = max(0, MOST_HELD - self._concurrency)
+        self._ahead = min(int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS), most)
+        if self._ahead == most:
+            await self._set_prefetch(max(self._concurrency, MOST_HELD))
+        elif self._ahead < most // 2:
+            await self._set_prefetch(self._concurrency)
+
+    async def _set_prefetch(self, prefetch: int) -> None:
+        if prefetch != self._prefetch and isinstance(self._subscription, Prefetching):
+            self._prefetch = prefetch
+            await self._subscription.set_prefetch(prefetch)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a slot is free. What has waited for too long may go to other workers."""
+        loop = asyncio.get_running_loop()
+        self._room = room = loop.create_future()
+        if not self._waiting:
+            await room
+            return
+        timer = loop.call_later(_LONGEST_WAIT, self._signal_room)
+        started, handled = self._clock.monotonic(), self.handled
+        try:
+            await room
+        finally:
+            timer.cancel()
+        if self.handled == handled and self._clock.monotonic() - started >= _LONGEST_WAIT:
+            await self._give_back_waiting()
+
+    async def _give_back_waiting(self) -> None:
+        """Give back what was received and has not begun."""
+        self._ahead = 0
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._doubtful = 0
+        self._activity.finished_processing(len(waiting))
+        await self._give_back(waiting)
 
     async def _accept_alone(self, suspect: Delivery, deliveries: Sequence[Delivery]) -> None:
         """Take up the suspect, and nothing else until it is done."""
         alone = self._suspects.alone
+        await self._give_back_waiting()
         if isinstance(self._subscription, Pausing):
             try:
                 await self._subscription.pause()  # or a crash would count for what it holds unseen
@@ -259,8 +343,10 @@ class Consumer:
                 if waiting and not self._waking:  # in case this one has to wait for something
                     self._wake()
                 try:
-                    if leases is not None and monotonic() - self.last_poll >= leases.certain:
-                        # The process was frozen, or its event loop blocked.
+                    if leases is not None and (
+                        self._doubtful or monotonic() - self.last_poll >= leases.certain
+                    ):  # the process was frozen, its event loop blocked, or the message waited
+                        self._doubtful = max(0, self._doubtful - 1)
                         outcome = await self._confirmed(leases, delivery)
                     else:
                         outcome = await self._handler.process(delivery)

@@ -28,7 +28,8 @@ from matador.errors import (
     TransportError,
     UnstorableError,
 )
-from matador.model.message import Delivery, Receipt, Settlement
+from matador.model.message import DeadLetter, Delivery, Receipt, Settlement
+from matador.model.topology import DeadLetterKind
 from matador.runtime.activity import Activity
 from matador.runtime.leases import LeaseKeeper
 from matador.transports.base import Transport
@@ -69,6 +70,25 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     quick: bool = False
     simpler: Callable[[], Outcome] | None = None
     tries: int = 0
+
+
+AS_IT_ARRIVED = "kept as it arrived: the broker could not store it together with its error"
+"""The reason of a dead letter that did not fit with its own."""
+
+
+def kept_as_it_arrived(
+    receipt: Receipt,
+    kind: DeadLetterKind,
+    reason: str,
+    then: Callable[[], Awaitable[None]] | None = None,
+    *,
+    quick: bool = False,
+) -> Outcome:
+    """A dead letter of the raw message; with a fixed reason, then bare, if that does not fit."""
+    bare = DeadLetter(receipt, kind, AS_IT_ARRIVED, bare=True)
+    last = Outcome(receipt, bare, then, quick)
+    fixed = Outcome(receipt, DeadLetter(receipt, kind, AS_IT_ARRIVED), then, quick, lambda: last)
+    return Outcome(receipt, DeadLetter(receipt, kind, reason), then, quick, lambda: fixed)
 
 
 class Handler(Protocol):

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
+from matador.events.app import SyncMatador
 from matador.events.application import Application
-from matador.events.sync import SyncMatador
 from matador.transports.base import Measuring
 
 

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from matador.errors import StorageLockedError
+from matador.events.app import SyncMatador
 from matador.events.application import Application
-from matador.events.sync import SyncMatador
 from matador.model.event import EventType, event_type_of
 from matador.model.options import Seconds
 from matador.model.schema import Schema

@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from matador.errors import ConfigurationError
-from matador.events.app import Matador
+from matador.events.app import Matador, SyncMatador
 from matador.events.dead_letters import Moved, Place, Selection
-from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.ledger import ReplayCount

@@ -22,9 +22,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
-from matador.events.app import Matador
+from matador.events.app import Matador, SyncMatador
 from matador.events.loading import load_application
-from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.spark.ledger import Chunk, Ledger, Plan, ReplayCount
 from matador.spark.resending import Pace, Resending, scope_of, send_chunk

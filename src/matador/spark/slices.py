@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from matador.events.app import SyncMatador
 from matador.events.application import Application
 from matador.events.hooks import Hooks
 from matador.events.loading import load_application
-from matador.events.sync import SyncMatador
 from matador.spark.arrow import RecordBatch
 from matador.spark.outcomes import EMPTY, NOT_STARTED, OutcomeRow, Tally, as_batch, describe
 from matador.spark.stopping import StopAddress

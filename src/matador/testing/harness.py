@@ -236,12 +236,9 @@ async def running(
     record = Record()
     transport = _Reaching(clock=clock)
     store = MemoryCheckpointStore(clock=clock) if checkpoints is None else checkpoints
+    changes: dict[str, Any] = {} if consume_from is None else {"consume_from": consume_from}
     with app.configured(
-        transport=transport,
-        consume_from=consume_from,
-        checkpoints=store,
-        hooks=[record],
-        clock=clock,
+        transport=transport, checkpoints=store, hooks=[record], clock=clock, **changes
     ):
         try:
             await app.start()

@@ -377,6 +377,18 @@ class Pausing(Protocol):
 
 
 @runtime_checkable
+class Prefetching(Protocol):
+    """For subscriptions to brokers that push: how much they push can be changed. No capability."""
+
+    async def set_prefetch(self, prefetch: int) -> None:
+        """Have at most ``prefetch`` unsettled deliveries pushed from now on.
+
+        What was taken but not yet returned may go back to the queue, uncounted.
+        """
+        ...
+
+
+@runtime_checkable
 class Examining(Protocol):
     """For transports whose broker has settings that can lose messages. Not a capability."""
 
@@ -386,6 +398,23 @@ class Examining(Protocol):
         Raises:
             NotConnectedError: not connected.
         """
+        ...
+
+
+@runtime_checkable
+class LocalStorage(Protocol):
+    """For transports that store messages on this machine, where ``connect`` would make the place.
+
+    Both work without a connection and make nothing. Not a capability.
+    """
+
+    @property
+    def missing_storage(self) -> str | None:
+        """What ``connect`` would make because it is not there yet; None: it is there."""
+        ...
+
+    def examine_storage(self) -> Sequence[Finding]:
+        """What ``matador doctor`` should say about it before connecting. May block."""
         ...
 
 

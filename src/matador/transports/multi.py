@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +16,6 @@ from matador.errors import (
     AllTransportsFailedError,
     ConfigurationError,
     ConnectionFailedError,
-    LeaseLostError,
     MatadorError,
     NotConnectedError,
     UnsupportedError,
@@ -37,18 +37,20 @@ from matador.transports.base import (
     Subscription,
     Transport,
     TransportObserver,
+    ignored_exchanges,
 )
+from matador.transports.kit.backoff import Backoff
+from matador.transports.kit.errors import lease_lost
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.wakeup import Wakeup
 
 log = logging.getLogger("matador.transport")
-
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 5.0
 
 Choose: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
 """Gives the name of the transport to send by, now; None for the first."""
 
 
-class MultiTransport:
+class MultiTransport(BaseTransport):
     """Several transports as one. Consumes from all of them; sends by one, and falls back in order.
 
     A send goes to the transport that ``choose`` names (the first, if it names none, an unknown one,
@@ -79,23 +81,17 @@ class MultiTransport:
             raise ConfigurationError(
                 f"MultiTransport: the transports need names of their own, got {', '.join(names)}"
             )
+        super().__init__(f"multi({','.join(names)})")
         self._transports = tuple(transports)
         self._fallback = fallback
         self._choose = choose
         self._every = reconnect_every
-        self._observers: list[TransportObserver] = []
         self._topology: Topology | None = None
         self._subscriptions: set[_MultiSubscription] = set()
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
-        self._state = ConnectionState("disconnected")
 
     def __repr__(self) -> str:
         return f"MultiTransport({self.name})"
-
-    @property
-    def name(self) -> str:
-        """``multi(a,b)``."""
-        return f"multi({','.join(transport.name for transport in self._transports)})"
 
     @property
     def transports(self) -> tuple[Transport, ...]:
@@ -104,7 +100,8 @@ class MultiTransport:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first transport; the lease is the shortest of the group."""
+        """Those of the first transport; the lease is the shortest of the group, and properties
+        are carried if all carry them."""
         first = self._transports[0].capabilities
         leases = [t.capabilities.lease for t in self._transports if t.capabilities.lease]
         return replace(
@@ -117,29 +114,27 @@ class MultiTransport:
             depth=False,
             replay=False,
             once=False,
+            routing=False,
+            properties=first.properties.intersection(
+                *(t.capabilities.properties for t in self._transports)
+            ),
         )
 
-    @property
-    def state(self) -> ConnectionState:
-        """``connected`` while at least one transport of the group is."""
-        return self._state
-
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
-        for transport in self._transports:
-            transport.observe(observer)
+    def observe(self, observer: TransportObserver) -> Callable[[], None]:
+        """See ``Transport``. The states are those of the transports, by their names."""
+        ends = contextlib.ExitStack()
+        for one in (super().observe, *(transport.observe for transport in self._transports)):
+            ends.callback(one(observer))
+        return ends.close
 
     # -- connection -------------------------------------------------------------------------------
 
-    async def connect(self) -> None:
+    async def _open(self) -> None:
         """Connect all, at once; those that fail are tried again in the background.
 
         Raises:
             ConnectionFailedError: not one could be connected.
         """
-        if self._state.status == "connected":
-            return
         outcomes = await asyncio.gather(
             *(transport.connect() for transport in self._transports), return_exceptions=True
         )
@@ -150,9 +145,10 @@ class MultiTransport:
         ]
         for _, failure in failures:
             if not isinstance(failure, MatadorError):
-                await self.disconnect()
+                await self._close()
                 raise failure
         if len(failures) == len(self._transports):
+            await self._close()
             reasons = "; ".join(f"{transport.name}: {failure}" for transport, failure in failures)
             raise ConnectionFailedError(f"no transport could be connected: {reasons}")
         self._state = ConnectionState("connected")
@@ -160,8 +156,7 @@ class MultiTransport:
             log.warning("%s could not be connected, trying again: %s", transport.name, failure)
             self._reconnect(transport)
 
-    async def disconnect(self) -> None:
-        """See ``Transport``."""
+    async def _close(self) -> None:
         tasks = list(self._reconnecting.values())
         self._reconnecting.clear()
         for task in tasks:
@@ -195,10 +190,6 @@ class MultiTransport:
 
         self._reconnecting[transport.name] = asyncio.create_task(again())
 
-    def _check_connected(self) -> None:
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
-
     def _connected(self) -> list[Transport]:
         return [one for one in self._transports if one.state.status == "connected"]
 
@@ -206,12 +197,10 @@ class MultiTransport:
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``; on all that are connected, and on the others once they are."""
-        self._check_connected()
+        self._require_connected()
         self._topology = topology
-        notes = [
-            TopologyNote(
-                topology.full_name(queue.name), "what is finished cannot be read by a group"
-            )
+        notes = ignored_exchanges(topology) + [
+            TopologyNote(topology.full_name(queue.name), "a group cannot read finished messages")
             for queue in topology.queues
             if queue.retention is not None
         ]
@@ -226,7 +215,7 @@ class MultiTransport:
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
-        self._check_connected()
+        self._require_connected()
         order = await self._order()
         if not self._fallback:
             return await _send(order[0], messages)
@@ -242,9 +231,8 @@ class MultiTransport:
                 failed[i].append((transport.name, error))
                 still.append(i)
                 if position + 1 < len(order):
-                    for observer in self._observers:
-                        next_ = order[position + 1].name
-                        observer.fell_back(messages[i], transport.name, next_, error)
+                    next_ = order[position + 1].name
+                    self._report_fallback(messages[i], transport.name, next_, error)
             left = still
             if not left:
                 break
@@ -271,7 +259,7 @@ class MultiTransport:
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
         """See ``Transport``: receives from every transport of the group."""
-        self._check_connected()
+        self._require_connected()
         subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
         try:
             for transport in self._connected():
@@ -284,7 +272,7 @@ class MultiTransport:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``: each by the transport that delivered it."""
-        self._check_connected()
+        self._require_connected()
         outcomes: list[MatadorError | None] = [None] * len(settlements)
         groups: dict[str, list[int]] = {}
         for i, settlement in enumerate(settlements):
@@ -292,7 +280,7 @@ class MultiTransport:
             if isinstance(source, _From):
                 groups.setdefault(source.transport.name, []).append(i)
             else:
-                outcomes[i] = LeaseLostError("the receipt is not of this transport")
+                outcomes[i] = lease_lost(settlement.receipt.queue, "another transport has it")
         for transport in self._transports:
             chosen = groups.get(transport.name, [])
             if not chosen:
@@ -317,7 +305,7 @@ class MultiTransport:
         """
         if self.capabilities.lease is None:
             raise UnsupportedError(f"no transport of {self.name} has leases")
-        self._check_connected()
+        self._require_connected()
         kept = [True] * len(receipts)
         for transport in self._transports:
             if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
@@ -380,8 +368,8 @@ class _MultiSubscription:
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
-        self._failing: dict[str, tuple[float, float]] = {}  # how long to pause, and until when
-        self._changed = asyncio.Event()
+        self._failing: dict[str, tuple[Backoff, float]] = {}  # and until when it is left alone
+        self._changed = Wakeup()
         self._active = True
 
     @property
@@ -399,7 +387,7 @@ class _MultiSubscription:
         self._inner = [pair for pair in self._inner if pair[0] is not transport]
         inner = await transport.subscribe(self._queue, prefetch=self._prefetch)
         self._inner.append((transport, inner))
-        self._changed.set()
+        self._changed.wake()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``."""
@@ -432,14 +420,13 @@ class _MultiSubscription:
 
     async def _receive_from(self, transport: Transport, inner: Subscription, limit: int) -> None:
         loop = asyncio.get_running_loop()
-        pause, until = self._failing.get(transport.name, (0.0, 0.0))
+        backoff, until = self._failing.get(transport.name, (Backoff(), 0.0))
         if until > loop.time():  # it has just failed: the others must not be kept busy by that
             await asyncio.sleep(until - loop.time())
         try:
             deliveries = await inner.receive(limit)
         except Exception:
-            pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-            self._failing[transport.name] = (pause, loop.time() + pause)
+            self._failing[transport.name] = (backoff, loop.time() + backoff.next())
             raise
         # At once: whatever becomes of the caller, what was taken is returned or given back.
         self._ready += [_wrapped(transport, one) for one in deliveries]
@@ -468,7 +455,7 @@ class _MultiSubscription:
             return
         self._active = False
         self._forget(self)
-        self._changed.set()
+        self._changed.wake()
         for _, inner in self._inner:
             await inner.close()
         await self._give_back()

@@ -16,7 +16,7 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.holding import Hold
+from matador.transports.rabbitmq.deliveries import AmqpHold
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -48,7 +48,7 @@ async def receive(subscription: Subscription, count: int = 1) -> list[Delivery]:
 
 def channel_of(delivery: Delivery) -> Any:
     hold = delivery.receipt.handle
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, AmqpHold)
     return cast("Any", hold.holder.channel)
 
 
@@ -153,7 +153,7 @@ async def test_who_gives_up_tells_the_receiver(make: Make, namespace: str, raw: 
     await asyncio.sleep(0)
     object.__setattr__(transport._address, "hosts", (("127.0.0.1", 1),))
     cut(connections(transport)[0])
-    with pytest.raises(NotConnectedError, match="given up"):
+    with pytest.raises(NotConnectedError, match="gave up"):
         await waiting
     assert transport.state.status == "failed"
 

@@ -16,7 +16,7 @@ from matador.errors import DelaysNotSupportedError
 from matador.model.message import Message, Retry
 from matador.model.topology import Topology
 from matador.transports.rabbitmq import RabbitMQTransport, delays
-from matador.transports.rabbitmq.plan import Exchange, Queue
+from matador.transports.rabbitmq.topology import AmqpExchange, AmqpQueue
 
 MONTH = 30 * 86400.0
 
@@ -79,7 +79,7 @@ def test_a_path_leads_through_no_queue_twice() -> None:
     names = [
         thing.name
         for thing in delays.hop_objects("p", delays.path(147 * DAY))
-        if isinstance(thing, Queue)
+        if isinstance(thing, AmqpQueue)
     ]
     assert len(set(names)) == 3
 
@@ -93,7 +93,7 @@ def test_delays_drawn_by_lot_need_a_bounded_number_of_queues() -> None:
 def test_every_object_comes_after_what_it_refers_to() -> None:
     known: set[str] = set()
     for thing in [*delays.objects("p"), *delays.hop_objects("p", delays.path(90_061.5))]:
-        if isinstance(thing, Exchange | Queue):
+        if isinstance(thing, AmqpExchange | AmqpQueue):
             refers = [
                 thing.arguments[name]
                 for name in ("alternate-exchange", "x-dead-letter-exchange")
@@ -107,7 +107,7 @@ def test_every_object_comes_after_what_it_refers_to() -> None:
 
 def test_a_hop_is_left_only_when_the_next_queue_has_the_message() -> None:
     for thing in delays.hop_objects("p", delays.path(90_061.5)):
-        if isinstance(thing, Queue):
+        if isinstance(thing, AmqpQueue):
             assert thing.arguments["x-queue-type"] == "quorum"
             assert thing.arguments["x-dead-letter-strategy"] == "at-least-once"
             assert thing.arguments["x-overflow"] == "reject-publish", "or the strategy is ignored"

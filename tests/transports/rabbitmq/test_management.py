@@ -13,10 +13,11 @@ from tests.support.brokers import broker_url
 from matador import Topology, WorkQueue
 from matador.model.message import Message
 from matador.testing import wait_for
+from matador.transports.kit.options import read_address
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.examining import about_cluster
+from matador.transports.rabbitmq.doctor import about_cluster
 from matador.transports.rabbitmq.management import Management, Node
-from matador.transports.rabbitmq.url import parse_url
+from matador.transports.rabbitmq.options import RabbitMQAddress
 
 # One server for all of them.
 pytestmark = pytest.mark.xdist_group("rabbitmq-management")
@@ -95,14 +96,16 @@ async def test_without_it_the_rest_works(
 
 
 async def test_a_wrong_password_is_no_more_than_not_knowing(managed: Server) -> None:
-    address = parse_url("amqp://guest:wrong@127.0.0.1/?management=true")
+    address = read_address(RabbitMQAddress, "amqp://guest:wrong@127.0.0.1/?management=true")
     assert await Management(address, "127.0.0.1", managed.port).nodes() is None
 
 
 async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
     heard: list[bytes] = []
     async with _stranger(heard) as port:
-        address = parse_url(f"amqp://me:hunter2@h?management=http://127.0.0.1:{port}")
+        address = read_address(
+            RabbitMQAddress, f"amqp://me:hunter2@h?management=http://127.0.0.1:{port}"
+        )
         management = Management(address, "h", 5672)
         assert await management.queue("orders") is None
         assert await management.nodes() is None
@@ -128,7 +131,7 @@ async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
 def test_who_is_asked_is_who_we_were_told_of_or_who_can_prove_it(
     url: str, asked: str | None
 ) -> None:
-    address = parse_url(url)
+    address = read_address(RabbitMQAddress, url)
     (host, port) = address.hosts[0]
     assert Management(address, host, port)._base == asked
 
@@ -143,7 +146,9 @@ async def test_who_listens_there_is_not_asked_without_being_told_to() -> None:
     async with _stranger(heard, answer=claim) as port:
         for options in ("", "?management=false"):
             management = Management(
-                parse_url(f"amqp://me:hunter2@127.0.0.1{options}"), "127.0.0.1", port - 10_000
+                read_address(RabbitMQAddress, f"amqp://me:hunter2@127.0.0.1{options}"),
+                "127.0.0.1",
+                port - 10_000,
             )
             assert await management.queue("orders") is None
             assert await management.nodes() is None
@@ -153,7 +158,7 @@ async def test_who_listens_there_is_not_asked_without_being_told_to() -> None:
 async def test_who_does_not_answer_is_left_alone_for_a_while() -> None:
     heard: list[bytes] = []
     async with _stranger(heard, answer=b"what?\r\n\r\n") as port:
-        address = parse_url(f"amqp://h?management=http://127.0.0.1:{port}")
+        address = read_address(RabbitMQAddress, f"amqp://h?management=http://127.0.0.1:{port}")
         management = Management(address, "h", 5672)
         assert await management.nodes() is None
         assert await management.nodes() is None

@@ -35,7 +35,7 @@ from matador import (
 from matador.model.message import Delivery
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.holding import Hold
+from matador.transports.rabbitmq.deliveries import AmqpHold
 from matador.transports.rabbitmq.properties import DELIVERY_MODE, split_properties
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -177,7 +177,7 @@ async def letters_of(shop: Shop) -> Sequence[Delivery]:
     return await shop.transport.take(queue, positions)
 
 
-def hold_of(delivery: Delivery) -> Hold:
+def hold_of(delivery: Delivery) -> AmqpHold:
     hold = delivery.receipt.handle
-    assert isinstance(hold, Hold)
+    assert isinstance(hold, AmqpHold)
     return hold

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.support.brokers import SCRIPT
 
-from matador.errors import ConnectionFailedError
+from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.model.message import Complete, Message
 from matador.transports.rabbitmq import RabbitMQTransport
 
@@ -78,9 +78,12 @@ async def test_a_certificate_can_be_taken_on_trust(secure: str) -> None:
     await transport.disconnect()
 
 
-async def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    transport = RabbitMQTransport(f"amqps://localhost:1?cafile={tmp_path / 'nowhere.pem'}")
-    with pytest.raises(ConnectionFailedError, match="No such file"):
+async def test_files_that_are_not_there_or_hold_no_certificate_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no file '.*nowhere\.pem'"):
+        RabbitMQTransport(f"amqps://localhost:1?cafile={tmp_path / 'nowhere.pem'}")
+    (tmp_path / "empty.pem").write_text("nothing")
+    transport = RabbitMQTransport(f"amqps://localhost:1?tls_ca={tmp_path / 'empty.pem'}")
+    with pytest.raises(ConnectionFailedError, match="tls_ca"):
         await transport.connect()
 
 

@@ -19,7 +19,7 @@ from matador.model.topology import (
     WorkQueue,
 )
 from matador.transports.rabbitmq import RabbitMQTransport
-from matador.transports.rabbitmq.declaring import Difference, difference_in
+from matador.transports.rabbitmq.declare import ArgumentDifference, difference_in
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -226,19 +226,19 @@ async def test_looking_makes_nothing_and_finds_the_differences(
                 "inequivalent arg 'x-message-ttl' for queue 'a' in vhost '/': received the value "
                 "'1000' of type 'signedint' but current is none"
             ),
-            Difference("x-message-ttl", 1000, None),
+            ArgumentDifference("x-message-ttl", 1000, None),
         ),
         (
             (
                 "inequivalent arg 'durable' for queue 'it is' in vhost '/': received 'true' but "
                 "current is 'false'"
             ),
-            Difference("durable", "true", "false"),
+            ArgumentDifference("durable", "true", "false"),
         ),
         ("PRECONDITION_FAILED - unknown delivery tag 1", None),
     ],
 )
-def test_what_the_broker_says_is_understood(text: str, expected: Difference | None) -> None:
+def test_what_the_broker_says_is_understood(text: str, expected: ArgumentDifference | None) -> None:
     assert difference_in(text) == expected
 
 

@@ -15,7 +15,7 @@ from tests.transports.sqlite.conftest import Make, Open
 from matador.model.message import Complete, DeadLetter, Delivery
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import wait_for
-from matador.transports.sqlite import SqliteTransport, sweeping
+from matador.transports.sqlite import SqliteTransport, sweep
 from matador.transports.sqlite.session import load_queues
 from matador.transports.sqlite.subscription import SqliteSubscription
 
@@ -39,8 +39,8 @@ def queues(file: Path) -> object:
 @pytest.fixture(autouse=True)
 def _nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caretaker would, some seconds later."""
-    monkeypatch.setattr(sweeping, "_INTERVAL", 1000.0)
-    monkeypatch.setattr(sweeping, "_QUIET", 1000.0)
+    monkeypatch.setattr(sweep, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(sweep, "_QUIET", 1000.0)
 
 
 async def waiting(
@@ -62,7 +62,7 @@ async def test_a_waiting_worker_notices_and_makes_it_again(
     with caplog.at_level(logging.WARNING):
         by_hand(file, "DELETE FROM queues WHERE name = 't.q'")
         await wait_for(lambda: queues(file) == before, timeout=5)
-    assert "queue t.q was deleted, and is made again" in caplog.text
+    assert "queue t.q was deleted; creating it again" in caplog.text
     sender = await connect(TOPOLOGY)
     assert await sender.send([make()]) == [None]
     async with asyncio.timeout(10):

@@ -14,11 +14,11 @@ from matador.model.message import Complete
 from matador.model.topology import Topology
 from matador.transports.sqlite import SqliteTransport, writer
 from matador.transports.sqlite.database import Synchronous, open_for_reading
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 
 async def pragma(transport: SqliteTransport, name: str) -> Any:
-    def work(session: Session) -> Any:
+    def work(session: WriterSession) -> Any:
         return session.connection.execute(f"PRAGMA {name}").fetchone()[0]
 
     return await transport._connected.write(work)
@@ -52,9 +52,9 @@ async def test_nobody_is_answered_before_the_commit(
     transport = await connect()
     subscription = await transport.subscribe("t.q", prefetch=1)
     happened: list[str] = []
-    commit, resolve = Session.commit, writer._resolve
+    commit, resolve = WriterSession.commit, writer._resolve
 
-    def committing(session: Session) -> None:
+    def committing(session: WriterSession) -> None:
         commit(session)
         happened.append("committed")
 
@@ -62,7 +62,7 @@ async def test_nobody_is_answered_before_the_commit(
         happened.append("answered")
         resolve(jobs)
 
-    monkeypatch.setattr(Session, "commit", committing)
+    monkeypatch.setattr(WriterSession, "commit", committing)
     monkeypatch.setattr(writer, "_resolve", resolving)
     await transport.send([make()])
     (delivery,) = await subscription.receive(1)
@@ -75,11 +75,11 @@ async def test_a_commit_that_fails_is_nobodys_success(
 ) -> None:
     transport = await connect()
 
-    def failing(session: Session) -> None:
+    def failing(session: WriterSession) -> None:
         raise OSError("no more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "commit", failing)
+        patch.setattr(WriterSession, "commit", failing)
         outcomes = await transport.send([make(), make()])
     assert all(outcome is not None for outcome in outcomes)
     assert (await transport.depth("t.q")).total == 0

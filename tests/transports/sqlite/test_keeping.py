@@ -13,10 +13,10 @@ from tests.transports.sqlite.conftest import Make, Open
 from matador.model.message import REASON_HEADER, Complete, DeadLetter, StoredMessage
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, wait_for
-from matador.transports.sqlite import SqliteTransport, sweeping
+from matador.transports.sqlite import SqliteTransport, sweep
 from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
 from matador.transports.sqlite.database import open_for_writing
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 
 async def bury(transport: SqliteTransport, count: int) -> None:
@@ -111,9 +111,9 @@ def size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _sweep(session: Session) -> None:
+def _sweep(session: WriterSession) -> None:
     for queue in session.queues.values():
-        while sweeping.sweep_expired(session, queue) or sweeping.sweep_forgotten(session, queue):
+        while sweep.sweep_expired(session, queue) or sweep.sweep_forgotten(session, queue):
             pass
 
 
@@ -146,8 +146,8 @@ async def test_the_file_stays_compact(
     file: Path, connect: Open, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200,000 messages of 500 bytes pass through; then a backlog of 40,000 is worked off."""
-    monkeypatch.setattr(sweeping, "_INTERVAL", 0.05)
-    monkeypatch.setattr(sweeping, "_QUIET", 0.2)
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.05)
+    monkeypatch.setattr(sweep, "_QUIET", 0.2)
     log = file.with_name(file.name + "-wal")
     transport = await connect(synchronous="NORMAL")
     subscription = await transport.subscribe("t.q", prefetch=1000)
@@ -182,13 +182,13 @@ async def test_the_file_stays_compact(
 def test_a_caretaker_that_finds_the_file_locked_comes_back_later(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "_QUIET", 0.0)
+    monkeypatch.setattr(sweep, "_QUIET", 0.0)
     connection = open_for_writing(file, synchronous="NORMAL", busy_timeout=1)
-    session = Session(connection, file, DatabaseClock(ThisMachine()), busy_timeout=0)
+    session = WriterSession(connection, file, DatabaseClock(ThisMachine()), busy_timeout=0)
     session.anchor()
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    caretaker = sweeping.Caretaker()
+    caretaker = sweep.Caretaker()
     caretaker.worked()
     assert caretaker.patience() == 0
     with pytest.raises(sqlite3.OperationalError, match="locked"):

@@ -22,10 +22,10 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
-from matador.transports.sqlite import SqliteTransport, sweeping
+from matador.transports.sqlite import SqliteTransport, sweep
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import DELAYED, DONE, IN_FLIGHT, READY
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 DEEP = b'{"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3001
 
@@ -158,7 +158,7 @@ async def test_deliveries_are_counted_from_zero_whatever_was_written(
 async def test_a_row_in_no_state_is_delivered_all_the_same(
     connect: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch, state: Any, due: Any
 ) -> None:
-    monkeypatch.setattr(sweeping, "_QUIET", 0.05)
+    monkeypatch.setattr(sweep, "_QUIET", 0.05)
     transport = await connect()
     rows.insert(state=state, due=due)
     (delivery,) = await receive(transport, 1)
@@ -168,8 +168,8 @@ async def test_a_row_in_no_state_is_delivered_all_the_same(
 async def test_times_that_are_none_do_not_keep_others_from_being_claimed(
     connect: Open, make: Make, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "_INTERVAL", 1000.0)
-    monkeypatch.setattr(sweeping, "_QUIET", 1000.0)
+    monkeypatch.setattr(sweep, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(sweep, "_QUIET", 1000.0)
     transport = await connect()
     for state in (DELAYED, IN_FLIGHT):
         rows.insert(state=state, due="soon")
@@ -228,14 +228,14 @@ async def test_sweeping_copes_with_odd_rows(connect: Open, rows: Rows, make: Mak
         rows.insert("t.q.undeliverable", stored_at=stored_at)
         rows.insert(state=DONE, due=stored_at)
 
-    def sweep(session: Session) -> Sequence[str]:
+    def sweep_all(session: WriterSession) -> Sequence[str]:
         for queue in session.queues.values():
-            sweeping.sweep_expired(session, queue)
-            sweeping.sweep_forgotten(session, queue)
-            sweeping.take_in_strays(session, queue)
+            sweep.sweep_expired(session, queue)
+            sweep.sweep_forgotten(session, queue)
+            sweep.take_in_strays(session, queue)
         return list(session.queues)
 
-    assert await transport._connected.write(sweep)
+    assert await transport._connected.write(sweep_all)
     assert await transport.send([make()]) == [None]
     assert (await receive(transport, 1))[0].body == b"1"
     assert len(await receive(transport, 1, "t.q.undeliverable")) == 1
@@ -274,7 +274,7 @@ async def test_the_clock_does_not_believe_an_odd_row(
     transport = await connect()
     rows.insert(stored_at=stored_at)
 
-    def reboot(session: Session) -> int:
+    def reboot(session: WriterSession) -> int:
         clock = DatabaseClock(_AfterReboot())
         clock.anchor(session.connection)
         return clock.now()

@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from matador.transports.sqlite import claiming, looking, sending, settling, sweeping, watcher
+from matador.transports.sqlite import browse, claim, send, settle, subscription, sweep
 from matador.transports.sqlite.database import open_for_writing
 
 
 def statements() -> Iterator[str]:
-    for module in (claiming, looking, sending, settling, sweeping, watcher):
+    for module in (claim, browse, send, settle, sweep, subscription):
         for name, value in vars(module).items():
             if name.isupper():
                 for text in cast("tuple[object, ...]", value if type(value) is tuple else (value,)):

@@ -23,13 +23,13 @@ from matador.model.message import Complete, ConnectionState
 from matador.transports.sqlite import SqliteTransport, database
 from matador.transports.sqlite.database import open_for_writing
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 
 async def pragma(transport: SqliteTransport, name: str) -> Any:
     """Set or ask something on the writer's own connection, between two transactions of its."""
 
-    def work(session: Session) -> Any:
+    def work(session: WriterSession) -> Any:
         return session.connection.execute(f"PRAGMA {name}").fetchone()
 
     return await transport._connected.write(work)

@@ -21,7 +21,7 @@ from matador.errors import (
 )
 from matador.model.message import REASON_HEADER, Complete, DeadLetter, Delivery, Message, Retry
 from matador.transports.sqlite import SqliteTransport
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 LIMIT = 100_000
 
@@ -30,7 +30,7 @@ async def limited(connect: Open) -> SqliteTransport:
     """A transport whose rows can have 100,000 bytes instead of a thousand million."""
     transport = await connect()
 
-    def limit(session: Session) -> None:
+    def limit(session: WriterSession) -> None:
         session.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LIMIT)
 
     await transport._connected.write(limit)
@@ -103,7 +103,7 @@ async def test_it_does_not_cost_the_group_its_transaction(connect: Open, make: M
     deliveries = await receive(transport, 50)
     seen: list[str] = []
 
-    def trace(session: Session) -> None:
+    def trace(session: WriterSession) -> None:
         session.connection.set_trace_callback(seen.append)
 
     await transport._connected.write(trace)
@@ -147,11 +147,11 @@ async def test_a_full_disk_and_a_lock_may_pass(file: Path, connect: Open, make: 
     async def outcome() -> MatadorError | None:
         return (await transport.settle([retry]))[0]
 
-    def fill(session: Session) -> None:
+    def fill(session: WriterSession) -> None:
         (pages,) = session.connection.execute("PRAGMA page_count").fetchone()
         session.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
 
-    def make_room(session: Session) -> None:
+    def make_room(session: WriterSession) -> None:
         session.connection.execute("PRAGMA max_page_count = 1000000")
 
     await transport._connected.write(fill)

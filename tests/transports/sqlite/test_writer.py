@@ -10,7 +10,7 @@ from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import QueueNotFoundError
 from matador.transports.sqlite import SqliteTransport
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.session import WriterSession
 
 
 async def trace(transport: SqliteTransport) -> Counter[str]:
@@ -20,7 +20,7 @@ async def trace(transport: SqliteTransport) -> Counter[str]:
     def count(statement: str) -> None:
         seen[statement.split(maxsplit=1)[0]] += 1
 
-    def start(session: Session) -> None:
+    def start(session: WriterSession) -> None:
         session.connection.set_trace_callback(count)
 
     await transport._connected.write(start)
@@ -46,11 +46,11 @@ async def test_an_operation_that_fails_leaves_its_group_alone(connect: Open, mak
     transport = await connect()
     writer = transport._connected.writer
 
-    def fail(session: Session, items: object) -> list[None]:
+    def fail(session: WriterSession, items: object) -> list[None]:
         session.connection.execute("INSERT INTO queues (name) VALUES (NULL)")
         return [None]
 
-    def hold(session: Session, items: object) -> list[None]:
+    def hold(session: WriterSession, items: object) -> list[None]:
         release.wait(10)
         return [None]
 
@@ -89,7 +89,7 @@ async def test_what_came_in_with_the_order_to_stop_is_finished_too(
     writer = transport._connected.writer
     release = threading.Event()
 
-    def hold(session: Session, items: object) -> list[None]:
+    def hold(session: WriterSession, items: object) -> list[None]:
         release.wait(10)
         return [None]
 

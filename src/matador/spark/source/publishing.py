@@ -7,9 +7,8 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from matador.codec.json import JsonCodec
-from matador.events.app import Matador
+from matador.events.app import Matador, SyncMatador
 from matador.events.loading import load_application
-from matador.events.sync import SyncMatador
 from matador.model.event import EventType
 from matador.model.message import Once
 from matador.model.sending import SendOptions, SendResult

@@ -12,17 +12,18 @@ declared must be refused with its named error, be absent, or take the documented
 """
 
 from matador.testing.compliance.base import ComplianceBase
+from matador.testing.compliance.browse import BrowseCompliance
 from matador.testing.compliance.connection import ConnectionCompliance
 from matador.testing.compliance.dead_letters import DeadLetterCompliance
 from matador.testing.compliance.delays import DelayCompliance
 from matador.testing.compliance.load import LoadCompliance
-from matador.testing.compliance.looking import LookingCompliance
 from matador.testing.compliance.odd_entries import OddEntryCompliance
 from matador.testing.compliance.once import OnceCompliance
 from matador.testing.compliance.ordering import OrderingCompliance
-from matador.testing.compliance.receiving import ReceivingCompliance
-from matador.testing.compliance.sending import SendingCompliance
-from matador.testing.compliance.settling import SettlingCompliance
+from matador.testing.compliance.receive import ReceiveCompliance
+from matador.testing.compliance.routing import RoutingCompliance
+from matador.testing.compliance.send import SendCompliance
+from matador.testing.compliance.settle import SettleCompliance
 from matador.testing.compliance.unstorable import UnstorableCompliance
 
 __all__ = ["ComplianceBase", "TransportCompliance"]
@@ -30,16 +31,17 @@ __all__ = ["ComplianceBase", "TransportCompliance"]
 
 class TransportCompliance(
     ConnectionCompliance,
-    SendingCompliance,
-    ReceivingCompliance,
-    SettlingCompliance,
+    SendCompliance,
+    ReceiveCompliance,
+    SettleCompliance,
     DeadLetterCompliance,
     UnstorableCompliance,
     OddEntryCompliance,
     DelayCompliance,
     OrderingCompliance,
-    LookingCompliance,
+    BrowseCompliance,
     OnceCompliance,
+    RoutingCompliance,
     LoadCompliance,
 ):
     """Everything a transport promises. See the module, and ``ComplianceBase`` for the knobs."""

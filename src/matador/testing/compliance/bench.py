@@ -12,6 +12,7 @@ from matador.model.message import (
     Delivery,
     Headers,
     Message,
+    Properties,
     Settlement,
     StoredMessage,
     TopologyNote,
@@ -68,6 +69,7 @@ class Bench:
         delay: float = 0.0,
         priority: int | None = None,
         key: str | None = None,
+        properties: Properties | None = None,
     ) -> Message:
         """A message for one of the queues."""
         return Message(
@@ -78,6 +80,7 @@ class Bench:
             delay=delay,
             priority=priority,
             ordering_key=key,
+            properties=properties,
         )
 
     async def send(self, *messages: Message | str) -> None:

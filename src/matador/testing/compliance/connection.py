@@ -11,7 +11,16 @@ from matador.model.message import Complete, ConnectionState, Message
 from matador.testing.compliance.base import ComplianceBase
 from matador.testing.compliance.bench import bodies, collect
 from matador.testing.wait import wait_for
-from matador.transports.base import Browsing, Leasing, Measuring, Purging, Replaying, Transport
+from matador.transports.base import (
+    Browsing,
+    Deduplicating,
+    Leasing,
+    Measuring,
+    Purging,
+    Replaying,
+    Routing,
+    Transport,
+)
 
 
 class StateRecorder:
@@ -19,9 +28,12 @@ class StateRecorder:
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
+        self.connected: list[str] = []
 
     def connection_changed(self, transport: str, state: ConnectionState) -> None:
         self.statuses.append(state.status)
+        if state.status == "connected":
+            self.connected.append(transport)
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         raise AssertionError("nothing may fall back here")
@@ -52,6 +64,8 @@ class ConnectionCompliance(ComplianceBase):
             (can.purge, Purging),
             (can.depth, Measuring),
             (can.replay, Replaying),
+            (can.once, Deduplicating),
+            (can.routing, Routing),
             (can.lease is not None, Leasing),
         ]
         missing = [
@@ -76,11 +90,20 @@ class ConnectionCompliance(ComplianceBase):
 
     async def test_observers_are_told_the_state(self) -> None:
         transport, recorder = await self.make(), StateRecorder()
-        transport.observe(recorder)
+        remove = transport.observe(recorder)
+        again = transport.observe(recorder)
         await transport.connect()
         await wait_for(lambda: recorder.statuses[-1:] == ["connected"], message="connected")
         await transport.disconnect()
         await wait_for(lambda: recorder.statuses[-1:] == ["disconnected"], message="disconnected")
+        names = recorder.connected
+        assert len(set(names)) == len(names), "told once, though added twice"
+        remove()
+        again()
+        again()
+        told = len(recorder.statuses)
+        await transport.connect()
+        assert len(recorder.statuses) == told, "told nothing once it is removed"
 
     async def test_nothing_works_while_disconnected(self) -> None:
         bench = await self.open()

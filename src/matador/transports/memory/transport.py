@@ -205,7 +205,7 @@ class MemoryTransport(BaseTransport):
 
     async def reply_address(self) -> str:
         """See ``Replying``."""
-        self._require_connected()
+        self._able("replies", "reply_to" in self._capabilities.properties)
         if self._reply_address is None:
             self._reply_address = f"matador.reply.{self._clock.new_id()}"
             self._store.made(self._reply_address)

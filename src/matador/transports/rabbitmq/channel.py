@@ -12,8 +12,8 @@ from pika import exceptions as pika_errors
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
 from matador.transports.rabbitmq.errors import translate
-from matador.transports.rabbitmq.fast import Sink
-from matador.transports.rabbitmq.plan import Arguments, Binding, Exchange, Queue
+from matador.transports.rabbitmq.pika_connection import Sink
+from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpQueue, Arguments
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -21,7 +21,7 @@ _CALL_TIMEOUT = 20.0
 _CLOSE_TIMEOUT = 3.0
 
 
-class Link(Protocol):
+class ChannelOwner(Protocol):
     """What a channel needs of its connection."""
 
     lost: asyncio.Future[BaseException]
@@ -36,14 +36,14 @@ class Link(Protocol):
         ...
 
 
-class Channel:
+class AmqpChannel:
     """A channel whose calls are awaited. Closed by the broker at the first mistake.
 
     ``on_closed`` is called once, with the reason, when it is closed by anybody; ``on_cancel`` when
     the broker cancels a consumer.
     """
 
-    def __init__(self, connection: Link, raw: Any, sinks: dict[int, Sink]) -> None:
+    def __init__(self, connection: ChannelOwner, raw: Any, sinks: dict[int, Sink]) -> None:
         self.connection = connection
         self.number = int(raw.channel_number)
         self.error: BaseException | None = None
@@ -72,7 +72,7 @@ class Channel:
             raise NotConnectedError("the channel was closed")
         self.connection.write(data)
 
-    async def declare_queue(self, queue: Queue, *, passive: bool = False) -> tuple[int, int]:
+    async def declare_queue(self, queue: AmqpQueue, *, passive: bool = False) -> tuple[int, int]:
         """Make a queue, or look whether it is there: how many messages are ready, and consumers."""
         reply = await self._call(
             lambda done: self._raw.queue_declare(
@@ -86,20 +86,20 @@ class Channel:
         )
         return int(reply.message_count), int(reply.consumer_count)
 
-    async def declare_exchange(self, exchange: Exchange) -> None:
+    async def declare_exchange(self, exchange: AmqpExchange) -> None:
         """Make an exchange."""
         await self._call(
             lambda done: self._raw.exchange_declare(
                 exchange.name,
                 exchange.type,
-                durable=True,
+                durable=exchange.durable,
                 arguments=exchange.arguments,
                 callback=done,
             ),
             f"exchange {exchange.name}",
         )
 
-    async def bind(self, binding: Binding) -> None:
+    async def bind(self, binding: AmqpBinding) -> None:
         """Bind a queue to an exchange."""
         await self._call(
             lambda done: self._raw.queue_bind(
@@ -112,17 +112,17 @@ class Channel:
             f"binding of {binding.queue} to {binding.exchange}",
         )
 
-    def declare_unheard(self, thing: Exchange | Queue | Binding) -> None:
+    def declare_unheard(self, thing: AmqpExchange | AmqpQueue | AmqpBinding) -> None:
         """Make something without waiting for an answer; a mistake closes the channel."""
         arguments = thing.arguments
         match thing:
-            case Exchange():
+            case AmqpExchange():
                 self._raw.exchange_declare(
-                    thing.name, thing.type, durable=True, arguments=arguments
+                    thing.name, thing.type, durable=thing.durable, arguments=arguments
                 )
-            case Queue():
+            case AmqpQueue():
                 self._raw.queue_declare(thing.name, durable=True, arguments=arguments)
-            case Binding():
+            case AmqpBinding():
                 self._raw.queue_bind(thing.queue, thing.exchange, thing.key, arguments=arguments)
 
     async def confirm(self) -> None:
@@ -150,6 +150,17 @@ class Channel:
             f"consuming {queue}",
         )
         return str(reply.consumer_tag)
+
+    async def consume_replies(self, queue: str, on_reply: Callable[[bytes, bytes], None]) -> None:
+        """Have answers given to ``on_reply``: properties as they are written, and the body."""
+
+        def arrived(_: object, __: object, properties: Any, body: bytes) -> None:
+            on_reply(b"".join(properties.encode()), body)
+
+        await self._call(
+            lambda done: self._raw.basic_consume(queue, arrived, auto_ack=True, callback=done),
+            f"consuming {queue}",
+        )
 
     async def cancel(self, consumer: str) -> None:
         """Have no more messages pushed."""

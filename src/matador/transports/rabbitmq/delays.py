@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from matador.transports.rabbitmq.plan import Binding, Exchange, Queue
+from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpQueue
 
 MOST_HOPS = 3
 
@@ -107,22 +107,24 @@ def lost_queue(prefix: str) -> str:
     return f"{prefix}.lost"
 
 
-def objects(prefix: str) -> Iterator[Exchange | Queue | Binding]:
+def objects(prefix: str) -> Iterator[AmqpExchange | AmqpQueue | AmqpBinding]:
     """What there must be from the beginning, each after what it refers to."""
     lost = lost_queue(prefix)
-    yield Exchange(lost, "fanout")
-    yield Queue(lost, {"x-queue-type": "quorum"})
-    yield Binding(lost, lost, "")
-    yield Exchange(due_exchange(prefix), "direct", {"alternate-exchange": lost})
+    yield AmqpExchange(lost, "fanout")
+    yield AmqpQueue(lost, {"x-queue-type": "quorum"})
+    yield AmqpBinding(lost, lost, "")
+    yield AmqpExchange(due_exchange(prefix), "direct", {"alternate-exchange": lost})
 
 
-def hop_objects(prefix: str, hops: Iterable[Hop]) -> Iterator[Exchange | Queue | Binding]:
+def hop_objects(
+    prefix: str, hops: Iterable[Hop]
+) -> Iterator[AmqpExchange | AmqpQueue | AmqpBinding]:
     """What must be there for these hops, each after what it refers to."""
     for left, name, ttl in sorted(hops):
         entry = hop_exchange(prefix, left)
-        yield Exchange(entry, "headers")
+        yield AmqpExchange(entry, "headers")
         queue = f"{entry}.{name}"
-        yield Queue(
+        yield AmqpQueue(
             queue,
             {
                 "x-queue-type": "quorum",
@@ -134,4 +136,4 @@ def hop_objects(prefix: str, hops: Iterable[Hop]) -> Iterator[Exchange | Queue |
                 "x-overflow": "reject-publish",
             },
         )
-        yield Binding(queue, entry, "", {"x-match": "all", f"{MARK}{left}": name})
+        yield AmqpBinding(queue, entry, "", {"x-match": "all", f"{MARK}{left}": name})

@@ -148,9 +148,9 @@ def connection_failed(error: BaseException, where: str) -> ConnectionFailedError
         case pika_errors.IncompatibleProtocolError():
             remedy = "that is no RabbitMQ, or a port with TLS: try amqps://"
         case ssl.SSLCertVerificationError():
-            remedy = "the certificate is not trusted: pass ?cafile=, or check the host's name"
+            remedy = "the certificate is not trusted: pass ?tls_ca=, or check the host's name"
         case ssl.SSLError():
-            remedy = "check that the port speaks TLS, and the options cafile, certfile, keyfile"
+            remedy = "check that the port speaks TLS, and the options tls_ca, tls_cert, tls_key"
         case _:
             pass
     failed = ConnectionFailedError(f"could not connect to {where}: {text}; {remedy}")

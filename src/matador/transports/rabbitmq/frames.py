@@ -80,15 +80,19 @@ def read_confirm(buffer: bytes, at: int) -> tuple[int, bool]:
     return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8] & 1)
 
 
-def read_deliver(buffer: bytes, at: int) -> tuple[int, bool]:
-    """The tag and ``redelivered`` of a delivery."""
-    at += 1 + buffer[at]  # the consumer's tag
-    return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8])
+def read_deliver(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
+    """The tag, ``redelivered`` and the routing key of a delivery."""
+    return read_get_ok(buffer, at + 1 + buffer[at])  # behind the consumer's tag
 
 
-def read_get_ok(buffer: bytes, at: int) -> tuple[int, bool]:
-    """The tag and ``redelivered`` of a message that was asked for."""
-    return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8])
+def read_get_ok(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
+    """The tag, ``redelivered`` and the routing key of a message that was asked for."""
+    key = at + 10 + buffer[at + 9]  # behind the exchange
+    return (
+        _TAG.unpack_from(buffer, at)[0],
+        bool(buffer[at + 8]),
+        buffer[key + 1 : key + 1 + buffer[key]],
+    )
 
 
 def read_return(buffer: bytes, at: int) -> tuple[str, str]:

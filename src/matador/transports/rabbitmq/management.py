@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from matador.transports.rabbitmq.tls import tls_context
-from matador.transports.rabbitmq.url import Address
+from matador.transports.kit.options import tls_context
+from matador.transports.rabbitmq.options import RabbitMQAddress
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -55,7 +55,7 @@ class Management:
     that it is on the server's own host, it is asked only over TLS with a verified certificate.
     """
 
-    def __init__(self, address: Address, host: str, port: int) -> None:
+    def __init__(self, address: RabbitMQAddress, host: str, port: int) -> None:
         self._base = _base(address, host, port)
         self._silent_until = 0.0
         self._address = address
@@ -104,16 +104,16 @@ class Management:
     def _make_opener(self, base: str) -> urllib.request.OpenerDirector:
         passwords = urllib.request.HTTPPasswordMgr()
         passwords.add_password(_REALM, base, self._address.user, self._address.password)
-        tls = self._address.tls
+        tls = tls_context(self._address) if self._address.tls else None
         return urllib.request.build_opener(
             urllib.request.ProxyHandler({}),  # the server itself, and nobody between
-            urllib.request.HTTPSHandler(context=None if tls is None else tls_context(tls)),
+            urllib.request.HTTPSHandler(context=tls),
             urllib.request.HTTPBasicAuthHandler(passwords),
         )
 
 
-def _base(address: Address, host: str, port: int) -> str | None:
-    verified = address.tls is not None and address.tls.verify
+def _base(address: RabbitMQAddress, host: str, port: int) -> str | None:
+    verified = address.tls and address.tls_verify
     if address.management == "false" or (address.management == "auto" and not verified):
         return None
     if address.management not in ("auto", "true"):
@@ -121,5 +121,5 @@ def _base(address: Address, host: str, port: int) -> str | None:
     if port + _PORTS_APART > _HIGHEST_PORT:
         return None
     shown = f"[{host}]" if ":" in host else host
-    scheme = "http" if address.tls is None else "https"
+    scheme = "https" if address.tls else "http"
     return f"{scheme}://{shown}:{port + _PORTS_APART}"

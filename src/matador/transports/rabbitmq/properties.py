@@ -202,15 +202,24 @@ def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) ->
 
 
 def write_properties(
-    *, headers: bytes, message_id: str, timestamp: int, content_type: bytes, priority: int | None
+    *,
+    headers: bytes,
+    message_id: str,
+    timestamp: int,
+    content_type: bytes,
+    priority: int | None,
+    more: Mapping[int, bytes] | None = None,
 ) -> bytes:
-    """The properties of a message that is to survive, behind their flags. ``headers``: a table."""
+    """The properties of a message that is to survive, behind their flags. ``headers``: a table.
+
+    ``more``: further ones by their flags, as they are written.
+    """
     flags = CONTENT_TYPE | HEADERS | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP
     mode = b"\2"
     if priority is not None:
         flags |= PRIORITY
         mode = bytes((2, max(0, min(priority, 255))))
-    return b"".join(
+    written = b"".join(
         (
             _FLAGS.pack(flags),
             content_type,
@@ -220,6 +229,7 @@ def write_properties(
             _STAMP.pack(timestamp),
         )
     )
+    return written if not more else join_properties({**split_properties(written), **more})
 
 
 # -- taking apart ---------------------------------------------------------------------------------

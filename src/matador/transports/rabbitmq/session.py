@@ -10,20 +10,22 @@ import asyncio
 import logging
 
 from matador.errors import ConnectionFailedError
-from matador.transports.rabbitmq.channel import Channel
-from matador.transports.rabbitmq.client import Connection
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.errors import translate
 from matador.transports.rabbitmq.management import Management
-from matador.transports.rabbitmq.publishing import Publisher
-from matador.transports.rabbitmq.url import Address
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.publisher import Publisher
 
 log = logging.getLogger("matador.rabbitmq")
 
 
-class Session:
+class AmqpSession:
     """Both connections, alive together or not at all."""
 
-    def __init__(self, address: Address, publishing: Connection, consuming: Connection) -> None:
+    def __init__(
+        self, address: RabbitMQAddress, publishing: AmqpConnection, consuming: AmqpConnection
+    ) -> None:
         self.address = address
         self.publishing = publishing
         self.consuming = consuming
@@ -32,7 +34,7 @@ class Session:
         self.publisher = Publisher(publishing, window=address.window, timeout=address.send_timeout)
 
     @classmethod
-    async def open(cls, address: Address) -> Session:
+    async def open(cls, address: RabbitMQAddress) -> AmqpSession:
         """Connect to the first host that answers.
 
         Raises:
@@ -49,10 +51,10 @@ class Session:
         raise ConnectionFailedError("; ".join(map(str, failures))) from failures[-1]
 
     @classmethod
-    async def _open_at(cls, address: Address, host: str, port: int) -> Session:
-        publishing = await Connection.open(address, host, port, "publishing")
+    async def _open_at(cls, address: RabbitMQAddress, host: str, port: int) -> AmqpSession:
+        publishing = await AmqpConnection.open(address, host, port, "publishing")
         try:
-            consuming = await Connection.open(address, host, port, "consuming")
+            consuming = await AmqpConnection.open(address, host, port, "consuming")
         except BaseException:
             await publishing.close()
             raise
@@ -79,7 +81,7 @@ class Session:
         """Are both connections gone?"""
         return self.publishing.lost.done() and self.consuming.lost.done()
 
-    async def channel(self) -> Channel:
+    async def channel(self) -> AmqpChannel:
         """A channel for questions: it may be closed by a wrong one, and nothing else is."""
         return await self.consuming.channel()
 

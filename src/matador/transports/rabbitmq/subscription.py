@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import ConfigurationError, MatadorError, NotConnectedError, QueueNotFoundError
 from matador.model.message import Delivery, Release
-from matador.transports.rabbitmq.channel import Channel
-from matador.transports.rabbitmq.client import Connection
+from matador.transports.kit.wakeup import Wakeup
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries
 from matador.transports.rabbitmq.errors import reason_of, translate
-from matador.transports.rabbitmq.holding import Hold, Holder
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -32,7 +33,7 @@ class RabbitMQSubscription:
         queue: str,
         prefetch: int,
         *,
-        connection: Callable[[], Connection],
+        connection: Callable[[], AmqpConnection],
         redeclare: Callable[[str], Awaitable[bool]],
         give_back: Callable[[Sequence[Release]], Awaitable[object]],
         count: Callable[[Sequence[Delivery]], Awaitable[Sequence[Delivery]]],
@@ -47,7 +48,7 @@ class RabbitMQSubscription:
         self._counting: set[asyncio.Task[None]] = set()
         self._on_closed = closed
         self._active = True
-        self._holder: Holder | None = None
+        self._holder: ChannelDeliveries | None = None
         self._consumer = ""
         self._broken: BaseException | None = None
         self._paused = False
@@ -55,7 +56,7 @@ class RabbitMQSubscription:
         self._all_was_well = False
         self._resuming: asyncio.Task[None] | None = None
         self._given_up: MatadorError | None = None
-        self._waiting: asyncio.Future[None] | None = None
+        self._wakeup = Wakeup()
         self._mending = asyncio.Lock()
 
     @property
@@ -91,14 +92,10 @@ class RabbitMQSubscription:
             if self._broken is not None:
                 await self._mend()
                 continue
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
+            await self._wakeup.wait()
         return ()
 
-    def _next(self, holder: Holder, limit: int) -> list[Delivery]:
+    def _next(self, holder: ChannelDeliveries, limit: int) -> list[Delivery]:
         arrived = holder.arrived
         if len(arrived) <= limit:
             deliveries = list(arrived)
@@ -113,15 +110,17 @@ class RabbitMQSubscription:
         task.add_done_callback(self._counting.discard)
         return [one for one in deliveries if not _is_uncounted(one)]
 
-    async def _have_counted(self, holder: Holder, deliveries: Sequence[Delivery]) -> None:
+    async def _have_counted(
+        self, holder: ChannelDeliveries, deliveries: Sequence[Delivery]
+    ) -> None:
         """Classic queues count to two: a copy that says how often comes instead."""
         for delivery in await self._count(deliveries):  # as they are, rather than never
             hold = delivery.receipt.handle
-            assert isinstance(hold, Hold)
+            assert isinstance(hold, AmqpHold)
             hold.uncounted = False
             if hold.alive:
                 holder.arrived.append(delivery)
-        self._wake()
+        self._wakeup.wake()
 
     async def close(self) -> None:
         """See ``Subscription``. What was not returned is given back as copies, uncounted."""
@@ -129,7 +128,7 @@ class RabbitMQSubscription:
             return
         self._active = False
         self._on_closed(self)
-        self._wake()
+        self._wakeup.wake()
         await self._wait_resumed()
         holder = self._holder
         if holder is None or holder.channel is None or not holder.alive:
@@ -155,7 +154,7 @@ class RabbitMQSubscription:
         self._paused, self._consumer = True, ""
         await self._leave(holder, holder.channel, consumer)
 
-    async def _leave(self, holder: Holder, channel: Channel, consumer: str) -> bool:
+    async def _leave(self, holder: ChannelDeliveries, channel: AmqpChannel, consumer: str) -> bool:
         """Have nothing more pushed, and give back what was returned to nobody; False: lost."""
         holder.restrained = True
         try:
@@ -178,7 +177,7 @@ class RabbitMQSubscription:
                 return False  # the broker gives them back itself, counted
         return True
 
-    async def _come_to_rest(self, holder: Holder) -> None:
+    async def _come_to_rest(self, holder: ChannelDeliveries) -> None:
         """Wait until nothing is on its way: the broker counts what meets no consumer."""
         loop = asyncio.get_running_loop()
         latest = loop.time() + _LONGEST_REST
@@ -256,8 +255,8 @@ class RabbitMQSubscription:
             QueueNotFoundError: there is no such queue.
             TransportError: the connection is lost again.
         """
-        holder = Holder(self._queue)
-        holder.on_delivery = self._wake
+        holder = ChannelDeliveries(self._queue)
+        holder.on_delivery = self._wakeup.wake
         channel = await self._connection().channel(holder)
         holder.channel = channel
         channel.on_closed = lambda reason: self._lost(holder, reason)
@@ -280,12 +279,12 @@ class RabbitMQSubscription:
             await self.start()
         except QueueNotFoundError as error:
             self._broken = error
-        self._wake()
+        self._wakeup.wake()
 
     def give_up(self, error: MatadorError) -> None:
         """The transport will not connect again: the receiver is told."""
         self._given_up = error
-        self._wake()
+        self._wakeup.wake()
 
     def go_on(self) -> None:
         """The transport was connected again after it had given up."""
@@ -312,34 +311,30 @@ class RabbitMQSubscription:
                 "; the queue was checked, and made if it was gone" if made else "",
             )
 
-    def _cancelled(self, holder: Holder) -> None:
+    def _cancelled(self, holder: ChannelDeliveries) -> None:
         if self._active and holder is self._holder:
             self._broken = RuntimeError("the broker cancelled the consumer: its queue was deleted")
             self._consumer = ""
             holder.requeue_arrived()
             retire(holder)
-            self._wake()
+            self._wakeup.wake()
 
-    def _lost(self, holder: Holder, reason: BaseException) -> None:
+    def _lost(self, holder: ChannelDeliveries, reason: BaseException) -> None:
         holder.forget()
         if self._active and holder is self._holder and self._consumer:
             self._holder, self._consumer = None, ""
             channel = holder.channel
             if channel is not None and channel.connection.is_open:
                 self._broken = translate(reason, f"consuming {self._queue}")
-                self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+                self._wakeup.wake()
 
 
 def _is_uncounted(delivery: Delivery) -> bool:
     hold = delivery.receipt.handle
-    return isinstance(hold, Hold) and hold.uncounted
+    return isinstance(hold, AmqpHold) and hold.uncounted
 
 
-def retire(holder: Holder) -> None:
+def retire(holder: ChannelDeliveries) -> None:
     """Close a holder's channel as soon as nothing that came through it is unsettled."""
 
     def close() -> None:

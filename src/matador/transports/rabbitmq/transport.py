@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from matador.errors import (
-    MatadorError,
-    NotConnectedError,
-    QueueNotFoundError,
-    TransportError,
-    UnsupportedError,
-)
+from matador.errors import MatadorError, NotConnectedError
 from matador.model.backoff import ReconnectBackoff
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
@@ -22,6 +17,7 @@ from matador.model.message import (
     Finding,
     Message,
     QueueDepth,
+    Receipt,
     Release,
     Retry,
     Settlement,
@@ -29,36 +25,33 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import TransportObserver
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.rabbitmq import delays, looking
-from matador.transports.rabbitmq.client import Connection
-from matador.transports.rabbitmq.declaring import (
-    declare,
-    declare_at_once,
-    has_delayed_exchange,
-)
-from matador.transports.rabbitmq.examining import examine
-from matador.transports.rabbitmq.plan import delayed_exchange, plan_for
-from matador.transports.rabbitmq.publishing import Parcel
-from matador.transports.rabbitmq.routing import Routing
-from matador.transports.rabbitmq.session import Session
-from matador.transports.rabbitmq.settling import count, settle
+from matador.transports.kit.options import read_address, read_options
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.replies import ReplySubscription
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.rabbitmq import browse, delays
+from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.declare import declare
+from matador.transports.rabbitmq.doctor import examine
+from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
+from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.session import AmqpSession
+from matador.transports.rabbitmq.settle import count, settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
-from matador.transports.rabbitmq.url import Address, checked, parse_url
+from matador.transports.rabbitmq.topology import plan_for
+from matador.transports.rabbitmq.upkeep import TopologyUpkeep
+from matador.transports.rabbitmq.wire import Incoming
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Back within seconds of the broker, however long it was away, and not all at once.
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
 
 _SENDS, _SEND_SIZE = 64, 8
-_TELLING = 0.3  # seconds in which consumers hear that their queue is gone
-_REST = 1.0  # seconds until a queue that could not be made again is looked after once more
-
-log = logging.getLogger("matador.rabbitmq")
 
 
-class RabbitMQTransport:
+class RabbitMQTransport(BaseTransport):
     """RabbitMQ over AMQP 0-9-1: quorum queues, confirms, delays without a plugin.
 
     Speaks the format of services in other languages. ``apply_topology`` tells it which exchange
@@ -74,7 +67,13 @@ class RabbitMQTransport:
             ``server_name``.
         backoff: the waits between attempts to connect again.
         clock: where the time stamped on messages comes from.
-        name: for logs and metrics.
+        options: those of ``RabbitMQAddress``, in the address or as keywords: ``name``,
+            ``heartbeat``, ``connect_timeout``, ``send_timeout``, ``window``,
+            ``max_message_size``, ``delays``, ``delay_prefix``, ``management`` and, for TLS,
+            ``tls_ca``, ``tls_cert``, ``tls_key``, ``tls_verify``, ``tls_server_name``.
+
+    Raises:
+        ConfigurationError: the address is malformed, or has an unknown option.
 
     Example:
         >>> transport = RabbitMQTransport("amqp://app:secret@rabbit-1,rabbit-2/shop?heartbeat=10")
@@ -84,50 +83,39 @@ class RabbitMQTransport:
 
     def __init__(
         self,
-        url: str | Address,
+        url: str | RabbitMQAddress,
         *,
         backoff: ReconnectBackoff | None = None,
         clock: Clock | None = None,
-        name: str = "rabbitmq",
+        **options: Any,
     ) -> None:
-        self._address = parse_url(url) if isinstance(url, str) else checked(url)
-        self._name = name
-        self._clock: Clock = clock or SystemClock()
-        self._backoff = backoff or _BACKOFF
-        self._routing = Routing(self._address, self._clock)
-        self._topologies: dict[str, Topology] = {}
+        if isinstance(url, str):
+            address = read_address(RabbitMQAddress, url, options)
+        else:
+            address = replace(url, **read_options(RabbitMQAddress, given=options))
+        super().__init__(address.name)
+        self._address = address
+        self._outgoing = OutgoingMessages(address, clock or SystemClock())
+        self._upkeep = TopologyUpkeep(address, self._outgoing)
         self._subscriptions: set[RabbitMQSubscription] = set()
-        self._observers: list[TransportObserver] = []
-        self._plugin: bool | None = None
-        self._sessions: list[Session] = []  # the present one, and lost ones that are being closed
-        self._changing = asyncio.Lock()
-        self._making = asyncio.Lock()
-        self._applied: dict[str, float] = {}  # when each topology was applied
-        self._in_vain: dict[str, float] = {}  # when a queue was missing although it was
+        self._replies: ReplySubscription | None = None
+        self._wants_replies = False
+        self._sessions: list[AmqpSession] = []  # this one, and lost ones that are being closed
         self._supervisor = ConnectionSupervisor(
-            self._open,
-            Session.wait_lost,
+            self._open_session,
+            AmqpSession.wait_lost,
             self._restore,
-            backoff=self._backoff,
-            on_state=self._state_changed,
+            backoff=backoff or _BACKOFF,
+            on_state=self._change_state,
         )
 
     @classmethod
-    def from_url(cls, url: str, *, name: str = "rabbitmq") -> RabbitMQTransport:
-        """A transport from ``amqp://user:password@host:5672/vhost`` and its options.
-
-        Raises:
-            ConfigurationError: the address is malformed, or has an option nobody knows.
-        """
-        return cls(url, name=name)
+    def from_url(cls, url: str, **options: Any) -> RabbitMQTransport:
+        """The same as ``RabbitMQTransport(url, ...)``."""
+        return cls(url, **options)
 
     def __repr__(self) -> str:
         return f"RabbitMQTransport({str(self._address)!r}, {self.state.status})"
-
-    @property
-    def name(self) -> str:
-        """See ``Transport``."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -143,6 +131,8 @@ class RabbitMQTransport:
             browse=True,
             purge=True,
             depth=True,
+            properties=ALL_PROPERTIES,
+            routing=True,
             durable=True,
             docket_in_headers=True,
             max_message_size=self._address.max_message_size,
@@ -151,51 +141,41 @@ class RabbitMQTransport:
 
     # -- connection -------------------------------------------------------------------------------
 
-    @property
-    def state(self) -> ConnectionState:
-        """See ``Transport``."""
-        return self._supervisor.state
+    async def _open(self) -> None:
+        """One attempt at every host."""
+        await self._supervisor.start()
 
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
+    async def _close(self) -> None:
+        """Deliveries that are not settled go back, counted by the broker."""
+        await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
+        if self._replies is not None:
+            await self._replies.close()
+        session = self._session_if_any()
+        if session is not None:
+            await session.publisher.drain()
+        await self._supervisor.stop()
+        await asyncio.gather(*(one.close() for one in self._sessions))
+        self._sessions.clear()
+        self._upkeep.forget_server()
 
-    async def connect(self) -> None:
-        """See ``Transport``. One attempt at every host."""
-        async with self._changing:
-            await self._supervisor.start()
-
-    async def disconnect(self) -> None:
-        """See ``Transport``. Deliveries that are not settled go back, counted by the broker."""
-        async with self._changing:
-            if self.state.status == "disconnected":
-                return
-            await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
-            session = self._session_if_any()
-            if session is not None:
-                await session.publisher.drain()
-            await self._supervisor.stop()
-            await asyncio.gather(*(one.close() for one in self._sessions))
-            self._sessions.clear()
-            self._plugin = None
-
-    def _session_if_any(self) -> Session | None:
+    def _session_if_any(self) -> AmqpSession | None:
         try:
             return self._supervisor.connection
         except NotConnectedError:
             return None
 
-    async def _open(self) -> Session:
-        session = await Session.open(self._address)
+    async def _open_session(self) -> AmqpSession:
+        session = await AmqpSession.open(self._address)
         self._sessions = [one for one in self._sessions if not one.is_closed] + [session]
-        self._routing.frame_max = session.publishing.frame_max
+        self._outgoing.frame_max = session.publishing.frame_max
         return session
 
-    async def _restore(self, session: Session) -> None:
+    async def _restore(self, session: AmqpSession) -> None:
         """Bring everything back on a new connection, in the order in which it depends."""
         try:
-            for topology in list(self._topologies.values()):
-                await self._apply(session, topology)
+            await self._upkeep.restore(session)
+            if self._wants_replies:
+                await session.publisher.receive_replies(self._reply_arrived)
             self._restoring = session
             for subscription in list(self._subscriptions):
                 await subscription.restore()
@@ -205,32 +185,28 @@ class RabbitMQTransport:
         finally:
             self._restoring = None
 
-    _restoring: Session | None = None
+    _restoring: AmqpSession | None = None
 
-    def _consuming(self) -> Connection:
+    def _consuming(self) -> AmqpConnection:
         session = self._restoring or self._supervisor.connection
         return session.consuming
 
-    def _state_changed(self, state: ConnectionState) -> None:
+    def _change_state(self, state: ConnectionState) -> None:
         if state.status == "failed":
-            error = NotConnectedError(f"{self._address} is given up after {state.attempt} attempts")
+            error = NotConnectedError(f"{self._address}: gave up after {state.attempt} attempts")
             error.__cause__ = state.error
             for subscription in self._subscriptions:
                 subscription.give_up(error)
         elif state.status == "connected":
             for subscription in self._subscriptions:
                 subscription.go_on()
-        for observer in self._observers:
-            observer.connection_changed(self._name, state)
+        super()._change_state(state)
 
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Queues that are there with other arguments are used as they are."""
-        session = self._supervisor.connection
-        notes = await self._apply(session, topology)
-        self._topologies[topology.namespace] = topology
-        return notes
+        return await self._upkeep.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Checking``."""
@@ -240,59 +216,6 @@ class RabbitMQTransport:
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: the server, alarms, and what came too late for its queue."""
         return await examine(self._supervisor.connection)
-
-    async def _apply(self, session: Session, topology: Topology) -> list[TopologyNote]:
-        plugin = await self._has_plugin(session, topology.namespace)
-        notes: list[TopologyNote] = []
-        prefix = self._address.delay_prefix
-        missing: MatadorError | None = None
-        try:
-            await declare_at_once(session, delays.objects(prefix))
-        except NotConnectedError:
-            raise
-        except TransportError as error:
-            missing = error
-            if not plugin:
-                notes.append(TopologyNote(None, f"nothing can be delayed: {error}"))
-        due = None if missing else delays.due_exchange(prefix)
-        plan = plan_for(topology, due_exchange=due, plugin=plugin)
-        notes += await declare(session, plan)
-        for queue in topology.queues:
-            if queue.retention is not None:
-                text = "keeps nothing that is finished: RabbitMQ has no retention"
-                notes.append(TopologyNote(topology.full_name(queue.name), text))
-        self._routing.learn(topology, plugin=plugin, delays_missing=missing)
-        self._applied[topology.namespace] = asyncio.get_running_loop().time()
-        return notes
-
-    async def _has_plugin(self, session: Session, namespace: str) -> bool:
-        if self._address.delays == "levels" or self._plugin is False:
-            return False
-        name = delayed_exchange(namespace)
-        address = replace(self._address, hosts=self._address.hosts[:1])
-        self._plugin = await has_delayed_exchange(address, session, name)
-        if self._address.delays == "plugin" and not self._plugin:
-            raise UnsupportedError(
-                "the server has no delayed-message plugin; leave out delays=plugin"
-            )
-        return self._plugin
-
-    async def _redeclare(self, queue: str) -> bool:
-        """Make a queue again if it belongs to a topology that was applied here."""
-        topology = self._owner(queue)
-        if topology is None:
-            return False
-        await self._apply(self._supervisor.connection, topology)
-        return True
-
-    def _owner(self, queue: str) -> Topology | None:
-        """The topology that a queue belongs to, or whose dead letters it has."""
-        for topology in self._topologies.values():
-            names = [topology.full_name(one.name) for one in topology.queues]
-            names += [name for _, _, name in topology.dead_letter_names()]
-            if queue in names:
-                return topology
-        return None
 
     # -- sending and receiving --------------------------------------------------------------------
 
@@ -306,85 +229,45 @@ class RabbitMQTransport:
         session = self._supervisor.connection
         delayed = [message for message in messages if message.delay > 0]
         if delayed:
-            await self._make_hops(session, delayed)
-        parcel = self._routing.parcel
-        parcels: list[Parcel] = []
-        problems: dict[int, MatadorError] = {}
-        for place, message in enumerate(messages):
-            try:
-                parcels.append(parcel(message))
-            except MatadorError as error:
-                problems[place] = error
-        outcomes = await self._publish(session, parcels, delayed)
-        if not problems:
-            return outcomes
-        rest = iter(outcomes)
+            await self._upkeep.make_hops(session, delayed)
+        publications, problems = _made(self._outgoing.publication, messages)
+        return _merged(problems, await self._upkeep.publish(session, publications, delayed))
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """See ``Routing``. RabbitMQ does not say in how many queues a message is stored."""
+        session = self._supervisor.connection
+        publications, problems = _made(partial(self._outgoing.routed, exchange), messages)
+        outcomes = _merged(problems, await self._upkeep.publish(session, publications))
         return [
-            problems[place] if place in problems else next(rest) for place in range(len(messages))
+            0 if isinstance(one, UnroutableError) else 1 if one is None else one for one in outcomes
         ]
 
-    async def _publish(
-        self, session: Session, parcels: Sequence[Parcel], delayed: Sequence[Message] = ()
-    ) -> list[MatadorError | None]:
-        """Publish; what somebody has deleted is made again if it is ours. Never raises."""
-        started = asyncio.get_running_loop().time()
-        outcomes = await session.publisher.publish(parcels)
-        if not any(outcomes):
-            return outcomes
-        gone = [place for place, one in enumerate(outcomes) if isinstance(one, QueueNotFoundError)]
-        if not gone:
-            return outcomes
-        queues = {parcels[place].key for place in gone}
-        if await self._make_again(session, queues, delayed, started):
-            again = await session.publisher.publish([parcels[place] for place in gone])
-            for place, error in zip(gone, again, strict=True):
-                outcomes[place] = error
-                if isinstance(error, QueueNotFoundError):
-                    self._in_vain[parcels[place].key] = asyncio.get_running_loop().time()
-        return outcomes
+    async def reply_address(self) -> str:
+        """See ``Replying``. RabbitMQ writes the address for others into each message."""
+        session = self._supervisor.connection
+        await session.publisher.receive_replies(self._reply_arrived)
+        self._wants_replies = True
+        return DIRECT_REPLY
 
-    async def _make_again(
-        self, session: Session, queues: set[str], delayed: Sequence[Message], since: float
-    ) -> bool:
-        """Make what these queues need, unless that was done ``since``; False: it is of no use."""
-        now = asyncio.get_running_loop().time()
-        worth = [queue for queue in queues if self._in_vain.get(queue, -_REST) + _REST < now]
-        owners = {one.namespace: one for queue in worth if (one := self._owner(queue)) is not None}
-        if not owners:
-            return False
-        try:
-            async with self._making:
-                for namespace, topology in owners.items():
-                    if self._applied.get(namespace, -1.0) < since:
-                        log.warning("%s: something was deleted, and is made again", namespace)
-                        # RabbitMQ forgets to tell consumers of a quorum queue that is made again
-                        # at once: they would wait for ever on what is no more.
-                        await asyncio.sleep(_TELLING)
-                        await self._apply(session, topology)
-                await self._make_hops(session, delayed)
-        except MatadorError as error:
-            log.warning("what was deleted could not be made again: %s", error)
-            return False
-        return True
+    async def replies(self) -> ReplySubscription:
+        """See ``Replying``: RabbitMQ's direct reply-to, on the channel that publishes."""
+        address = await self.reply_address()
+        if self._replies is None:
+            self._replies = ReplySubscription(address, self._replies_closed)
+        return self._replies
 
-    async def _make_hops(self, session: Session, delayed: Sequence[Message]) -> None:
-        """Make the queues of delays that were not used before.
+    def _replies_closed(self, _: ReplySubscription) -> None:
+        self._replies = None
 
-        Raises:
-            NotConnectedError: the connection is lost.
-        """
-        hops = self._routing.unmade(delayed)
-        if not hops:
-            return
-        prefix = self._address.delay_prefix
-        try:
-            await declare_at_once(session, delays.hop_objects(prefix, hops))
-        except NotConnectedError:
-            raise
-        except TransportError as error:
-            self._routing.refused.update((hop, error) for hop in hops)
-        else:
-            self._routing.made.update(hops)
+    def _reply_arrived(self, properties: bytes, body: bytes) -> None:
+        if self._replies is not None:
+            found = Incoming(properties, redelivered=False)
+            receipt = Receipt(DIRECT_REPLY, None)
+            self._replies.put(
+                Delivery(body, found.headers, receipt, found.problem, found.properties)
+            )
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RabbitMQSubscription:
         """See ``Transport``. The broker pushes up to ``prefetch`` messages."""
@@ -409,19 +292,22 @@ class RabbitMQTransport:
             one.message for one in settlements if type(one) is Retry and one.message.delay > 0
         ]
         if delayed:
-            await self._make_hops(session, delayed)
+            await self._upkeep.make_hops(session, delayed)
         return await settle(
             settlements,
-            lambda parcels: self._publish(session, parcels, delayed),
-            self._routing.settlement_parcel,
+            lambda publications: self._upkeep.publish(session, publications, delayed),
+            self._outgoing.successor,
             blocked=session.publisher.blocked is not None,
         )
+
+    async def _redeclare(self, queue: str) -> bool:
+        return await self._upkeep.redeclare(self._supervisor.connection, queue)
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         session = self._session_if_any()
         if session is None or session.publisher.blocked is not None:
             return deliveries
-        return await count(deliveries, session.publisher.publish, self._routing.copy)
+        return await count(deliveries, session.publisher.publish, self._outgoing.copy)
 
     async def _give_back(self, releases: Sequence[Release]) -> None:
         await self.settle(releases)
@@ -443,19 +329,43 @@ class RabbitMQTransport:
     ) -> AsyncIterator[StoredMessage]:
         """See ``Browsing``, and ``looking`` for what AMQP makes of it: only what is ready."""
         session = self._supervisor.connection
-        async for stored in looking.browse(session, self._routing, queue, after, limit):
+        async for stored in browse.browse(session, self._outgoing, queue, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
         """See ``Browsing``."""
         session = self._supervisor.connection
-        return await looking.take(session, self._routing, queue, positions)
+        return await browse.take(session, self._outgoing, queue, positions)
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``. What is delayed stays: it is not in the queue yet."""
-        return await looking.purge(self._supervisor.connection, queue)
+        return await browse.purge(self._supervisor.connection, queue)
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. What is delayed is not known, nor, without the management plugin,
         what is held."""
-        return await looking.depth(self._supervisor.connection, queue)
+        return await browse.depth(self._supervisor.connection, queue)
+
+
+def _made(
+    make: Callable[[Message], Publication], messages: Sequence[Message]
+) -> tuple[list[Publication], dict[int, MatadorError]]:
+    """What is published for messages, and why some of them cannot be, by their places."""
+    made: list[Publication] = []
+    problems: dict[int, MatadorError] = {}
+    for place, message in enumerate(messages):
+        try:
+            made.append(make(message))
+        except MatadorError as error:
+            problems[place] = error
+    return made, problems
+
+
+def _merged(
+    problems: dict[int, MatadorError], outcomes: Sequence[MatadorError | None]
+) -> Sequence[MatadorError | None]:
+    if not problems:
+        return outcomes
+    rest = iter(outcomes)
+    places = range(len(problems) + len(outcomes))
+    return [problems[place] if place in problems else next(rest) for place in places]

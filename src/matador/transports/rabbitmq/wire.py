@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
-from matador.model.message import REASON_HEADER, Headers, Message
+from matador.model.message import REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.transports.rabbitmq import properties as amqp
 from matador.transports.rabbitmq.delays import MARK
@@ -20,6 +20,11 @@ ORDERING_KEY = "x-matador-ordering-key"
 DELIVERIES = "x-matador-deliveries"
 """How often a message was delivered before it was given back by way of a copy."""
 
+ROUTING_KEY = "x-matador-routing-key"
+EXPIRES_AT = "x-matador-expires-at"
+"""Properties that AMQP has no place for: the routing key of AMQP names a queue, and the broker
+itself would act on its expiration."""
+
 DELIVERY_COUNT = "x-delivery-count"
 ATTEMPTS = "x-matador-attempts"
 
@@ -27,7 +32,9 @@ RESERVE = 3072
 """Bytes of a header frame that a send leaves free. A retry and a dead letter need them: two errors
 and a reason in their short form, the original queue, the hops of a delay."""
 
-_OURS = frozenset({ORDERING_KEY, DELIVERIES, DELIVERY_COUNT, DEATHS})
+_OF_MESSAGE = frozenset({ORDERING_KEY, ROUTING_KEY, EXPIRES_AT})
+_OURS = frozenset({*_OF_MESSAGE, DELIVERIES, DELIVERY_COUNT, DEATHS})
+_NATIVE = amqp.CORRELATION_ID | amqp.REPLY_TO | amqp.TYPE
 _INTERNAL = ("x-first-death-", "x-last-death-", MARK)
 _COPIES_TO = frozenset({b"CC", b"BCC"})  # further queues, which had their copy from the sender
 _CONTENT_TYPE = amqp.short_text("application/json")
@@ -66,10 +73,15 @@ def properties_of(
         UnstorableError: they cannot be written; ``MessageTooLargeError``: no frame holds them.
     """
     headers: Headers = message.headers
-    if message.ordering_key is not None or marks:
+    given = message.properties
+    if message.ordering_key is not None or marks or given is not None:
         more: dict[str, str | int] = dict(headers)
         if message.ordering_key is not None:
             more[ORDERING_KEY] = message.ordering_key
+        if given is not None and given.routing_key is not None:
+            more[ROUTING_KEY] = given.routing_key
+        if given is not None and given.expires_at is not None:
+            more[EXPIRES_AT] = repr(float(given.expires_at))
         if marks:
             more.update(marks)
         headers = more
@@ -80,12 +92,22 @@ def properties_of(
             timestamp=now_ms,
             content_type=_CONTENT_TYPE,
             priority=message.priority,
+            more=None if given is None else _written(given),
         )
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         raise UnstorableError(
             f"a message for {message.queue} cannot be written: {error}"
         ) from error
     return _fitting(written, frame_max - reserve)
+
+
+def _written(given: Properties) -> dict[int, bytes]:
+    texts = {
+        amqp.CORRELATION_ID: given.correlation_id,
+        amqp.REPLY_TO: given.reply_to,
+        amqp.TYPE: given.type,
+    }
+    return {flag: amqp.short_text(one) for flag, one in texts.items() if one is not None}
 
 
 def _fitting(written: bytes, frame_max: int) -> bytes:
@@ -129,20 +151,31 @@ def copied_properties(given: bytes, changes: Headers, *, user: str = "") -> dict
 
 def _is_trace(name: bytes) -> bool:
     text = str(name, "utf-8", "replace")
-    return text != ORDERING_KEY and is_internal(text)
+    return text not in _OF_MESSAGE and is_internal(text)
 
 
-def copy_of(given: bytes, deliveries: int, frame_max: int, user: str) -> bytes:
+def copy_of(
+    given: bytes, deliveries: int, frame_max: int, user: str, routing_key: str | None = None
+) -> bytes:
     """The properties of a delivery that is given back, with how often it was delivered before.
 
     Raises:
         UnstorableError: no frame holds them.
     """
-    changes: Headers = {DELIVERIES: deliveries} if deliveries else {}
+    changes = _kept(routing_key)
+    if deliveries:
+        changes[DELIVERIES] = deliveries
     return _fitting(amqp.join_properties(copied_properties(given, changes, user=user)), frame_max)
 
 
-def raw_letter(given: bytes, reason: str, now_ms: int, frame_max: int, user: str) -> bytes:
+def raw_letter(
+    given: bytes,
+    reason: str,
+    now_ms: int,
+    frame_max: int,
+    user: str,
+    routing_key: str | None = None,
+) -> bytes:
     """The properties of a message that nobody could read, as a dead letter: all of the sender's.
 
     But for the time to live: dead letters stay.
@@ -150,7 +183,8 @@ def raw_letter(given: bytes, reason: str, now_ms: int, frame_max: int, user: str
     Raises:
         UnstorableError: the reason cannot be written, or no frame holds them.
     """
-    parts = copied_properties(given, {REASON_HEADER: reason}, user=user)
+    changes = {**_kept(routing_key), REASON_HEADER: reason}
+    parts = copied_properties(given, changes, user=user)
     parts.pop(amqp.EXPIRATION, None)
     parts.setdefault(amqp.TIMESTAMP, struct.pack(">Q", now_ms))
     return _fitting(amqp.join_properties(parts), frame_max)
@@ -167,6 +201,11 @@ def bare_letter(given: bytes, reason: str, now_ms: int) -> bytes:
     if content_type is not None:
         parts[amqp.CONTENT_TYPE] = content_type
     return amqp.join_properties(parts)
+
+
+def _kept(routing_key: str | None) -> dict[str, str | int]:
+    """What a copy must say in a header, as it is published with another key."""
+    return {} if routing_key is None else {ROUTING_KEY: routing_key}
 
 
 def id_of(given: bytes) -> str:
@@ -189,11 +228,12 @@ class Incoming:
         "ordering_key",
         "priority",
         "problem",
+        "properties",
         "timestamp",
         "uncounted",
     )
 
-    def __init__(self, given: bytes, redelivered: bool) -> None:
+    def __init__(self, given: bytes, redelivered: bool, routing_key: str | None = None) -> None:
         table, self.priority, self.id, self.timestamp, self.problem = read_properties(given)
         self.ordering_key: str | None = None
         self.deaths: list[dict[str, Any]] = []
@@ -201,6 +241,7 @@ class Incoming:
         before = 0
         counted = False
         odd = False
+        carried = routing_key is not None or bool(int.from_bytes(given[:2], "big") & _NATIVE)
         for name, value in table.items():
             if name.startswith(OURS) and name not in _OURS:
                 continue
@@ -208,8 +249,11 @@ class Incoming:
                 odd = True
                 if name == DEATHS:
                     self.deaths = value if isinstance(value, list) else []
-                elif name == ORDERING_KEY:
-                    self.ordering_key = value if isinstance(value, str) else None
+                elif name in _OF_MESSAGE:
+                    if name == ORDERING_KEY:
+                        self.ordering_key = value if isinstance(value, str) else None
+                    else:
+                        carried = True
                 elif name in (DELIVERY_COUNT, DELIVERIES) and isinstance(value, int):
                     # Anybody may write these: less than nothing would undo what was counted.
                     before += max(0, min(value, _MOST_COUNTED))
@@ -221,6 +265,28 @@ class Incoming:
         self.deliveries = min(before, _MOST_COUNTED)
         """How often it was delivered before, as far as the broker tells."""
         self.headers: dict[str, str | int] = _cleaned(table) if odd else table
+        self.properties = _read(given, table, routing_key) if carried else None
+
+
+def _read(given: bytes, table: dict[str, Any], routing_key: str | None) -> Properties:
+    """The properties of a message; those that cannot be read are left out."""
+    parts = amqp.split_properties(given)
+
+    def text(flag: int) -> str | None:
+        return str(parts[flag][1:], "utf-8", "replace") if flag in parts else None
+
+    key, expires = table.get(ROUTING_KEY), table.get(EXPIRES_AT)
+    try:
+        expires_at = None if expires is None else float(expires)
+    except (TypeError, ValueError):
+        expires_at = None
+    return Properties(
+        routing_key=key if isinstance(key, str) else routing_key,
+        reply_to=text(amqp.REPLY_TO),
+        correlation_id=text(amqp.CORRELATION_ID),
+        type=text(amqp.TYPE),
+        expires_at=expires_at,
+    )
 
 
 def _cleaned(table: dict[str, Any]) -> dict[str, str | int]:

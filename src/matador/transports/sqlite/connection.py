@@ -13,15 +13,15 @@ from matador.errors import MatadorError
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import Synchronous, open_for_reading, open_for_writing
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.session import Session, load_queues, no_such_queue
-from matador.transports.sqlite.subscription import SqliteSubscription
-from matador.transports.sqlite.watcher import Watcher
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.subscription import FileWatcher, SqliteSubscription
+from matador.transports.sqlite.topology import load_queues, no_such_queue
 from matador.transports.sqlite.writer import Writer
 
 Result = TypeVar("Result")
 
 
-class Connection:
+class SqliteConnection:
     """Three connections to the file: one that writes, one that looks, one that watches.
 
     Made by ``open``; belongs to the event loop.
@@ -42,7 +42,7 @@ class Connection:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-reader")
         self.clock = clock
         self.writer = writer
-        self.watcher = Watcher(watching, clock)
+        self.watcher = FileWatcher(watching, clock)
         self.subscriptions: set[SqliteSubscription] = set()
 
     @classmethod
@@ -54,7 +54,7 @@ class Connection:
         synchronous: Synchronous,
         busy_timeout: float,
         name: str,
-    ) -> Connection:
+    ) -> SqliteConnection:
         """Open the file; make it if it is not there.
 
         Raises:
@@ -62,10 +62,10 @@ class Connection:
             sqlite3.Error: whatever SQLite says.
         """
 
-        def start() -> Session:
+        def start() -> WriterSession:
             connection = open_for_writing(path, synchronous=synchronous, busy_timeout=busy_timeout)
             try:
-                session = Session(connection, path, clock, busy_timeout=busy_timeout)
+                session = WriterSession(connection, path, clock, busy_timeout=busy_timeout)
                 session.anchor()
             except BaseException:
                 connection.close()
@@ -90,11 +90,11 @@ class Connection:
                     subscription.wake()
 
     def submit(
-        self, work: Callable[[Session], Result]
+        self, work: Callable[[WriterSession], Result]
     ) -> asyncio.Future[Sequence[Result | MatadorError]]:
         """Run one operation in the writer; it must refuse, if it does, before it writes."""
 
-        def one(session: Session, items: Sequence[None]) -> list[Result | MatadorError]:
+        def one(session: WriterSession, items: Sequence[None]) -> list[Result | MatadorError]:
             try:
                 return [work(session) for _ in items]
             except MatadorError as refusal:
@@ -102,7 +102,7 @@ class Connection:
 
         return self.writer.submit(one, [None])
 
-    async def write(self, work: Callable[[Session], Result]) -> Result:
+    async def write(self, work: Callable[[WriterSession], Result]) -> Result:
         """``submit``, wait for it, and raise its error."""
         (outcome,) = await self.submit(work)
         if isinstance(outcome, MatadorError):

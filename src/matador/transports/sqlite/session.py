@@ -5,37 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from matador.errors import QueueNotFoundError, StorageCorruptError
-from matador.model.options import suggestion
+from matador.errors import StorageCorruptError
+from matador.model.topology import Topology
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import lock
+from matador.transports.sqlite.topology import (
+    SqliteQueue,
+    declare,
+    load_queues,
+    no_such_queue,
+    put_back,
+)
 
 logger = logging.getLogger("matador.transports.sqlite")
 
-_PUT_BACK = (
-    "INSERT INTO queues (id, name, dead_letters, priorities, max_length, ttl, retention) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
 
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A row of the table of queues. Times are in milliseconds."""
-
-    id: int
-    name: str
-    dead_letters: bool
-    priorities: bool
-    max_length: int | None
-    ttl: int | None
-    retention: int | None
-
-
-class Session:
+class WriterSession:
     """The writer's view of the database. Belongs to the writer's thread alone.
 
     Attributes:
@@ -60,7 +47,7 @@ class Session:
         self.path = path
         self.clock = clock
         self.now = clock.now()
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, SqliteQueue] = {}
         self.declared: set[str] = set()
         self.warned: set[str] = set()
         self._version = -1
@@ -101,6 +88,12 @@ class Session:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
 
+    def declare(self, topology: Topology) -> None:
+        """Make the queues of a topology, or update their settings."""
+        names = declare(self.connection, topology)
+        self.reload()
+        self.declared.update(names)
+
     def reload(self) -> None:
         """Read the queues again, and put back what somebody deleted by hand."""
         before, self.queues = self.queues, load_queues(self.connection)
@@ -111,20 +104,18 @@ class Session:
     def _id_of(self, name: str) -> int | None:
         return self.queues[name].id if name in self.queues else None
 
-    def _put_back(self, queue: Queue) -> None:
+    def _put_back(self, queue: SqliteQueue) -> None:
         """Make a queue again that was deleted, so that its messages belong to it as before."""
         taken = any(other.id == queue.id for other in self.queues.values())
         if queue.name not in self.queues:
-            logger.warning("%s: queue %s was deleted, and is made again", self.path, queue.name)
-            settings = (queue.max_length, queue.ttl, queue.retention)
-            row = (None if taken else queue.id, queue.name, queue.dead_letters, queue.priorities)
-            self.connection.execute(_PUT_BACK, (*row, *settings))
+            logger.warning("%s: queue %s was deleted; creating it again", self.path, queue.name)
+            put_back(self.connection, queue, same_id=not taken)
             self.queues = load_queues(self.connection)
         elif not taken:  # another process was quicker: its queue gets the messages of ours
             moved = (self.queues[queue.name].id, queue.id)
             self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> SqliteQueue:
         """A queue by its full name.
 
         Raises:
@@ -152,29 +143,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def load_queues(connection: sqlite3.Connection) -> dict[str, Queue]:
-    """All queues by name."""
-    rows = connection.execute(
-        "SELECT id, name, dead_letters, priorities, max_length, ttl, retention FROM queues"
-    )
-    return {
-        name: Queue(
-            id_,
-            name,
-            bool(dead),
-            bool(priorities),
-            *(setting if type(setting) is int else None for setting in settings),
-        )
-        for id_, name, dead, priorities, *settings in rows
-        if type(name) is str
-    }
-
-
-def no_such_queue(name: str, known: Mapping[str, Queue], path: Path) -> QueueNotFoundError:
-    """The error for a queue that is not there."""
-    return QueueNotFoundError(
-        f"there is no queue {name!r} in {path}{suggestion(name, known)}; "
-        f"add it to the topology and apply it"
-    )

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any
 
-from matador.errors import ConfigurationError, MatadorError, NotConnectedError
+from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
     DeadLetter,
     Delivery,
+    Finding,
     Message,
     Once,
     QueueDepth,
@@ -24,34 +25,27 @@ from matador.model.message import (
     StoredMessage,
     TopologyNote,
 )
-from matador.model.options import Seconds, seconds
+from matador.model.options import Seconds
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import TransportObserver, ignored_arguments
+from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.clock import Clock
-from matador.transports.sqlite import (
-    claiming,
-    declaring,
-    looking,
-    noting,
-    sending,
-    settling,
-    sweeping,
-)
-from matador.transports.sqlite.claiming import Claim
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
+from matador.transports.sqlite.claim import Claim
 from matador.transports.sqlite.clock import DatabaseClock, GivenClock, ThisMachine
-from matador.transports.sqlite.connection import Connection
+from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.session import Session
+from matador.transports.sqlite.once import forget, seal, store_once
+from matador.transports.sqlite.options import SqliteOptions, read_url
+from matador.transports.sqlite.session import WriterSession
 from matador.transports.sqlite.subscription import SqliteSubscription
-from matador.transports.sqlite.url import parse_url
-
-Result = TypeVar("Result")
 
 _LONGEST_ROW = 19  # digits of the largest row number
 
 
-class SqliteTransport:
+class SqliteTransport(BaseTransport):
     """Messages in an SQLite file: no server, several processes, nothing lost. See ``Transport``.
 
     Everything that writes goes through one thread, which puts whatever is pending into one
@@ -83,41 +77,30 @@ class SqliteTransport:
         clock: Clock | None = None,
         name: str = "sqlite",
     ) -> None:
-        if str(path) in ("", ".", ":memory:"):
-            raise ConfigurationError(
-                f"path must name a file, got {str(path)!r}; "
-                f"for messages that need not last use MemoryTransport (memory://)"
-            )
-        if synchronous not in get_args(Synchronous):
-            raise ConfigurationError(f"synchronous must be FULL or NORMAL, got {synchronous!r}")
-        self._path = Path(path).absolute()
-        self._synchronous: Synchronous = synchronous
-        self._lease = seconds(lease, "lease", minimum=0.1)
-        self._busy_timeout = seconds(busy_timeout, "busy_timeout")
-        self._machine = ThisMachine() if clock is None else GivenClock(clock)
-        self._name = name
-        self._state = ConnectionState("disconnected")
-        self._observers: list[TransportObserver] = []
-        self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
-
-    @classmethod
-    def from_url(cls, url: str, *, name: str = "sqlite") -> SqliteTransport:
-        """A transport from ``sqlite:///relative.db`` or ``sqlite:////absolute/path.db``.
-
-        Options: ``?synchronous=NORMAL&lease=60&busy_timeout=5``.
-
-        Raises:
-            ConfigurationError: the address is malformed, or has an option nobody knows.
-        """
-        given = parse_url(url)
-        return cls(
-            given.path,
-            synchronous="FULL" if given.synchronous is None else given.synchronous,
-            lease=30.0 if given.lease is None else given.lease,
-            busy_timeout=10.0 if given.busy_timeout is None else given.busy_timeout,
+        options = SqliteOptions(
+            path=path,
+            synchronous=synchronous,
+            lease=lease,  # pyright: ignore[reportArgumentType] - a timedelta is checked
+            busy_timeout=busy_timeout,  # pyright: ignore[reportArgumentType]
             name=name,
         )
+        super().__init__(options.name)
+        self._options = options
+        self._path = Path(path).absolute()
+        self._lease = round(options.lease * 1000)
+        self._machine = ThisMachine() if clock is None else GivenClock(clock)
+        self._connection: SqliteConnection | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None, **options: Any) -> SqliteTransport:
+        """A transport from ``sqlite:///relative.db`` or ``sqlite:////absolute/path.db``.
+
+        Options: ``?synchronous=NORMAL&lease=60&busy_timeout=5&name=sqlite``, or as keywords.
+
+        Raises:
+            ConfigurationError: the address is malformed, or has an unknown option.
+        """
+        return cls(**read_url(url, options), clock=clock)
 
     def __repr__(self) -> str:
         return f"SqliteTransport({str(self._path)!r}, {self._state.status})"
@@ -126,11 +109,6 @@ class SqliteTransport:
     def path(self) -> Path:
         """The file."""
         return self._path
-
-    @property
-    def name(self) -> str:
-        """See ``Transport``."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -148,104 +126,82 @@ class SqliteTransport:
             depth=True,
             replay=True,
             once=True,
+            properties=ALL_PROPERTIES,
             durable=True,
-            lease=self._lease,
+            lease=self._options.lease,
         )
 
-    @property
-    def state(self) -> ConnectionState:
-        """See ``Transport``."""
-        return self._state
+    # -- connection --------------------------------------------------------------------------
 
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
-
-    # -- life --------------------------------------------------------------------------------
-
-    async def connect(self) -> None:
-        """See ``Transport``.
+    async def _open(self) -> None:
+        """Open the file.
 
         Raises:
             ConnectionFailedError: the file cannot be opened; the message says why.
-            StorageCorruptError: it is damaged, or not ours.
-            StorageFullError: there is no room to make it.
+            StorageCorruptError: it is damaged, or belongs to another application.
+            StorageFullError: the disk is full.
         """
-        async with self._connecting:
-            if self._connection is not None:
-                return
-            self._change(ConnectionState("connecting"))
-            try:
-                self._connection = await Connection.open(
-                    self._path,
-                    DatabaseClock(self._machine),
-                    synchronous=self._synchronous,
-                    busy_timeout=self._busy_timeout,
-                    name=f"matador-{self._name}",
-                )
-            except Exception as error:
-                failure = translate(error, self._path, opening=True)
-                self._change(ConnectionState("failed", attempt=1, error=failure))
-                if failure is error:
-                    raise
-                raise failure from error
-            except BaseException:
-                self._change(ConnectionState("disconnected"))
+        self._change_state(ConnectionState("connecting"))
+        try:
+            self._connection = await SqliteConnection.open(
+                self._path,
+                DatabaseClock(self._machine),
+                synchronous=self._options.synchronous,
+                busy_timeout=self._options.busy_timeout,
+                name=f"matador-{self._name}",
+            )
+        except Exception as error:
+            failure = translate(error, self._path, opening=True)
+            self._change_state(ConnectionState("failed", attempt=1, error=failure))
+            if failure is error:
                 raise
-            self._change(ConnectionState("connected"))
+            raise failure from error
+        except BaseException:
+            self._change_state(ConnectionState("disconnected"))
+            raise
+        self._change_state(ConnectionState("connected"))
 
-    async def disconnect(self) -> None:
-        """See ``Transport``."""
-        async with self._connecting:
-            connection = self._connection
-            if connection is None:
-                return
+    async def _close(self) -> None:
+        connection = self._connection
+        if connection is not None:
             for subscription in list(connection.subscriptions):
                 await subscription.close()
             self._connection = None
             await connection.close()
-            self._change(ConnectionState("disconnected"))
-
-    def _change(self, state: ConnectionState) -> None:
-        self._state = state
-        for observer in self._observers:
-            observer.connection_changed(self._name, state)
+        self._change_state(ConnectionState("disconnected"))
 
     @property
-    def _connected(self) -> Connection:
+    def _connected(self) -> SqliteConnection:
         if self._connection is None:
-            raise NotConnectedError(f"{self._path} is not open; connect first")
+            self._require_connected()
+        assert self._connection is not None
         return self._connection
-
-    @property
-    def _lease_ms(self) -> int:
-        return round(self._lease * 1000)
 
     # -- sending and receiving ---------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Everything can be honoured here, and ``exact`` queues are made."""
-        await self._connected.write(lambda session: declaring.declare(session, topology))
-        return ignored_arguments(topology)
+        """See ``Transport``. ``exact`` queues are made, too."""
+        await self._connected.write(lambda session: session.declare(topology))
+        return [*ignored_arguments(topology), *ignored_exchanges(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
         connection = self._connected
-        outcomes = await connection.writer.submit(sending.store, messages)
+        outcomes = await connection.writer.submit(send.store, messages)
         connection.wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
 
     async def subscribe(self, queue: str, *, prefetch: int) -> SqliteSubscription:
         """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
         connection = self._connected
-        found = await connection.read(queue, looking.find)
+        found = await connection.read(queue, browse.find)
         subscription = SqliteSubscription(
             found,
             claim=self._claim,
             give_back=self._give_back,
             watcher=connection.watcher,
             clock=connection.clock,
-            patience=self._lease_ms // 2,
+            patience=self._lease // 2,
             closed=connection.subscriptions.discard,
         )
         connection.subscriptions.add(subscription)
@@ -254,17 +210,15 @@ class SqliteTransport:
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is carried out in one transaction."""
         connection = self._connected
-        outcomes = await connection.writer.submit(settling.settle, settlements)
+        outcomes = await connection.writer.submit(settle.settle, settlements)
         connection.wake(_refilled(settlements))
         return outcomes
 
     def _claim(self, queue: str, limit: int) -> asyncio.Future[Sequence[Claim | MatadorError]]:
-        lease = self._lease_ms
+        def work(session: WriterSession) -> Claim:
+            return claim.claim(session, session.queue(queue), limit, self._lease)
 
-        def claim(session: Session) -> Claim:
-            return claiming.claim(session, session.queue(queue), limit, lease)
-
-        return self._connected.submit(claim)
+        return self._connected.submit(work)
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         await self.settle([Release(delivery.receipt) for delivery in deliveries])
@@ -274,7 +228,7 @@ class SqliteTransport:
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """See ``Leasing``."""
         return await self._connected.write(
-            lambda session: claiming.renew(session, receipts, self._lease_ms)
+            lambda session: claim.renew(session, receipts, self._lease)
         )
 
     async def browse(
@@ -284,7 +238,7 @@ class SqliteTransport:
         position = _start(after)
         left = limit
         while left is None or left > 0:
-            page = await self._connected.read(queue, looking.browse_page, position, left)
+            page = await self._connected.read(queue, browse.browse_page, position, left)
             if not page:
                 return
             for message in page:
@@ -296,31 +250,31 @@ class SqliteTransport:
         """See ``Browsing``."""
         rows = [_row(position) for position in positions]
         return await self._connected.write(
-            lambda session: claiming.take(session, session.queue(queue), rows, self._lease_ms)
+            lambda session: claim.take(session, session.queue(queue), rows, self._lease)
         )
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""
         return await self._connected.write(
-            lambda session: sweeping.purge(session, session.queue(queue))
+            lambda session: sweep.purge(session, session.queue(queue))
         )
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
-        return await self._connected.read(queue, looking.depth)
+        return await self._connected.read(queue, browse.depth)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``."""
-        return await self._connected.read(queue, looking.read, _start(after), limit)
+        return await self._connected.read(queue, browse.read, _start(after), limit)
 
     async def split(
         self, queue: str, parts: int, *, after: str | None = None, until: str | None = None
     ) -> Sequence[str]:
         """See ``Splitting``."""
         last = None if until is None else _row(until)
-        ends = await self._connected.read(queue, looking.split, parts, _start(after), last)
+        ends = await self._connected.read(queue, browse.split, parts, _start(after), last)
         return [str(end) for end in ends]
 
     async def send_once(
@@ -328,16 +282,32 @@ class SqliteTransport:
     ) -> Sequence[MatadorError | None]:
         """See ``Deduplicating``. Ids are noted in the transaction that stores the messages."""
         connection = self._connected
-        outcomes = await connection.writer.submit(partial(noting.store, once=once), messages)
+        outcomes = await connection.writer.submit(partial(store_once, once=once), messages)
         connection.wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
 
     async def seal(self, once: Once) -> None:
         """See ``Deduplicating``. Ids are forgotten a few at a time, so that nobody waits long."""
         connection = self._connected
-        await connection.write(partial(noting.seal, once=once))
-        while await connection.write(partial(noting.forget, once=once)):
+        await connection.write(partial(seal, once=once))
+        while await connection.write(partial(forget, once=once)):
             pass
+
+    # -- for people: what is there before anything is opened ---------------------------------
+
+    @property
+    def missing_storage(self) -> str | None:
+        """See ``LocalStorage``."""
+        return None if self._path.exists() else str(self._path)
+
+    def examine_storage(self) -> Sequence[Finding]:
+        """See ``LocalStorage``: permissions, free space, the size of the log."""
+        return list(doctor.examine_file(self._path))
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``: the clock of the file against that of the machine."""
+        self._require_connected()
+        return await asyncio.to_thread(lambda: list(doctor.examine_clock(self._path)))
 
 
 def _refilled(settlements: Sequence[Settlement]) -> set[str]:

@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from matador.errors import MatadorError, StorageLockedError
 from matador.transports.sqlite.errors import is_whole, translate
-from matador.transports.sqlite.session import Session
-from matador.transports.sqlite.sweeping import Caretaker
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.sweep import Caretaker
 
 logger = logging.getLogger("matador.transports.sqlite")
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
-Work: TypeAlias = Callable[[Session, Sequence[Item]], Sequence[Outcome]]
+Work: TypeAlias = Callable[[WriterSession, Sequence[Item]], Sequence[Outcome]]
 
 
 class _Job(Generic[Item, Outcome]):
@@ -45,7 +45,7 @@ class Writer:
     tried again in one of its own. Methods belong to the event loop.
     """
 
-    def __init__(self, open_session: Callable[[], Session], name: str) -> None:
+    def __init__(self, open_session: Callable[[], WriterSession], name: str) -> None:
         self._open_session = open_session
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job[Any, Any] | None] = queue.SimpleQueue()
@@ -121,7 +121,7 @@ class Writer:
             logger.debug("the event loop is closed", exc_info=True)
 
 
-def _carry_out(session: Session, jobs: Sequence[_Job[Any, Any]]) -> None:
+def _carry_out(session: WriterSession, jobs: Sequence[_Job[Any, Any]]) -> None:
     try:
         session.begin()
         for job in jobs:
@@ -137,7 +137,7 @@ def _carry_out(session: Session, jobs: Sequence[_Job[Any, Any]]) -> None:
             _one_by_one(session, jobs)
 
 
-def _one_by_one(session: Session, jobs: Sequence[_Job[Any, Any]]) -> None:
+def _one_by_one(session: WriterSession, jobs: Sequence[_Job[Any, Any]]) -> None:
     failure: MatadorError | None = None
     for job in jobs:
         outcomes: list[Any] = []
@@ -157,7 +157,7 @@ def _one_by_one(session: Session, jobs: Sequence[_Job[Any, Any]]) -> None:
         job.outcomes = outcomes
 
 
-def _undo(session: Session) -> None:
+def _undo(session: WriterSession) -> None:
     try:
         session.rollback()
     except Exception:
@@ -165,7 +165,7 @@ def _undo(session: Session) -> None:
         logger.warning("%s: a failed transaction could not be undone", session.path, exc_info=True)
 
 
-def _look_after(caretaker: Caretaker, session: Session) -> None:
+def _look_after(caretaker: Caretaker, session: WriterSession) -> None:
     try:
         caretaker.look_after(session)
     except Exception as error:  # noqa: BLE001 - the writer goes on, and so does the caretaker
@@ -175,7 +175,7 @@ def _look_after(caretaker: Caretaker, session: Session) -> None:
         logger.log(level, "%s: sweeping failed, and is tried again: %s", session.path, error)
 
 
-def _close(session: Session) -> None:
+def _close(session: WriterSession) -> None:
     try:
         session.close()
     except Exception:

@@ -1,0 +1,105 @@
+"""Checks that schema, topology and transport fit, and says how each queue is consumed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from matador.errors import SubscriberIsStubError, UnsupportedError
+from matador.events.checkpoints import CheckpointStore
+from matador.events.hooks import HookSet
+from matador.model.capabilities import DeliveryMode
+from matador.model.schema import Schema
+from matador.model.subscriber import Subscriber, SubscriberStub
+from matador.model.topology import Topology
+from matador.policy.retry import may_run_again
+from matador.runtime.worker import DEFAULT_CONCURRENCY
+from matador.transports.base import Transport
+
+log = logging.getLogger("matador")
+
+
+class Concurrency:
+    """How many messages of each queue run at once, and which queues may be read ahead."""
+
+    def __init__(self, schema: Schema, topology: Topology, hooks: HookSet) -> None:
+        self._topology = topology
+        self.ask = None if hooks.get_queue_concurrency is None else self.of
+        self._asked = hooks.get_queue_concurrency
+        self._once = {
+            topology.full_name(one.queue or topology.default_queue.name)
+            for _, subscribers in schema
+            for one in subscribers
+            if isinstance(one, Subscriber) and not may_run_again(one)
+        }
+
+    async def of(self, queue: str) -> int:
+        """The concurrency of a queue, by its full name."""
+        asked = None if self._asked is None else await self._asked(queue)
+        given = self._topology.queue(queue).concurrency if self._topology.has_queue(queue) else None
+        usual = given or DEFAULT_CONCURRENCY
+        try:
+            return max(1, int(asked or usual))
+        except (TypeError, ValueError, OverflowError):
+            log.error("get_queue_concurrency gave %r for %s, which is not a number", asked, queue)
+            return usual
+
+    def may_read_ahead(self, queue: str) -> bool:
+        """May messages be received before they can run? Not if a crash would be the end of them."""
+        return queue not in self._once
+
+
+def check_fit(
+    schema: Schema,
+    topology: Topology,
+    transport: Transport,
+    *,
+    consume_from: Sequence[str],
+    delivery: DeliveryMode,
+    checkpoints: CheckpointStore,
+) -> None:
+    """Check that schema, topology and transport go together.
+
+    Raises:
+        InvalidSchemaError: with every problem of the schema.
+        SubscriberIsStubError: a queue to be consumed receives messages for a stub.
+        UnsupportedError: a delivery mode the transport does not support.
+    """
+    schema.check(topology)
+    for warning in schema.warnings():
+        log.warning("schema: %s", warning)
+    _check_stubs(schema, topology, consume_from)
+    _check_delivery_modes(schema, transport, delivery)
+    if (consume_from and not checkpoints.persistent) and any(
+        one.idempotent == "resumable" for _, subscribers in schema for one in subscribers
+    ):
+        log.warning(
+            "there are resumable subscribers, but no checkpoint store: every attempt starts from "
+            "the beginning; pass checkpoints=SqliteCheckpointStore(...) or another one"
+        )
+
+
+def _check_stubs(schema: Schema, topology: Topology, consume_from: Sequence[str]) -> None:
+    for event, subscribers in schema:
+        for one in subscribers:
+            queue = topology.queue(one.queue).name if one.queue else topology.default_queue.name
+            if isinstance(one, SubscriberStub) and queue in consume_from:
+                raise SubscriberIsStubError(
+                    f"subscriber {one.name!r} of {event.key!r} is a stub, but its messages go to "
+                    f"{queue!r}, which this application consumes"
+                )
+
+
+def _check_delivery_modes(schema: Schema, transport: Transport, delivery: DeliveryMode) -> None:
+    supported = transport.capabilities.delivery_modes
+    wanted = {"the application": delivery}
+    for event, subscribers in schema:
+        for one in subscribers:
+            if one.delivery is not None:
+                wanted[f"subscriber {one.name!r} of {event.key!r}"] = one.delivery
+    for who, mode in wanted.items():
+        if mode not in supported:
+            raise UnsupportedError(
+                f"{who} asks for {mode} delivery, which {transport.name} does not support; "
+                f"it supports {', '.join(sorted(supported))}"
+            )

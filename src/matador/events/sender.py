@@ -1,0 +1,276 @@
+"""The sending half of an application: ``send``, ``send_many`` and what they share."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, get_running_loop
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from matador.errors import (
+    InvalidEventError,
+    NotStartedError,
+    ShuttingDownError,
+    WrongLoopError,
+)
+from matador.events.config import AppConfig
+from matador.events.fanout import PLAIN, Order
+from matador.events.hooks import HookSet, Sending
+from matador.events.running import Running, make_fan_out
+from matador.model.event import EventType, event_type_of
+from matador.model.message import Once
+from matador.model.options import Seconds
+from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
+from matador.runtime.activity import Activity
+from matador.runtime.lifecycle import Lifecycle
+
+_MISSING: Any = object()
+
+
+class SendsEvents:
+    """What ``Matador`` is made of, and how it sends."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+        self._activity = Activity()
+        self._lifecycle = Lifecycle(self._activity, config.shutdown)
+        self._loop: AbstractEventLoop | None = None
+        self._running: Running | None = None
+
+    async def send(
+        self,
+        payload: Any,
+        data: Any = _MISSING,
+        /,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        delay: Seconds | None = None,
+        before: Any = None,
+        priority: int | None = None,
+        ordering_key: str | None = None,
+    ) -> SendResult:
+        """Send one event to every enabled subscriber; returns when each message is stored.
+
+        ``send(OrderPlaced("1", 5))`` and ``send(OrderPlaced, {"order_id": "1", "amount": 5})`` are
+        the same; the second is the way for a ``TypedDict``. An event without subscribers is sent
+        to nobody, which is no error.
+
+        Args:
+            metadata: for debugging; merged over universal and event metadata.
+            correlation_id: travels with every message and what their callbacks send.
+            delay: seconds until it may be handled.
+            before: the earlier state, of the payload's type, for change events.
+            priority: higher first, on queues that are declared with priorities.
+            ordering_key: messages with one key are handled in the order sent.
+
+        Raises:
+            SendFailedError: a message could not be stored, or may not be; ``error.result`` says
+                which, and what was stored. With ``send_errors="report"`` that is returned instead.
+            InvalidEventError: the payload does not fit its type; the field is named.
+            ConfigurationError: an option that cannot be, such as a delay that never ends.
+            NotStartedError, ShuttingDownError: not in a state to send.
+            WrongLoopError: it was started in another event loop.
+
+        Unless it is a ``SendFailedError``, nothing was sent.
+        """
+        running = self._sending()
+        if running.hooks.send_wraps:
+            options = SendOptions(
+                metadata=metadata,
+                correlation_id=correlation_id,
+                delay=delay,
+                before=before,
+                priority=priority,
+                ordering_key=ordering_key,
+            )
+            return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
+        load = running.hooks.load_universal_metadata
+        self._activity.enqueuing += 1
+        try:
+            universal = None if load is None else await load()
+            if (
+                data is _MISSING
+                and not universal
+                and metadata is None
+                and correlation_id is None
+                and delay is None
+                and before is None
+                and priority is None
+                and ordering_key is None
+                and (route := running.fan_out.route(payload)) is not None
+            ):
+                order = running.fan_out.make_plain(route, payload)
+            else:
+                options = SendOptions(
+                    metadata=metadata,
+                    correlation_id=correlation_id,
+                    delay=delay,
+                    before=before,
+                    priority=priority,
+                    ordering_key=ordering_key,
+                )
+                event, value = self._resolve(payload, data)
+                order = await running.fan_out.make(event, value, options, universal)
+            result = await running.dispatcher.send(order)
+        finally:
+            self._activity.finished_enqueuing()
+        if result.errors and self._config.send_errors == "raise":
+            raise_for_errors([result])
+        return result
+
+    async def send_many(
+        self, events: Iterable[Any | tuple[Any, SendOptions]], /
+    ) -> list[SendResult]:
+        """Send many events, in order, in few round trips: the fast path. A result for each.
+
+        Items are payloads, or pairs of a payload and its ``SendOptions``. All are checked before
+        any is sent. One that fails does not keep the others from being sent.
+
+        Raises:
+            SendFailedError: some could not be stored; raised once, when all have their outcome.
+                ``error.results`` has the results of all events, in order, ``error.result`` is the
+                first with errors. With ``send_errors="report"`` they are returned instead.
+            InvalidEventError, ConfigurationError: something does not fit; nothing was sent.
+            NotStartedError, ShuttingDownError, WrongLoopError: as of ``send``.
+
+        Example:
+            >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
+        """
+        running = self._sending()
+        items = list(events)
+        if running.hooks.send_wraps:
+            given = [_item(item) for item in items]
+            return await self._send_wrapped(
+                [(*self._resolve(payload, _MISSING), options) for payload, options in given]
+            )
+        fan_out = running.fan_out
+        self._activity.enqueuing += len(items)
+        try:
+            universal = await _universal(running)
+            orders: list[Order] = []
+            for item in items:
+                route = None if universal else fan_out.route(item)
+                if route is not None:
+                    orders.append(fan_out.make_plain(route, item))
+                    continue
+                payload, options = _item(item)
+                event, value = self._resolve(payload, _MISSING)
+                orders.append(await fan_out.make(event, value, options, universal))
+            results = await running.dispatcher.send_all(orders)
+        finally:
+            self._activity.finished_enqueuing(len(items))
+        if self._config.send_errors == "raise":
+            raise_for_errors(results)
+        return results
+
+    async def publish(
+        self,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        *,
+        once: Once | None = None,
+        send_errors: SendErrors | None = None,
+    ) -> list[SendResult]:
+        """``send_many`` for pipelines: each event is named, and its data may be plain.
+
+        With ``once`` and ids of their own (``SendOptions.id``), events may be sent again by a
+        sender that does not know how far it came: those that arrived are not stored again where
+        ``transport.capabilities.once`` says so. ``send_errors`` is the application's unless given.
+
+        Raises:
+            SendFailedError, InvalidEventError: as of ``send_many``.
+
+        Example:
+            >>> placed = app.schema.event("order.placed")
+            >>> options = SendOptions(id="order-1")
+            >>> await app.publish([(placed, {"order_id": "1", "amount": 5}, options)],
+            ...                   once=Once("import-2026"))
+        """
+        return await self._send_wrapped(events, once, send_errors)
+
+    async def _send_wrapped(
+        self,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        once: Once | None = None,
+        send_errors: SendErrors | None = None,
+    ) -> list[SendResult]:
+        """Send inside every ``on_send_wrap``."""
+        running = self._sending()
+        results: list[SendResult] = []
+
+        async def proceed() -> None:
+            universal = {**(await _universal(running) or {}), **sending.metadata}
+            orders = [await running.fan_out.make(*event, universal) for event in events]
+            results.extend(await running.dispatcher.send_all(orders, once))
+
+        keys = tuple(dict.fromkeys(event.key for event, _, _ in events))
+        sending = Sending(keys, len(events), self._config.transport.name, {})
+        self._activity.enqueuing += len(events)
+        try:
+            await running.hooks.wrapped_send(sending, proceed)
+        finally:
+            self._activity.finished_enqueuing(len(events))
+        if (send_errors or self._config.send_errors) == "raise":
+            raise_for_errors(results)
+        return results
+
+    async def plan_send(
+        self, payload: Any, data: Any = _MISSING, /, *, options: SendOptions | None = None
+    ) -> Order:
+        """The messages a send would store, and for whom; nothing is sent or need be started.
+
+        Raises:
+            InvalidEventError, EventNotRegisteredError: it could not be sent.
+        """
+        event, value = self._resolve(payload, data)
+        load = HookSet(self._config.hooks).load_universal_metadata
+        universal = None if load is None else await load()
+        fan_out = make_fan_out(self._config)
+        return await fan_out.make(event, value, options or SendOptions(), universal)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _sending(self) -> Running:
+        if not self._lifecycle.may_send:
+            raise (NotStartedError if self._lifecycle.status == "new" else ShuttingDownError)
+        running = self._running
+        if running is None or not running.is_open:
+            raise NotStartedError
+        if self._loop is not get_running_loop():
+            raise self._wrong_loop()
+        return running
+
+    def _check_loop(self) -> None:
+        if self._loop is not None and self._loop is not get_running_loop():
+            raise self._wrong_loop()
+
+    def _wrong_loop(self) -> WrongLoopError:
+        assert self._loop is not None
+        closed = " (which is closed: it was never shut down)" if self._loop.is_closed() else ""
+        return WrongLoopError(
+            f"the application was started in another event loop{closed} than the one that uses it "
+            f"now; use app.producer() here, or app.sync() from any thread. Nothing was done"
+        )
+
+    def _resolve(self, payload: Any, data: Any) -> tuple[EventType, Any]:
+        if data is not _MISSING:
+            if isinstance(payload, str):
+                return self._config.schema.event(payload), data
+            return event_type_of(payload), data
+        if isinstance(payload, type):
+            raise InvalidEventError(
+                f"{payload.__name__} is a class: send an instance of it, or its data as the second"
+            )
+        return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
+
+
+async def _universal(running: Running) -> dict[str, Any] | None:
+    load = running.hooks.load_universal_metadata
+    return None if load is None else await load()
+
+
+def _item(item: Any) -> tuple[Any, SendOptions]:
+    match item:
+        case (payload, SendOptions() as options):
+            return payload, options
+        case _:
+            return item, PLAIN

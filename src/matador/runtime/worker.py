@@ -1,0 +1,164 @@
+"""The delivery runtime, put together: consumes queues with any handler until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from matador.runtime.activity import Activity
+from matador.runtime.calls import Calls
+from matador.runtime.consumer import Consumer
+from matador.runtime.health import QueueHealth
+from matador.runtime.interruption import Interruption
+from matador.runtime.leases import LeaseKeeper
+from matador.runtime.settle import Handler, Settler
+from matador.runtime.suspects import Suspects
+from matador.runtime.threads import Threads
+from matador.transports.base import Leasing, Transport
+from matador.transports.clock import Clock, SystemClock
+
+log = logging.getLogger("matador.worker")
+
+DEFAULT_CONCURRENCY = 10
+"""How many messages of a queue one worker handles at once, unless told otherwise."""
+
+_ASK_CONCURRENCY_EVERY = 10.0
+_MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
+
+
+class DeliveryWorker:
+    """Receives messages, runs a handler for each, and settles what it says. Started once.
+
+    A handler may use the parts it needs: ``calls`` runs callbacks, ``settler`` settles before a
+    callback runs, ``leases`` tells when a delivery was lost.
+
+    Args:
+        transport: a connected transport.
+        activity: counts what is being processed; shared with the owner.
+        clock: where time comes from.
+        max_deliveries: after how many deliveries the handler refuses a message. Those that come
+            close to it are handled alone.
+
+    Example:
+        >>> worker = DeliveryWorker(transport)
+        >>> await worker.start(handler, {"shop.events": 10})
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        activity: Activity | None = None,
+        clock: Clock | None = None,
+        max_deliveries: int = 5,
+    ) -> None:
+        lease = transport.capabilities.lease
+        self._transport = transport
+        self._activity = activity or Activity()
+        self._clock = clock or SystemClock()
+        self.leases: LeaseKeeper | None = None
+        if lease is not None and isinstance(transport, Leasing):
+            self.leases = LeaseKeeper(transport, lease)
+        self.settler = Settler(transport, self._activity, self.leases)
+        self._threads = Threads(_MOST_THREADS)
+        self._interruption = Interruption()
+        self.calls = Calls(self._threads, self._interruption)
+        self._suspects = Suspects(max_deliveries)
+        self._consumers: list[Consumer] = []
+        self._resizer: asyncio.Task[None] | None = None
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        """One for each queue."""
+        return self._consumers
+
+    @property
+    def health(self) -> tuple[QueueHealth, ...]:
+        """How each queue is being consumed."""
+        return tuple(consumer.health for consumer in self._consumers)
+
+    async def start(
+        self,
+        handler: Handler,
+        queues: Mapping[str, int],
+        *,
+        read_ahead: Callable[[str], bool] = lambda _: True,
+        ask_concurrency: Callable[[str], Awaitable[int]] | None = None,
+    ) -> None:
+        """Subscribe to queues, given by their full names with how many messages run at once.
+
+        Args:
+            handler: called for each delivery.
+            queues: the queues and their concurrency.
+            read_ahead: whether a queue's messages may be received before a slot is free. A crash
+                counts as a delivery for what was received, so not where each may run only once.
+            ask_concurrency: asked for each queue every ten seconds, to change its concurrency.
+        """
+        self._interruption.start()
+        if self.leases is not None:
+            self.leases.start()
+        for queue, concurrency in queues.items():
+            consumer = Consumer(
+                await self._transport.subscribe(queue, prefetch=concurrency),
+                concurrency=concurrency,
+                read_ahead=read_ahead(queue),
+                handler=handler,
+                settler=self.settler,
+                leases=self.leases,
+                suspects=self._suspects,
+                interruption=self._interruption,
+                activity=self._activity,
+                clock=self._clock,
+            )
+            self._consumers.append(consumer)
+            consumer.start()
+            log.info("consuming %s with concurrency %d", queue, concurrency)
+        if ask_concurrency is not None:
+            self._resizer = asyncio.create_task(
+                self._resize(ask_concurrency), name="matador-concurrency"
+            )
+
+    async def stop_receiving(self) -> None:
+        """Receive no more. Running callbacks go on."""
+        if self._resizer is not None:
+            self._resizer.cancel()
+            await asyncio.gather(self._resizer, return_exceptions=True)
+            self._resizer = None
+        await asyncio.gather(*(consumer.stop_receiving() for consumer in self._consumers))
+
+    async def finish(self) -> None:
+        """Wait until every callback has returned and every outcome is settled."""
+        await asyncio.gather(*(consumer.wait_finished() for consumer in self._consumers))
+        await self.settler.drain()
+
+    async def interrupt(self, grace: float) -> list[str]:
+        """Cancel running callbacks and give their messages back; say what was abandoned."""
+        running = {c.queue: c.in_progress for c in self._consumers if c.in_progress}
+        abandoned = [f"{count} running in {queue}" for queue, count in running.items()]
+        self._interruption.force()
+        for consumer in self._consumers:  # at once: there may be no time at all
+            consumer.interrupt()
+        try:
+            async with asyncio.timeout(grace):
+                await self.finish()
+        except TimeoutError:
+            unsettled = self.settler.abandon()
+            if unsettled:
+                abandoned.append(f"{unsettled} unsettled")
+        return abandoned
+
+    async def close(self) -> None:
+        """Release what is left. After ``finish`` or ``interrupt``."""
+        await self._interruption.stop()
+        if self.leases is not None:
+            await self.leases.stop()
+        self.settler.abandon()  # what a callback that cannot be stopped may still come up with
+        self._activity.finished_processing(self._activity.processing)
+        self._threads.close()
+
+    async def _resize(self, ask: Callable[[str], Awaitable[int]]) -> None:
+        while True:
+            await asyncio.sleep(_ASK_CONCURRENCY_EVERY)
+            for consumer in self._consumers:
+                await consumer.resize(await ask(consumer.queue))

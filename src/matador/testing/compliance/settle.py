@@ -1,0 +1,201 @@
+"""What becomes of a delivery: complete, release, retry; and of one that nobody settles."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from matador.errors import DelaysNotSupportedError, LeaseLostError, QueueNotFoundError
+from matador.model.message import Complete, Message, Release, Retry
+from matador.testing.compliance.base import ComplianceBase, refused
+from matador.testing.compliance.bench import Bench, bodies
+from matador.testing.wait import wait_for
+from matador.transports.base import Leasing
+
+_DELAY = 0.15
+_EARLY = 0.01  # how much sooner a delay may end: clocks are rounded
+
+
+class SettleCompliance(ComplianceBase):
+    """Complete, release, retry; leases; and what happens to what nobody settles."""
+
+    async def test_complete_removes(self) -> None:
+        bench = await self.open()
+        await bench.send("a", "b")
+        subscription = await bench.subscribe()
+        for delivery in await bench.receive(subscription, 2):
+            await bench.complete([delivery])
+        again = await self.reopen(bench)
+        await again.nothing_comes(await again.subscribe())
+
+    async def test_settlements_have_outcomes_in_order(self) -> None:
+        bench = await self.open()
+        await bench.send("a", "b", "c")
+        first, second, third = await bench.receive(await bench.subscribe(), 3)
+        nowhere = Message("x", f"{bench.name()}-unknown", b"x")
+        outcomes = await bench.transport.settle(
+            [Complete(first.receipt), Retry(second.receipt, nowhere), Complete(third.receipt)]
+        )
+        assert [type(outcome) for outcome in outcomes] == [
+            type(None),
+            QueueNotFoundError,
+            type(None),
+        ]
+        # The one that failed is still ours.
+        await bench.complete([second])
+
+    async def test_settling_twice_changes_nothing(self) -> None:
+        bench = await self.open()
+        await bench.send("a")
+        subscription = await bench.subscribe()
+        delivery = await bench.receive_one(subscription)
+        await subscription.close()  # so that the next message is not pushed here
+        await bench.complete([delivery])
+        (outcome,) = await bench.transport.settle([Complete(delivery.receipt)])
+        if self.refuses_second_settlement:
+            assert isinstance(outcome, LeaseLostError)
+            retry = Retry(delivery.receipt, bench.message("successor"))
+            (outcome,) = await bench.transport.settle([retry])
+            assert isinstance(outcome, LeaseLostError)
+        else:
+            assert outcome is None
+        await bench.send("next")
+        assert bodies(await bench.drain(bench.name(), 1)) == ["next"]
+
+    async def test_release_gives_back_uncounted(self) -> None:
+        bench = await self.open()
+        await bench.send("a")
+        subscription = await bench.subscribe()
+        for _ in range(3):
+            delivery = await bench.receive_one(subscription)
+            assert bodies([delivery]) == ["a"]
+            if bench.can.attempt_tracking:
+                assert delivery.receipt.delivery_count == 1
+                assert not delivery.receipt.redelivered
+            await bench.settle(Release(delivery.receipt))
+        await bench.complete([await bench.receive_one(subscription)])
+
+    async def test_retry_stores_the_successor_and_removes_the_original(self) -> None:
+        bench = await self.open()
+        await bench.send(bench.message("first", id="m-1", headers={"try": 1}))
+        subscription = await bench.subscribe()
+        delivery = await bench.receive_one(subscription)
+        successor = bench.message("second", id="m-1", headers={"try": 2})
+        await bench.settle(Retry(delivery.receipt, successor))
+        retried = await bench.receive_one(subscription)
+        assert bodies([retried]) == ["second"]
+        assert retried.headers["try"] == 2
+        assert retried.receipt.delivery_count == 1, "a successor is a new message"
+        assert not retried.receipt.redelivered
+        await bench.complete([retried])
+        again = await self.reopen(bench)
+        await again.nothing_comes(await again.subscribe())
+
+    async def test_retry_may_go_to_another_queue(self) -> None:
+        bench = await self.open("events", "slow")
+        await bench.send("a")
+        delivery = await bench.receive_one(await bench.subscribe())
+        await bench.settle(Retry(delivery.receipt, bench.message("a", queue="slow")))
+        assert bodies(await bench.drain(bench.name("slow"), 1)) == ["a"]
+        again = await self.reopen(bench)
+        await again.nothing_comes(await again.subscribe())
+
+    async def test_retry_waits_for_its_time(self) -> None:
+        bench = await self.open()
+        await bench.send("a")
+        subscription = await bench.subscribe()
+        delivery = await bench.receive_one(subscription)
+        retried_at = time.monotonic()
+        retry = Retry(delivery.receipt, bench.message("a", delay=_DELAY))
+        (outcome,) = await bench.transport.settle([retry])
+        if not bench.can.delays:
+            assert isinstance(outcome, DelaysNotSupportedError)
+            await bench.complete([delivery])
+            return
+        assert outcome is None
+        retried = await bench.receive_one(subscription)
+        assert time.monotonic() - retried_at >= _DELAY - _EARLY
+        assert retried.receipt.delivery_count == 1
+        assert not retried.receipt.redelivered
+
+    # -- nobody settles ---------------------------------------------------------------------------
+
+    async def test_what_a_vanished_consumer_held_is_redelivered(self) -> None:
+        bench = await self.open()
+        await bench.send("a")
+        first = await bench.receive_one(await bench.subscribe())
+        assert not first.receipt.redelivered
+        again = await self.reopen(bench)
+        if "at-least-once" not in again.can.delivery_modes:
+            await again.nothing_comes(await again.subscribe())
+            return
+        second = await again.receive_one(await again.subscribe())
+        assert bodies([second]) == ["a"]
+        assert second.receipt.redelivered
+        if again.can.attempt_tracking:
+            assert second.receipt.delivery_count == 2
+        await again.complete([second])
+
+    async def test_an_acknowledged_delivery_is_not_redelivered(self) -> None:
+        # What at-most-once stands on: complete first, then work, then vanish.
+        bench = await self.open()
+        await bench.send("a")
+        await bench.complete([await bench.receive_one(await bench.subscribe())])
+        again = await self.reopen(bench)
+        await again.nothing_comes(await again.subscribe())
+
+    # -- leases -----------------------------------------------------------------------------------
+
+    async def test_an_expired_lease_is_redelivered_and_fenced(self) -> None:
+        bench = await self.open()
+        leasing = await self._leasing(bench)
+        if leasing is None:
+            return
+        await bench.send("a")
+        subscription = await bench.subscribe()
+        stale = await bench.receive_one(subscription)
+        fresh = await bench.receive_one(subscription)
+        assert bodies([fresh]) == ["a"]
+        assert fresh.receipt.redelivered
+        if bench.can.attempt_tracking:
+            assert fresh.receipt.delivery_count == 2
+        assert list(await leasing.renew([stale.receipt])) == [False]
+        successor = bench.message("successor")
+        outcomes = await bench.transport.settle(
+            [Complete(stale.receipt), Release(stale.receipt), Retry(stale.receipt, successor)]
+        )
+        assert [type(outcome) for outcome in outcomes] == [LeaseLostError] * 3
+        await bench.complete([fresh])
+        await bench.nothing_comes(subscription)
+
+    async def test_a_renewed_lease_is_kept(self) -> None:
+        bench = await self.open()
+        leasing = await self._leasing(bench)
+        lease = bench.can.lease
+        if leasing is None or lease is None:
+            return
+        await bench.send("a")
+        holder, rival = await bench.subscribe(), await bench.subscribe()
+        delivery = await bench.receive_one(holder)
+        stealing = asyncio.create_task(rival.receive(1))
+        until = time.monotonic() + 2 * lease
+
+        async def renewed_long_enough() -> bool:
+            await asyncio.wait([stealing], timeout=lease / 5)
+            assert list(await leasing.renew([delivery.receipt])) == [True]
+            return time.monotonic() > until
+
+        await wait_for(renewed_long_enough, timeout=3 * lease + self.patience)
+        assert not stealing.done(), "a renewed delivery must not be given to another"
+        await bench.complete([delivery])
+        await rival.close()
+        assert list(await stealing) == []
+
+    async def _leasing(self, bench: Bench) -> Leasing | None:
+        transport = bench.transport
+        if bench.can.lease is not None:
+            assert isinstance(transport, Leasing)
+            return transport
+        if isinstance(transport, Leasing):
+            await refused(lambda: transport.renew([]))
+        return None

@@ -1,0 +1,52 @@
+"""Answers that arrive in this process: handed out once, kept by nobody else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from matador.model.message import Delivery
+from matador.transports.kit.wakeup import Wakeup
+
+_MOST = 10_000
+
+
+class ReplySubscription:
+    """See ``Replying.replies``. Holds a limited number: the oldest go when there are more."""
+
+    def __init__(self, address: str, closed: Callable[[ReplySubscription], object]) -> None:
+        self._address = address
+        self._closed = closed
+        self._arrived: deque[Delivery] = deque(maxlen=_MOST)
+        self._wakeup = Wakeup()
+        self._active = True
+
+    @property
+    def queue(self) -> str:
+        """See ``Subscription``."""
+        return self._address
+
+    @property
+    def active(self) -> bool:
+        """See ``Subscription``."""
+        return self._active
+
+    def put(self, answer: Delivery) -> None:
+        """One more has arrived."""
+        self._arrived.append(answer)
+        self._wakeup.wake()
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``."""
+        while self._active:
+            if self._arrived:
+                return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            await self._wakeup.wait()
+        return ()
+
+    async def close(self) -> None:
+        """See ``Subscription``."""
+        if self._active:
+            self._active = False
+            self._closed(self)
+            self._wakeup.wake()

@@ -1,0 +1,391 @@
+"""Publishes on one channel with confirms: many messages in flight, an outcome for each."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from matador.errors import (
+    MatadorError,
+    QueueNotFoundError,
+    SendRefusedError,
+    SendTimeoutError,
+    SendUnconfirmedError,
+    StorageFullError,
+)
+from matador.transports.kit.wakeup import Waiters, Wakeup
+from matador.transports.rabbitmq import frames
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.errors import publishing_refused, reason_of, translate
+from matador.transports.rabbitmq.wire import id_of
+
+log = logging.getLogger("matador.rabbitmq")
+
+DIRECT_REPLY = "amq.rabbitmq.reply-to"
+"""The answers to a channel, as it calls them itself; to others they have a longer name."""
+
+_MOST_ROUTES = 10_000
+_WRITE = 256  # messages to a write: enough to be cheap, few enough to let others have a turn
+
+
+class Publication(NamedTuple):
+    """A message ready to be published; ``properties`` begin with their flags."""
+
+    exchange: str
+    key: str
+    id: str
+    properties: bytes
+    body: bytes
+    mandatory: bool = True
+    routed: bool = False
+    """Published to an exchange by its key, for however many queues there are."""
+
+    @property
+    def target(self) -> str:
+        """The queue or the exchange that must be there."""
+        return self.exchange if self.routed else self.key
+
+
+class _Batch:
+    """Messages that were handed over together."""
+
+    __slots__ = ("done", "left", "outcomes")
+
+    def __init__(self, size: int) -> None:
+        self.outcomes: list[MatadorError | None] = [None] * size
+        self.left = size
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, place: int, error: MatadorError | None) -> None:
+        self.outcomes[place] = error
+        self.left -= 1
+        if self.left == 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+class _Flight(NamedTuple):
+    """A message on its way."""
+
+    batch: _Batch
+    place: int
+    publication: Publication
+
+
+class UnroutableError(QueueNotFoundError):
+    """No queue is bound for what was published to an exchange: nothing was stored."""
+
+
+class _UntakenError(SendRefusedError):
+    """Not looked at: the broker had closed the channel for a message before it."""
+
+
+class Publisher:
+    """Everything that is published goes through one of these, in the order it is handed over.
+
+    Bounded: at most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
+    """
+
+    def __init__(self, connection: AmqpConnection, *, window: int, timeout: float) -> None:
+        self._connection = connection
+        self._window = window
+        self._timeout = timeout
+        self._channel: AmqpChannel | None = None
+        self._next = 1
+        self._flights: dict[int, _Flight] = {}
+        self._returned: dict[int, str] = {}
+        self._coming_back: tuple[str, str] | None = None
+        self._missing = 0  # bytes of what is coming back
+        self._routes: dict[tuple[str, str, bool], bytes] = {}
+        self._waiters = Waiters()
+        self._writing = asyncio.Lock()
+        self._on_reply: Callable[[bytes, bytes], None] | None = None
+        connection.on_blocked = self._wake
+
+    async def open(self) -> None:
+        """Open the channel, again if it was closed.
+
+        Raises:
+            TransportError: it cannot be opened.
+        """
+        channel = await self._connection.channel(self)
+        await channel.confirm()
+        if self._on_reply is not None:
+            await channel.consume_replies(DIRECT_REPLY, self._on_reply)
+        channel.on_closed = self._closed
+        self._channel, self._next, self._coming_back = channel, 1, None
+        self._routes.clear()
+
+    async def receive_replies(self, on_reply: Callable[[bytes, bytes], None]) -> None:
+        """Receive answers on the channel that publishes: RabbitMQ wants both on one.
+
+        Raises:
+            TransportError: the channel is lost.
+        """
+        async with self._writing:
+            if self._on_reply is None and self._channel is not None:
+                await self._channel.consume_replies(DIRECT_REPLY, on_reply)
+            self._on_reply = on_reply
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages are on their way."""
+        return len(self._flights)
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker takes no messages; None: it does."""
+        return self._connection.blocked
+
+    async def publish(self, publications: Sequence[Publication]) -> list[MatadorError | None]:
+        """Publish in order. For each: None once it is stored, or why it is not. Never raises.
+
+        Cancelling the call leaves what was written on its way.
+        """
+        if not publications:
+            return []
+        batch = _Batch(len(publications))
+        limit = asyncio.timeout(self._timeout)
+        written = 0
+        try:
+            async with limit:
+                async with self._writing:  # batches do not mix, so each stays in order
+                    while written < len(publications):
+                        count = await self._wait_for_room(len(publications) - written)
+                        self._write(publications[written : written + count], batch, written)
+                        written += count
+                await asyncio.shield(batch.done)  # cancelled or not, its messages are on their way
+        except builtins.TimeoutError:
+            self._give_up(batch, written)
+        except MatadorError as error:
+            for place in range(written, len(publications)):
+                batch.settle(place, error)
+            await self._rest(batch, written)
+        except asyncio.CancelledError:
+            for place in range(written, len(publications)):
+                batch.settle(place, None)  # nobody asks, and whoever drains must not wait
+            raise
+        untaken = [place for place, one in enumerate(batch.outcomes) if type(one) is _UntakenError]
+        if untaken:
+            again = await self.publish([publications[place] for place in untaken])
+            for place, error in zip(untaken, again, strict=True):
+                batch.outcomes[place] = error
+        return batch.outcomes
+
+    async def drain(self) -> None:
+        """Wait until all that was written has its outcome, no longer than a send may take."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                while self._flights:
+                    await self._changed()
+        except builtins.TimeoutError:
+            log.warning("%d messages were never confirmed", len(self._flights))
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def _wait_for_room(self, wanted: int) -> int:
+        """How many may be written now: at least one.
+
+        Raises:
+            TransportError: there is no channel.
+        """
+        while True:
+            if not self._connection.is_open:
+                raise translate(_lost(self._connection), "publishing")
+            if self._channel is None:
+                await self.open()
+            room = self._window - len(self._flights)
+            if room > 0 and self._connection.blocked is None:
+                return min(room, wanted, _WRITE)
+            await self._changed()
+
+    async def _changed(self) -> None:
+        """Wait until something was confirmed, lost, blocked or unblocked."""
+        await self._waiters.wait(Wakeup())
+
+    def _write(self, publications: Sequence[Publication], batch: _Batch, place: int) -> None:
+        channel = self._channel
+        assert channel is not None
+        number, frame_max = channel.number, self._connection.frame_max
+        routes, flights, tag = self._routes, self._flights, self._next
+        pieces: list[bytes] = []
+        for exchange, key, _, properties, body, mandatory, _ in publications:
+            route = routes.get((exchange, key, mandatory))
+            if route is None:
+                route = self._route(number, exchange, key, mandatory)
+            pieces.append(route)
+            pieces.append(frames.content_frames(number, properties, body, frame_max))
+        for publication in publications:  # only once all of them could be written
+            flights[tag] = _Flight(batch, place, publication)
+            tag += 1
+            place += 1
+        self._next = tag
+        channel.write(b"".join(pieces))
+
+    def _route(self, number: int, exchange: str, key: str, mandatory: bool) -> bytes:
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        made = frames.publish_frame(number, exchange, key, mandatory=mandatory)
+        self._routes[exchange, key, mandatory] = made
+        return made
+
+    # -- what the broker says ---------------------------------------------------------------------
+
+    def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
+        """See ``Sink``. Confirms, and messages that no queue took."""
+        if kind == frames.METHOD:
+            class_, method = frames.method_of(buffer, at)
+            if class_ != frames.BASIC:
+                return False
+            if method == frames.RETURN:
+                self._coming_back = frames.read_return(buffer, at + 4)
+                return True
+            if method not in (frames.ACK, frames.NACK):
+                return False
+            tag, multiple = frames.read_confirm(buffer, at + 4)
+            self._confirmed(tag, multiple, method == frames.ACK)
+            return True
+        if self._coming_back is None:
+            return False
+        if kind == frames.HEADER:
+            text, key = self._coming_back
+            self._return(key, id_of(buffer[at + 12 : at + size]), text)
+            self._missing = frames.body_size(buffer, at)
+        elif kind == frames.BODY:
+            self._missing -= size
+        if self._missing == 0:
+            self._coming_back = None
+        return True
+
+    def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
+        flights = self._flights
+        if multiple:
+            tags: list[int] = []
+            for one in flights:
+                if one > tag:
+                    break
+                tags.append(one)
+        else:
+            tags = [tag]
+        returned = self._returned
+        for one in tags:
+            flight = flights.pop(one, None)
+            if flight is None:
+                continue
+            error: MatadorError | None = None
+            if not ok:
+                error = _nacked(flight.publication)
+            elif returned and one in returned:
+                error = _unroutable(flight.publication, returned.pop(one))
+            flight.batch.settle(flight.place, error)
+        self._wake()
+
+    def _return(self, key: str, message_id: str, text: str) -> None:
+        """A message came back. It is the oldest like it: returns come in order, before confirms."""
+        for tag, flight in self._flights.items():
+            publication = flight.publication
+            if (
+                publication.key == key
+                and publication.id == message_id
+                and tag not in self._returned
+            ):
+                self._returned[tag] = text
+                return
+
+    def _closed(self, reason: BaseException) -> None:
+        """The channel is gone, and nobody will ever say what became of what was written.
+
+        Unless it was closed for one message: then those behind it were not looked at.
+        """
+        self._channel = None
+        flights, self._flights = self._flights, {}
+        self._returned.clear()
+        culprit = False
+        for flight in flights.values():
+            error = publishing_refused(
+                reason, flight.publication.exchange, len(flight.publication.body)
+            )
+            if error is not None:
+                culprit = True
+            elif culprit:
+                error = _UntakenError("not stored: the channel was closed for another message")
+            else:
+                error = _unconfirmed(flight.publication, reason)
+            flight.batch.settle(flight.place, error)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._waiters.wake(len(self._waiters))
+
+    # -- giving up --------------------------------------------------------------------------------
+
+    def _give_up(self, batch: _Batch, written: int) -> None:
+        """The time is over: what was not written is not stored, what was may be."""
+        blocked = self._connection.blocked
+        alarm = f"; the broker blocks publishers: {blocked}" if blocked else ""
+        for tag, flight in list(self._flights.items()):
+            if flight.batch is batch:
+                del self._flights[tag]
+                key = flight.publication.key
+                error = SendTimeoutError(
+                    f"{key} did not confirm {flight.publication.id} in {self._timeout:g} s: "
+                    f"it may be stored{alarm}",
+                    queue=key,
+                )
+                batch.settle(flight.place, error)
+        for place in range(written, len(batch.outcomes)):
+            if batch.outcomes[place] is None:
+                batch.settle(place, self._not_accepted(blocked))
+        self._wake()
+
+    def _not_accepted(self, blocked: str | None) -> MatadorError:
+        if blocked is not None:
+            return StorageFullError(
+                f"RabbitMQ has accepted no messages for {self._timeout:g} s ({blocked}): free "
+                f"memory or disk on the server; nothing was stored"
+            )
+        return SendRefusedError(
+            f"not sent: the broker is {len(self._flights)} confirmations behind after "
+            f"{self._timeout:g} s"
+        )
+
+    async def _rest(self, batch: _Batch, written: int) -> None:
+        """The confirms of what was written before something failed."""
+        if batch.left == 0:
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await asyncio.shield(batch.done)
+        except builtins.TimeoutError:
+            self._give_up(batch, written)
+
+
+def _lost(connection: AmqpConnection) -> BaseException:
+    if connection.lost.done():
+        return connection.lost.result()
+    return ConnectionError("the connection is closed")
+
+
+def _unconfirmed(publication: Publication, reason: BaseException) -> MatadorError:
+    return SendUnconfirmedError(
+        f"the connection was lost before {publication.key} confirmed {publication.id}: "
+        f"it may be stored ({reason_of(reason)})",
+        queue=publication.key,
+        cause=reason,
+    )
+
+
+def _nacked(publication: Publication) -> MatadorError:
+    return SendRefusedError(
+        f"{publication.key} refused {publication.id}: it is full, or the broker could not store it",
+        queue=publication.key,
+    )
+
+
+def _unroutable(publication: Publication, text: str) -> MatadorError:
+    via = f" through {publication.exchange}" if publication.exchange else ""
+    made = UnroutableError if publication.routed else QueueNotFoundError
+    return made(f"there is no queue {publication.key!r}{via} ({text})")

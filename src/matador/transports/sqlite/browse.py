@@ -1,0 +1,150 @@
+"""Looks at queues without changing them: browse, depth, read. Runs on a connection of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from matador.model.message import MessageState, QueueDepth, StoredMessage
+from matador.transports.kit.errors import no_retention
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import (
+    read_body,
+    read_headers,
+    read_number,
+    read_text,
+    read_time,
+)
+
+_PAGE_ROWS = 500
+_PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill the memory
+
+_ROWS = (
+    "SELECT seq, id, body, headers, state, stored_at, due, deliveries, priority, ordering_key "
+    "FROM messages INDEXED BY by_queue WHERE queue = ? AND seq > ? "
+)
+_BROWSE = (
+    f"{_ROWS} AND state <> {DONE} AND NOT (state = {READY} AND stored_at <= ?) ORDER BY seq LIMIT ?"
+)
+_READ = f"{_ROWS} AND NOT (state = {DONE} AND due <= ?) ORDER BY seq LIMIT ?"
+_IN_SPAN = "FROM messages INDEXED BY by_queue WHERE queue = ? AND seq > ? AND seq <= ?"
+_SPAN = f"SELECT count(*), max(seq) {_IN_SPAN}"
+_EVERY = (
+    f"SELECT seq FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS number {_IN_SPAN}) "
+    "WHERE number % ? = 0"
+)
+_LAST_ROW = 2**63 - 1
+_ALWAYS = -1  # nothing was stored before this time
+
+
+def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> SqliteQueue:
+    """The queue itself."""
+    return queue
+
+
+def browse_page(
+    connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int | None, now: int
+) -> list[StoredMessage]:
+    """The next few messages behind a row that are not finished; none: that was all."""
+    rows = _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS)
+    cursor = connection.execute(_BROWSE, (queue.id, after, _oldest(queue, now), rows))
+    page: list[StoredMessage] = []
+    size = 0
+    for row in cursor:
+        stored = _stored(queue, row, now)
+        page.append(stored)
+        size += len(stored.body)
+        if size > _PAGE_BYTES:
+            break
+    cursor.close()
+    return page
+
+
+def read(
+    connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int, now: int
+) -> Sequence[StoredMessage]:
+    """Up to ``limit`` messages behind a row, finished ones included until they are forgotten.
+
+    Raises:
+        UnsupportedError: the queue has no retention.
+    """
+    if queue.retention is None:
+        raise no_retention(queue.name)
+    rows: Iterable[tuple[Any, ...]] = connection.execute(_READ, (queue.id, after, now, limit))
+    return [_stored(queue, row, now) for row in rows]
+
+
+def split(
+    connection: sqlite3.Connection,
+    queue: SqliteQueue,
+    parts: int,
+    after: int,
+    until: int | None,
+    now: int,
+) -> list[int]:
+    """The last rows of parts of about the same length, of what is behind one row and up to another.
+
+    Every row is counted, even one that nobody can see any more: parts need not be exact.
+    """
+    last = _LAST_ROW if until is None else until
+    scope = (queue.id, after, last)
+    count, end = connection.execute(_SPAN, scope).fetchone()
+    if not count:
+        return []
+    size = -(-count // max(parts, 1))
+    ends = sorted(row for (row,) in connection.execute(_EVERY, (*scope, size)))
+    return ends if ends and ends[-1] == end else [*ends, end]
+
+
+def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> QueueDepth:
+    """How many messages there are in which state, by the time that it is."""
+    if queue.ttl is None:
+        ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
+        (count,) = connection.execute(ready, (queue.id,)).fetchone()
+    else:
+        ready = (
+            f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY} AND stored_at > ?"
+        )
+        (count,) = connection.execute(ready, (queue.id, _oldest(queue, now))).fetchone()
+    delayed = in_flight = 0
+    for state, later, number in connection.execute(
+        f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "
+        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}) GROUP BY 1, 2",
+        (now, queue.id),
+    ):
+        if not later:
+            count += number
+        elif state == IN_FLIGHT:
+            in_flight += number
+        else:
+            delayed += number
+    return QueueDepth(ready=count, delayed=delayed, in_flight=in_flight)
+
+
+def _oldest(queue: SqliteQueue, now: int) -> int:
+    return _ALWAYS if queue.ttl is None else now - queue.ttl
+
+
+def _stored(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> StoredMessage:
+    seq, id_, body, headers, number, stored_at, due, deliveries, priority, ordering_key = row
+    due = read_number(due)
+    state: MessageState = "ready"
+    if number == DONE:
+        state = "done"
+    elif due is not None and due > now:
+        state = "in-flight" if number == IN_FLIGHT else "delayed"
+    return StoredMessage(
+        position=str(seq),
+        id=id_ if isinstance(id_, str) else read_body(id_).decode(errors="replace"),
+        queue=queue.name,
+        body=read_body(body),
+        headers=read_headers(headers)[0],
+        state=state,
+        stored_at=read_time(stored_at),
+        due_at=read_time(due) if state == "delayed" else None,
+        delivery_count=max(read_number(deliveries) or 0, 0),
+        priority=read_number(priority),
+        ordering_key=read_text(ordering_key),
+    )

@@ -1,0 +1,192 @@
+"""Hands messages out: claims, takes by position, renewals, and what became due meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from matador.model.message import Delivery, Receipt
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    NEVER,
+    READY,
+    waiting,
+)
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.sweep import sweep_expired
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import has_odd_key, read_delivery
+
+_PROMOTED_AT_ONCE = 5000
+
+EARLIER = (
+    "ordering_key IS NOT NULL AND EXISTS (SELECT 1 FROM messages AS other "
+    "WHERE other.queue = messages.queue AND other.ordering_key = messages.ordering_key "
+    f"AND other.ordering_key IS NOT NULL AND other.state <> {DONE} AND other.seq < messages.seq)"
+)
+"""Is there an unfinished message with the same key before this one?"""
+
+# The states are written out: with a parameter there, SQLite would prepare the statement anew each
+# time, to see whether the partial index can be used.
+_PROMOTE = tuple(
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
+    f"token = NULL, due = NULL WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
+    f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
+    for state in (DELAYED, IN_FLIGHT)
+)
+# Text and bytes compare as later than any number: what is no time is left to the caretaker.
+_NEXT_DUE = ", ".join(
+    f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
+    f"AND due < {NEVER}), {NEVER})"
+    for state in (DELAYED, IN_FLIGHT)
+)
+NEXT_DUE = f"SELECT min({_NEXT_DUE})"
+"""When the next message of a queue is due or its lease passes; ``NEVER``: there is none."""
+
+# A foreign entry must not start below 0: it could kill its workers that often, unnoticed.
+_COUNTED = "max(deliveries, 0) + 1"
+# Two statements: RETURNING would copy every body once more.
+_NEXT = (
+    f"SELECT seq, {_COUNTED}, priority, rank, ordering_key, headers, body FROM messages "
+    f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
+)
+_HOLD = (
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
+    "WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_TAKE = (
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND queue = ? "
+    f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
+    "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
+)
+_RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
+_HELD = (
+    "SELECT json_group_array(json_array(seq, token)) FROM messages "
+    "WHERE seq IN (SELECT value FROM json_each(?)) AND typeof(token) = 'integer'"
+)
+_FOLLOWERS = (
+    f"UPDATE messages SET state = {READY}, due = NULL WHERE queue = ?1 AND state = {BLOCKED} "
+    "AND ordering_key = (SELECT ordering_key FROM messages WHERE seq = ?2) "
+    f"AND ordering_key IS NOT NULL AND state <> {DONE}"
+)
+_NO_KEY = "UPDATE messages SET ordering_key = NULL WHERE seq = ?"
+
+_decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
+_encode_list = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim brought, of which queue, and until when it is held.
+
+    If it brought nothing: when the next message of the queue is due; ``NEVER``: there is none.
+    """
+
+    queue: SqliteQueue
+    deliveries: list[Delivery]
+    held_until: int
+    next_due: int = NEVER
+
+
+def seq_list(numbers: Sequence[int]) -> str:
+    """Row numbers as one parameter, so that one prepared statement serves any number of them."""
+    return _encode_list(numbers).decode()
+
+
+def handle_of(receipt: Receipt) -> tuple[int, int]:
+    """The row and the claim of a delivery; a receipt of another transport fits no row."""
+    handle = receipt.handle
+    return cast("tuple[int, int]", handle) if type(handle) is tuple else (-1, -1)
+
+
+def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) -> Claim:
+    """Claim up to ``limit`` messages by priority, then order. Each counts as delivered."""
+    if queue.ttl is not None:
+        while sweep_expired(session, queue):
+            pass
+    next_due = promote(session, queue)
+    token = secrets.randbits(62)
+    until = session.now + lease
+    execute = session.connection.execute
+    rows = execute(_NEXT, (queue.id, limit)).fetchall()
+    if not rows:
+        return Claim(queue, [], until, next_due)
+    execute(_HOLD, (token, until, seq_list([row[0] for row in rows])))
+    return Claim(queue, _deliveries(session, queue, token, rows), until)
+
+
+def take(
+    session: WriterSession, queue: SqliteQueue, numbers: Sequence[int], lease: int
+) -> list[Delivery]:
+    """Claim exactly these messages, in this order; those in other hands are left out."""
+    promote(session, queue)
+    token = secrets.randbits(62)
+    rows = session.connection.execute(
+        _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
+    ).fetchall()
+    found = {row[0]: row for row in rows}
+    wanted = [found.pop(number) for number in numbers if number in found]
+    return _deliveries(session, queue, token, wanted)
+
+
+def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:
+    """Hold deliveries for another lease from now; for each: was it still held?"""
+    handles = [handle_of(receipt) for receipt in receipts]
+    tokens = held(session, [seq for seq, _ in handles])
+    kept = [tokens.get(seq) == token for seq, token in handles]
+    session.connection.execute(
+        _RENEW,
+        (
+            session.now + lease,
+            seq_list([seq for (seq, _), is_held in zip(handles, kept, strict=True) if is_held]),
+        ),
+    )
+    return kept
+
+
+def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
+    """Which claim holds each of these rows, for those that any claim holds."""
+    (pairs,) = session.connection.execute(_HELD, (seq_list(numbers),)).fetchone()
+    return dict(_decode_pairs(pairs))
+
+
+def promote(session: WriterSession, queue: SqliteQueue) -> int:
+    """Make ready what is due: delayed messages, and those whose lease has passed.
+
+    Whoever holds such a lease has lost it from here on. The count of deliveries stays. Returns
+    when the next one will be due (``NEXT_DUE``).
+    """
+    execute = session.connection.execute
+    (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
+    if due <= session.now:
+        for statement in _PROMOTE:
+            execute(statement, (queue.id, session.now))
+        (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
+    return due
+
+
+def _deliveries(
+    session: WriterSession, queue: SqliteQueue, token: int, rows: Iterable[tuple[Any, ...]]
+) -> list[Delivery]:
+    name = queue.name
+    deliveries: list[Delivery] = []
+    for row in rows:
+        delivery = read_delivery(name, token, row)
+        deliveries.append(delivery)
+        if delivery.problem is not None and has_odd_key(row):
+            _forget_key(session, queue, row[0])
+    return deliveries
+
+
+def _forget_key(session: WriterSession, queue: SqliteQueue, seq: int) -> None:
+    """Take away a key that no receipt can carry, so that nobody waits for its message."""
+    session.connection.execute(_FOLLOWERS, (queue.id, seq))
+    session.connection.execute(_NO_KEY, (seq,))

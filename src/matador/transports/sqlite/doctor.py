@@ -1,0 +1,96 @@
+"""What ``matador doctor`` looks at in a database file: permissions, free space, log, clock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from matador.model.message import Finding
+from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
+from matador.transports.sqlite.database import OLDEST_SQLITE
+
+_LITTLE_ROOM = 500 << 20
+_NO_ROOM = 20 << 20
+_LARGE_LOG = 256 << 20
+_CLOCKS_APART = 60.0
+
+
+def examine_file(path: Path) -> Iterator[Finding]:
+    """The file before it is opened; after a serious finding it cannot be."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        text = f"library {sqlite3.sqlite_version} is older than {needed}"
+        yield Finding("sqlite", text, "use a newer Python or operating system", serious=True)
+    folder = path.parent
+    if not folder.is_dir():
+        yield Finding(
+            "file", f"the folder {folder} does not exist", f"mkdir -p {folder}", serious=True
+        )
+        return
+    if not os.access(folder, os.W_OK | os.X_OK):
+        text = f"no permission to write in {folder}, where SQLite keeps its log too"
+        yield Finding("file", text, "change its owner or mode", serious=True)
+    yield from _check_room(folder)
+    if not path.exists():
+        text = f"{path} is not there yet"
+        yield Finding("file", text, "a worker, a send or `topology apply` makes it")
+    elif not os.access(path, os.R_OK | os.W_OK):
+        text = f"no permission to read and write {path}"
+        yield Finding("file", text, "change its owner or mode", serious=True)
+    else:
+        yield Finding("file", f"{path}, {_size(path.stat().st_size)}")
+        yield from _check_log(path)
+
+
+def examine_clock(path: Path) -> Iterator[Finding]:
+    """The clock of the file against that of the machine. For a file that could be opened."""
+    now = time.time()
+    ahead = path.stat().st_mtime - now
+    if ahead > _CLOCKS_APART:
+        text = f"the file was changed {ahead:,.0f} s in the future"
+        yield Finding("clock", text, "the machine's clock was set back")
+    clock = DatabaseClock(ThisMachine())
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        clock.anchor(connection)
+    apart = clock.now() / 1000 - now
+    if abs(apart) > _CLOCKS_APART:
+        yield Finding(
+            "clock",
+            f"the file's clock is {apart:+,.0f} s off the machine's, which was set meanwhile",
+            "delays end as they were meant to; a reboot brings both together",
+        )
+
+
+def _check_room(folder: Path) -> Iterator[Finding]:
+    free = shutil.disk_usage(folder).free
+    text = f"{_size(free)} free"
+    if free < _NO_ROOM:
+        yield Finding("disk", text, "make room: sends will be refused soon", serious=True)
+    elif free < _LITTLE_ROOM:
+        yield Finding("disk", text, "make room")
+    else:
+        yield Finding("disk", text)
+
+
+def _check_log(path: Path) -> Iterator[Finding]:
+    log = path.with_name(f"{path.name}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    if size > _LARGE_LOG:
+        yield Finding(
+            "log",
+            f"the write-ahead log has {_size(size)}",
+            "look for a process that keeps a transaction open: a shell, a backup",
+        )
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} TiB"

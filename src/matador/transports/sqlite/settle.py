@@ -1,0 +1,231 @@
+"""Carries out settlements, each only if its delivery is still held by the claim it came from."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+
+from matador.errors import MatadorError
+from matador.model.message import (
+    REASON_HEADER,
+    Complete,
+    DeadLetter,
+    Headers,
+    Message,
+    Release,
+    Retry,
+    Settlement,
+)
+from matador.model.topology import dead_letter_name
+from matador.transports.kit.errors import lease_lost
+from matador.transports.sqlite import send
+from matador.transports.sqlite.claim import EARLIER, handle_of, held, seq_list
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
+from matador.transports.sqlite.errors import UNSTORABLE, translate
+from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.wire import read_headers
+
+_GONE = "its lease ended and another receiver has it"
+_COMPLETE = (
+    "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
+)
+_DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
+_KEEP = (
+    f"UPDATE messages SET state = {DONE}, due = ?, token = NULL "
+    "WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_RELEASE = (
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
+    "due = NULL, token = NULL, deliveries = max(deliveries - 1, 0) "
+    "WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_RETRY = (
+    f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE ? END, due = ?, "
+    "token = NULL, deliveries = 0, id = ?, headers = ?, body = ?, priority = ?, rank = ? "
+    "WHERE seq = ?"
+)
+_COPY = (
+    f"INSERT INTO messages (queue, state, stored_at, id, headers, body) "
+    f"SELECT ?, {READY}, ?, id, ?, body FROM messages WHERE seq = ?"
+)
+_UNBLOCK = (
+    f"UPDATE messages SET state = CASE WHEN due > ?1 THEN {DELAYED} ELSE {READY} END, "
+    f"due = CASE WHEN due > ?1 THEN due END WHERE state = {BLOCKED} AND seq = "
+    "(SELECT seq FROM messages WHERE queue = ?2 AND ordering_key = ?3 "
+    f"AND ordering_key IS NOT NULL AND state <> {DONE} ORDER BY seq LIMIT 1)"
+)
+
+
+def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+    """Carry out settlements; for each None, or why it was refused."""
+    handles = [handle_of(settlement.receipt) for settlement in settlements]
+    if all(
+        type(one) is Complete
+        and one.receipt.ordering_key is None
+        and (queue := session.queues.get(one.receipt.queue)) is not None
+        and queue.retention is None
+        for one in settlements
+    ):
+        return _delete(session, settlements, handles)
+    tokens = held(session, [seq for seq, _ in handles])
+    batch = _Batch(session)
+    outcomes: list[MatadorError | None] = [None] * len(settlements)
+    for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
+        if tokens.get(seq) != token:
+            outcomes[index] = lease_lost(settlement.receipt.queue, _GONE)
+            continue
+        try:
+            batch.add(settlement, seq)
+        except MatadorError as error:
+            outcomes[index] = error
+        except UNSTORABLE as error:
+            outcomes[index] = translate(error, session.path)
+        else:
+            del tokens[seq]  # a second settlement of one delivery is refused
+    batch.finish()
+    return outcomes
+
+
+def _delete(
+    session: WriterSession, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
+) -> list[MatadorError | None]:
+    """What nearly every batch is: all done, nobody waits for them; a claim at a time."""
+    outcomes: list[MatadorError | None] = [None] * len(settlements)
+    claims: defaultdict[int, list[int]] = defaultdict(list)
+    for seq, token in handles:
+        claims[token].append(seq)
+    gone: set[tuple[int, int]] = set()
+    for token, numbers in claims.items():
+        rows = session.connection.execute(_COMPLETE, (seq_list(numbers), token)).fetchall()
+        gone.update((number, token) for (number,) in rows)
+    if len(gone) < len(handles):
+        for index, handle in enumerate(handles):
+            if handle in gone:
+                gone.remove(handle)  # a second settlement of one delivery is refused
+            else:
+                outcomes[index] = lease_lost(settlements[index].receipt.queue, _GONE)
+    return outcomes
+
+
+class _Batch:
+    """Does at once what can be: completions and releases; the successors of the others first."""
+
+    def __init__(self, session: WriterSession) -> None:
+        self._session = session
+        self._finished: defaultdict[str, list[int]] = defaultdict(list)
+        self._moved: list[int] = []
+        self._released: list[int] = []
+        self._freed: set[tuple[int, str]] = set()
+        self._filled: set[SqliteQueue] = set()
+
+    def add(self, settlement: Settlement, seq: int) -> None:
+        """Take a settlement whose delivery is held.
+
+        Raises:
+            QueueNotFoundError: its successor has nowhere to go; nothing was changed.
+            Exception: one of ``UNSTORABLE``; nothing was changed.
+        """
+        receipt = settlement.receipt
+        match settlement:
+            case Complete():
+                self._finished[receipt.queue].append(seq)
+            case Release():
+                self._released.append(seq)
+                return
+            case Retry(message=message):
+                here = (receipt.queue, receipt.ordering_key)
+                if (message.queue, message.ordering_key) == here:
+                    self._retry_in_place(message, seq)
+                    return
+                self._move(message, seq)
+            case DeadLetter():
+                self._bury(settlement, seq)
+        if receipt.ordering_key is not None:
+            self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
+
+    def finish(self) -> None:
+        """Carry out what was collected, then let the next of each freed ordering key through."""
+        session = self._session
+        execute = session.connection.execute
+        gone = self._moved
+        for name, numbers in self._finished.items():
+            retention = session.queue(name).retention
+            if retention is None:
+                gone.extend(numbers)
+            else:
+                execute(_KEEP, (session.now + retention, seq_list(numbers)))
+        if gone:
+            execute(_DELETE, (seq_list(gone),))
+        if self._released:
+            execute(_RELEASE, (seq_list(self._released),))
+        for queue_id, key in self._freed:
+            execute(_UNBLOCK, (session.now, queue_id, key))
+        send.trim(session, self._filled)
+
+    def _retry_in_place(self, message: Message, seq: int) -> None:
+        # It keeps its place, so that followers with its ordering key stay behind it.
+        session = self._session
+        queue = session.queue(message.queue)
+        state, due = READY, None
+        if message.delay > 0:
+            state, due = DELAYED, session.now + math.ceil(message.delay * 1000)
+        session.connection.execute(
+            _RETRY,
+            (
+                state,
+                due,
+                message.id,
+                send.encode_headers(message),
+                message.body,
+                message.priority,
+                message.priority if queue.priorities else None,
+                seq,
+            ),
+        )
+
+    def _move(self, message: Message, seq: int) -> None:
+        session = self._session
+        queue = session.queue(message.queue)
+        send.insert(session, [send.make_row(session, queue, message, {})])
+        self._filled.add(queue)
+        self._moved.append(seq)
+
+    def _bury(self, settlement: DeadLetter, seq: int) -> None:
+        session = self._session
+        name = dead_letter_name(settlement.receipt.queue, settlement.kind)
+        queue = session.queue(name)
+        message = settlement.message
+        if message is None:
+            self._copy(settlement, seq, queue)
+        else:
+            reason = {**message.headers, REASON_HEADER: settlement.reason}
+            dead = Message(
+                message.id,
+                name,
+                message.body,
+                reason,
+                priority=message.priority,
+                properties=message.properties,
+            )
+            send.insert(session, [send.make_row(session, queue, dead, {})])
+        self._filled.add(queue)
+        self._moved.append(seq)
+
+    def _copy(self, settlement: DeadLetter, seq: int, queue: SqliteQueue) -> None:
+        """Keep a row as it is, whatever is in it: SQLite copies it."""
+        execute = self._session.connection.execute
+        headers: Headers = {}
+        if not settlement.bare:
+            (stored,) = execute("SELECT headers FROM messages WHERE seq = ?", (seq,)).fetchone()
+            headers, _ = read_headers(stored)
+        reason = send.encode_json({**headers, REASON_HEADER: settlement.reason})
+        try:
+            execute(_COPY, (queue.id, self._session.now, reason, seq))
+        except sqlite3.DataError:
+            if not settlement.bare:
+                raise
+            # The body alone is as large as a row may be.
+            execute(_COPY, (queue.id, self._session.now, None, seq))

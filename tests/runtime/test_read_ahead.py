@@ -1,0 +1,140 @@
+"""While callbacks are quick, messages are received before a slot is free; no promise changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.faulty import FaultyTransport
+from tests.support.shop import OrderPlaced, make_app, memory, settled, subscribed
+
+from matador import Context, Envelope, Matador, Topology
+from matador.model.message import Release
+from matador.model.topology import WorkQueue
+from matador.runtime import consumer as consumer_module
+from matador.runtime.consumer import MOST_HELD
+from matador.testing import wait_for
+from matador.transports.base import Subscription
+
+TOPOLOGY = Topology("shop", queues=[WorkQueue("events", concurrency=10)])
+
+
+class QuickThenSlow:
+    """Returns at once for the first few messages; then it waits for its door."""
+
+    def __init__(self, quick: int) -> None:
+        self.quick = quick
+        self.door = asyncio.Event()
+        self.began = self.ended = self.most = 0
+        self.deliveries: list[int] = []
+
+    async def __call__(self, envelope: Envelope[Any], ctx: Context) -> None:
+        self.began += 1
+        self.most = max(self.most, self.began - self.ended)
+        self.deliveries.append(ctx.receipt.delivery_count)
+        if self.began > self.quick:
+            await self.door.wait()
+        self.ended += 1
+
+
+async def send(app: Matador, count: int) -> None:
+    await app.send_many(OrderPlaced(f"o-{n}") for n in range(count))
+
+
+async def test_quick_callbacks_are_read_ahead_of() -> None:
+    transport, handler = FaultyTransport(), QuickThenSlow(10_000)
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 2000)
+        await settled(app)
+    assert 10 < max(transport.limits) <= MOST_HELD
+    assert (handler.ended, handler.most) == (2000, 1), "still no more at once than slots"
+
+
+async def test_a_queue_whose_messages_may_run_once_only_is_not_read_ahead() -> None:
+    transport, handler = FaultyTransport(), QuickThenSlow(10_000)
+    once = subscribed(handler, idempotent="no")
+    async with make_app(transport, once, topology=TOPOLOGY) as app:
+        await send(app, 2000)
+        await settled(app)
+    assert max(transport.limits) <= 10
+
+
+async def test_what_waits_for_a_slow_callback_goes_to_other_workers_uncounted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_module, "_LONGEST_WAIT", 0.05)
+    transport, handler = FaultyTransport(), QuickThenSlow(1000)
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 2000)
+        await wait_for(lambda: handler.began == 1010)
+
+        async def nothing_hoarded() -> bool:
+            return (await memory(app).depth("shop.events")).in_flight == 10
+
+        await wait_for(nothing_hoarded)
+        given_back = sum(isinstance(one, Release) for one in transport.settled)
+        assert 0 < given_back <= MOST_HELD - 10
+        assert app.state.processing == 10
+        handler.door.set()
+        await settled(app)
+    assert (handler.ended, set(handler.deliveries)) == (2000, {1})
+
+
+async def test_what_was_read_ahead_is_given_back_on_a_stop() -> None:
+    transport, handler = FaultyTransport(), QuickThenSlow(1000)
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 2000)
+        await wait_for(lambda: handler.began == 1010)
+        await app.stop_receiving()
+        depth = await memory(app).depth("shop.events")
+        assert (depth.in_flight, depth.ready) == (10, 990)
+        handler.door.set()
+        await app.resume_receiving()
+        await settled(app)
+    assert (handler.ended, set(handler.deliveries)) == (2000, {1})
+
+
+class Pushing(FaultyTransport):
+    """Its broker pushes, and is told how much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefetch: list[int] = []
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        subscription: Any = await super().subscribe(queue, prefetch=prefetch)
+        self.prefetch.append(prefetch)
+
+        async def set_prefetch(prefetch: int) -> None:
+            self.prefetch.append(prefetch)
+
+        subscription.set_prefetch = set_prefetch
+        return subscription
+
+
+async def test_a_broker_that_pushes_is_told_how_much_to_push() -> None:
+    transport, handler = Pushing(), QuickThenSlow(1000)
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 1200)
+        await wait_for(lambda: handler.began == 1010)
+        handler.door.set()
+        await settled(app)
+    assert transport.prefetch[:2] == [10, MOST_HELD]
+
+
+async def test_health_says_how_queues_are_consumed() -> None:
+    handler = QuickThenSlow(0)
+    async with make_app(None, handler, topology=TOPOLOGY) as app:
+        (queue,) = app.health().queues
+        assert (queue.queue, queue.running, queue.handled) == ("shop.events", 0, 0)
+        assert app.health().status == "healthy"
+        await send(app, 12)
+        await wait_for(lambda: handler.began == 10)
+        (queue,) = app.health().queues
+        assert (queue.running, queue.concurrency, queue.stalled) == (10, 10, False)
+        handler.door.set()
+        await settled(app)
+        assert app.health().queues[0].handled == 12
+    assert app.health().status == "unhealthy"
+    assert app.health().queues == ()
