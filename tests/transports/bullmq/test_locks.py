@@ -195,7 +195,7 @@ async def test_a_job_whose_scheduler_could_not_go_on_is_not_handed_out(tmp_path:
         server.stop()
         fields = {b"rjk": b"clock", b"opts": b'{"repeat":{"every":1000}}', b"data": b"1"}
         job = Job("repeat:clock:1", fields)
-        assert await continue_schedulers(transport._client, session, QUEUE, [job]) == {job.id}
+        assert await continue_schedulers(session, QUEUE, [job]) == {job.id}
     finally:
         await transport.disconnect()
         server.stop()

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from matador.errors import MatadorError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.jobs import LATEST, Job, number, parts_of
 from matador.transports.bullmq.scripts import Call
@@ -35,83 +35,69 @@ JobRow: TypeAlias = tuple[int, str, MessageState]
 
 
 async def browse(
-    client: BullMQClient,
-    session: BullMQSession,
-    name: str,
-    place: JobSet,
-    after: str | None,
-    limit: int | None,
+    session: BullMQSession, jobs: JobSet, after: str | None, limit: int | None
 ) -> AsyncIterator[StoredMessage]:
     """The jobs of a queue in order of sending; dead letters in order of failing.
 
     BullMQ has no order over all states: the ids of all jobs are read and sorted first.
     """
-    list_all = _waiting if place.kind is None else _failed
-    rows = await list_all(client, session, place)
+    list_all = _waiting if jobs.kind is None else _failed
+    rows = await list_all(session, jobs)
     if after is not None:
         rows = _behind(rows, after)
     left = len(rows) if limit is None else limit
     for start in range(0, len(rows), _PAGE):
         page = rows[start : start + min(_PAGE, left)]
-        scripts = session.scripts(place.queue)
-        answers = await _run(
-            client, session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page]
-        )
+        scripts = session.scripts(jobs.queue)
+        answers = await _run(session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page])
         for (_, id_, state), flat in zip(page, answers, strict=True):
             if flat and not is_wrong_type(flat):
-                yield Job(id_, flat).stored(name, place, state)
+                yield Job(id_, flat).stored(jobs, state)
                 left -= 1
         if left <= 0:
             return
 
 
 async def take(
-    client: BullMQClient,
-    session: BullMQSession,
-    name: str,
-    place: JobSet,
-    positions: Sequence[str],
-    lease: float,
+    session: BullMQSession, jobs: JobSet, positions: Sequence[str], lease: float
 ) -> list[Delivery]:
     """Take exactly these jobs, except those that others hold."""
     ids = [parts_of(position)[1] for position in positions]
     if not ids:
         return []
-    if place.kind is not None:
-        return await FailedJobs(client, name, place, lease=lease).hold(session, len(ids), ids)
-    scripts, token, now = session.scripts(place.queue), token_hex(12), session.now()
+    if jobs.kind is not None:
+        return await FailedJobs(jobs, lease=lease).hold(session, len(ids), ids)
+    scripts, token, now = session.scripts(jobs.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
-    rows = await _run(client, session, [scripts.take(id_, token, now, lock) for id_ in ids])
-    jobs = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
-    still = await continue_schedulers(client, session, place.queue, [job for job, _ in jobs])
-    return [job.delivery(name, place, token, due) for job, due in jobs if job.id not in still]
+    rows = await _run(session, [scripts.take(id_, token, now, lock) for id_ in ids])
+    taken = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
+    still = await continue_schedulers(session, jobs.queue, [job for job, _ in taken])
+    return [job.delivery(jobs, token, due) for job, due in taken if job.id not in still]
 
 
-async def purge(client: BullMQClient, session: BullMQSession, place: JobSet) -> int:
+async def purge(session: BullMQSession, jobs: JobSet) -> int:
     """Remove all jobs that nobody holds; returns how many there were."""
-    scripts = session.scripts(place.queue)
-    if place.kind is None:
+    scripts = session.scripts(jobs.queue)
+    if jobs.kind is None:
         states = [state for state in _STATES if state != "active"]
-        counts, emptied = await client.run_together(
-            session, [scripts.counts(*states), scripts.empty()]
-        )
+        counts, emptied = await session.run_together([scripts.counts(*states), scripts.drain_waiting()])
         for answer in (counts, emptied):
             if isinstance(answer, MatadorError):
                 raise answer
         return sum(counts)
-    rows = await _failed(client, session, place)
+    rows = await _failed(session, jobs)
     free = [id_ for _, id_, state in rows if state == "ready"]
-    removed = await _run(client, session, [scripts.forget(id_) for id_ in free])
+    removed = await _run(session, [scripts.remove_failed(id_) for id_ in free])
     return sum(answer == 1 for answer in removed)
 
 
-async def depth(client: BullMQClient, session: BullMQSession, place: JobSet) -> QueueDepth:
+async def depth(session: BullMQSession, jobs: JobSet) -> QueueDepth:
     """How many jobs are in which state."""
-    if place.kind is not None:
-        states = [state for _, _, state in await _failed(client, session, place)]
+    if jobs.kind is not None:
+        states = [state for _, _, state in await _failed(session, jobs)]
         held = states.count("in-flight")
         return QueueDepth(ready=len(states) - held, in_flight=held)
-    (counts,) = await _run(client, session, [session.scripts(place.queue).counts(*_STATES)])
+    (counts,) = await _run(session, [session.scripts(jobs.queue).counts(*_STATES)])
     found = dict(zip(_STATES, counts, strict=True))
     return QueueDepth(
         ready=found["wait"] + found["paused"] + found["prioritized"],
@@ -120,18 +106,16 @@ async def depth(client: BullMQClient, session: BullMQSession, place: JobSet) -> 
     )
 
 
-async def _waiting(client: BullMQClient, session: BullMQSession, place: JobSet) -> list[JobRow]:
+async def _waiting(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
     """All jobs that are not finished, in order of sending."""
-    scripts = session.scripts(place.queue)
-    (ranges,) = await _run(client, session, [scripts.ranges(*_STATES)])
+    scripts = session.scripts(jobs.queue)
+    (ranges,) = await _run(session, [scripts.ranges(*_STATES)])
     found: list[tuple[str, MessageState]] = []
     for name, ids in zip(_STATES, ranges, strict=True):
         ordered: list[bytes] = ids[::-1] if name in _LISTS else ids
         state = _STATES[name]
         found.extend((id_text(id_), state) for id_ in ordered)
-    sent = await _run(
-        client, session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found]
-    )
+    sent = await _run(session, [("HGET", scripts.job_key(id_), "timestamp") for id_, _ in found])
     rows: list[JobRow] = [
         (number(at, LATEST), id_, state)
         for (id_, state), at in zip(found, sent, strict=True)
@@ -140,13 +124,12 @@ async def _waiting(client: BullMQClient, session: BullMQSession, place: JobSet) 
     return sorted(rows, key=lambda row: row[0])  # within a millisecond: in stored order
 
 
-async def _failed(client: BullMQClient, session: BullMQSession, place: JobSet) -> list[JobRow]:
+async def _failed(session: BullMQSession, jobs: JobSet) -> list[JobRow]:
     """The failed jobs of a kind, in order of failing."""
-    scripts = session.scripts(place.queue)
-    (ranges,) = await _run(client, session, [scripts.ranges("failed")])
+    scripts = session.scripts(jobs.queue)
+    (ranges,) = await _run(session, [scripts.ranges("failed")])
     ids = [id_text(id_) for id_ in ranges[0]]
     facts = await _run(
-        client,
         session,
         [
             command
@@ -163,7 +146,7 @@ async def _failed(client: BullMQClient, session: BullMQSession, place: JobSet) -
             continue
         kind, sent = found
         # A job that another worker has failed has no kind.
-        if _KINDS.get(kind, "undeliverable") == place.kind:
+        if _KINDS.get(kind, "undeliverable") == jobs.kind:
             rows.append((number(sent, LATEST), id_, "in-flight" if held else "ready"))
     return rows
 
@@ -177,12 +160,10 @@ def _behind(rows: list[JobRow], after: str) -> list[JobRow]:
     return [row for row in rows if row[0] >= sent]
 
 
-async def _run(
-    client: BullMQClient, session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]
-) -> list[Any]:
+async def _run(session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
     answers: list[Any] = []
     for start in range(0, len(calls), _PAGE):
-        answers += await client.run(session, calls[start : start + _PAGE])
+        answers += await session.run(calls[start : start + _PAGE])
     for answer in answers:
         if isinstance(answer, MatadorError) and not is_wrong_type(answer):
             raise answer

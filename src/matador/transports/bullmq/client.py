@@ -1,4 +1,4 @@
-"""The client of the server: a supervised session, and scripts that run over it in batches."""
+"""The client of the server: a supervised session that runs scripts in batches."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError
 
-from matador.errors import NotConnectedError
+from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
 from matador.transports.bullmq.options import BullMQAddress
 from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.redis_client.client import ServerClient
-from matador.transports.redis_client.errors import translate
+from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
 class BullMQSession:
-    """A client that is connected, until it is lost. Times are those of the server."""
+    """A connected client that runs scripts, until it is lost. Times are those of the server."""
 
-    def __init__(self, client: Any, prefix: str) -> None:
+    def __init__(self, client: Any, prefix: str, where: str) -> None:
         self.client = client
+        self.where = where
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._connection = connection_of(client)
         self._prefix = prefix
@@ -79,6 +80,72 @@ class BullMQSession:
         if not self.lost.done():
             self.lost.set_result(error)
 
+    async def ask(self, *command: Any) -> Any:
+        """The reply to a plain command.
+
+        Raises:
+            TransportError: it failed.
+        """
+        try:
+            return await self.client.execute_command(*command)
+        except Exception as error:
+            raise self.translated(error) from error
+
+    async def run(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+        """The replies to scripts and plain commands that travel together, in order.
+
+        The reply of one that fails is its error, translated; the others run all the same.
+
+        Raises:
+            TransportError: the connection failed; the outcome is unknown.
+        """
+        answers = await self._run(calls, transaction=False)
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:  # the server's scripts were flushed; these did nothing
+            await self._load()
+            again = await self._run([calls[i] for i in missing], transaction=False)
+            for i, answer in zip(missing, again, strict=True):
+                answers[i] = answer
+        return [self._plain(answer) for answer in answers]
+
+    async def run_together(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+        """``run`` in one transaction."""
+        answers = await self._run(calls, transaction=True)
+        if any(isinstance(answer, NoScriptError) for answer in answers):
+            await self._load()
+            answers = await self._run(calls, transaction=True)
+        return [self._plain(answer) for answer in answers]
+
+    async def _run(
+        self, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
+    ) -> list[Any]:
+        pipe = self.client.pipeline(transaction=transaction)
+        for call in calls:
+            if isinstance(call, Call):
+                sha = self.command(call.script).sha
+                pipe.evalsha(sha, len(call.keys), *call.keys, *call.arguments)
+            else:
+                pipe.execute_command(*call)
+        try:
+            return await pipe.execute(raise_on_error=False)
+        except Exception as error:
+            raise self.translated(error) from error
+
+    async def _load(self) -> None:
+        try:
+            await self.load()
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def _plain(self, answer: Any) -> Any:
+        return self.translated(answer) if isinstance(answer, Exception) else answer
+
+    def translated(self, error: BaseException) -> MatadorError:
+        """The error of this package for one of redis-py; gives up a session that is useless."""
+        if is_gone(error) or is_moved_on(error):
+            self.fail(error)
+        return translate(error, self.where)
+
     async def drain(self) -> None:
         """See ``ServerConnection``. Every command is awaited by its caller."""
 
@@ -90,7 +157,7 @@ class BullMQSession:
 
 
 class BullMQClient(ServerClient[BullMQSession]):
-    """Runs scripts, over a session that is made again when it is lost.
+    """Keeps a session, and makes a new one when it is lost.
 
     Args:
         address: where the server is, and how to connect.
@@ -106,70 +173,6 @@ class BullMQClient(ServerClient[BullMQSession]):
     ) -> None:
         super().__init__(address.where, restore=restore, on_state=on_state)
         self._address = address
-
-    async def ask(self, session: BullMQSession, *command: Any) -> Any:
-        """The reply to a plain command.
-
-        Raises:
-            TransportError: it failed.
-        """
-        try:
-            return await session.client.execute_command(*command)
-        except Exception as error:
-            raise self.translated(session, error) from error
-
-    async def run(
-        self, session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]
-    ) -> list[Any]:
-        """The replies to scripts and plain commands that travel together, in order.
-
-        The reply of one that fails is its error, translated; the others run all the same.
-
-        Raises:
-            TransportError: the connection failed; the outcome is unknown.
-        """
-        answers = await self._run(session, calls, transaction=False)
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if missing:  # the server's scripts were flushed; these did nothing
-            await self._load(session)
-            again = await self._run(session, [calls[i] for i in missing], transaction=False)
-            for i, answer in zip(missing, again, strict=True):
-                answers[i] = answer
-        return [self._plain(session, answer) for answer in answers]
-
-    async def run_together(
-        self, session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]]
-    ) -> list[Any]:
-        """``run`` in one transaction."""
-        answers = await self._run(session, calls, transaction=True)
-        if any(isinstance(answer, NoScriptError) for answer in answers):
-            await self._load(session)
-            answers = await self._run(session, calls, transaction=True)
-        return [self._plain(session, answer) for answer in answers]
-
-    async def _run(
-        self, session: BullMQSession, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
-    ) -> list[Any]:
-        pipe = session.client.pipeline(transaction=transaction)
-        for call in calls:
-            if isinstance(call, Call):
-                sha = session.command(call.script).sha
-                pipe.evalsha(sha, len(call.keys), *call.keys, *call.arguments)
-            else:
-                pipe.execute_command(*call)
-        try:
-            return await pipe.execute(raise_on_error=False)
-        except Exception as error:
-            raise self.translated(session, error) from error
-
-    async def _load(self, session: BullMQSession) -> None:
-        try:
-            await session.load()
-        except Exception as error:
-            raise self.translated(session, error) from error
-
-    def _plain(self, session: BullMQSession, answer: Any) -> Any:
-        return self.translated(session, answer) if isinstance(answer, Exception) else answer
 
     # -- for the supervisor ------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class BullMQClient(ServerClient[BullMQSession]):
             retry=Retry(NoBackoff(), 0),
             **options,
         )
-        session = BullMQSession(client, address.prefix)
+        session = BullMQSession(client, address.prefix, self.where)
         try:
             await session.prepare()
             _check_cancelled()

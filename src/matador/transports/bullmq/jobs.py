@@ -162,16 +162,16 @@ class Job:
             return number(self._fields.get(b"matador-taken"))
         return number(self._fields.get(b"stc"), _MOST - 1) + 1
 
-    def delivery(self, name: str, place: JobSet, token: str, due: int = 0) -> Delivery:
+    def delivery(self, jobs: JobSet, token: str, due: int = 0) -> Delivery:
         """The job as a delivery."""
-        failed = place.kind is not None
+        failed = jobs.kind is not None
         if failed:
             self._without_properties()
         count = self.count(failed)
         keep = _keep(self.options.get("removeOnComplete", REMOVE))
         receipt = Receipt(
-            name,
-            JobHold(place.queue, self.id, token, failed, due, keep, self.attempts),
+            jobs.name,
+            JobHold(jobs.queue, self.id, token, failed, due, keep, self.attempts),
             count,
             count > 1,
             self.priority,
@@ -186,9 +186,9 @@ class Job:
             self.content.properties,
         )
 
-    def stored(self, name: str, place: JobSet, state: MessageState) -> StoredMessage:
+    def stored(self, jobs: JobSet, state: MessageState) -> StoredMessage:
         """The job for browsing."""
-        failed = place.kind is not None
+        failed = jobs.kind is not None
         if failed:
             self._without_properties()
         sent = number(self._fields.get(b"timestamp"), LATEST)
@@ -198,7 +198,7 @@ class Job:
         return StoredMessage(
             position=position_of(sent, self.id),
             id=self.content.id or self.id,
-            queue=name,
+            queue=jobs.name,
             body=self.content.body,
             headers=self.headers(failed),
             state=state,

@@ -32,7 +32,7 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("finish_plainly", "let_go", "take", "take_failed")
+OURS = ("finish_malformed", "release_failed", "take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships but does not load."""
 
@@ -251,7 +251,7 @@ class JobScripts(Scripts):
         keys = [self.lock_key(id_), self._bytes["stalled"]]
         return Call("extendLock", keys, [token, lock, id_bytes(id_)])
 
-    def recover(self, now: int, interval: int) -> Call:
+    def release_stalled(self, now: int, interval: int) -> Call:
         """Release the jobs of dead workers; does nothing if somebody just did."""
         keys = self._named("stalled wait active stalled-check meta paused marker events repeat")
         return Call("moveStalledJobsToWait", keys, [_NEVER, self._all[""], now, interval])
@@ -286,22 +286,22 @@ class JobScripts(Scripts):
             arguments.append(_flat(more[1]))
         return Call("moveToFinished", keys, arguments)
 
-    def complete_plainly(self, id_: str, token: str, now: int) -> Call:
+    def complete_malformed(self, id_: str, token: str, now: int) -> Call:
         """Complete a malformed job."""
-        return self._plainly(id_, token, now)
+        return self._malformed(id_, token, now)
 
-    def fail_plainly(
+    def fail_malformed(
         self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind, bare: bool
     ) -> Call:
         """Fail a malformed job for good."""
-        return self._plainly(id_, token, now, kind, reason, "1" if bare else "")
+        return self._malformed(id_, token, now, kind, reason, "1" if bare else "")
 
-    def _plainly(self, id_: str, token: str, now: int, *more: str) -> Call:
+    def _malformed(self, id_: str, token: str, now: int, *more: str) -> Call:
         keys = self._named("active failed stalled events")
         keys += [self.job_key(id_), self.lock_key(id_)]
-        return Call("finish_plainly", keys, [id_bytes(id_), token, now, *more])
+        return Call("finish_malformed", keys, [id_bytes(id_), token, now, *more])
 
-    def again(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
+    def retry(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
         """Put a job at the end of the queue, with other fields."""
         keys = self._named("active wait paused")
         keys.append(self.job_key(id_))
@@ -309,7 +309,7 @@ class JobScripts(Scripts):
         arguments = [self._all[""], now, "LPUSH", id_bytes(id_), token, _flat(fields)]
         return Call("retryJob", keys, arguments)
 
-    def later(
+    def delay(
         self, id_: str, token: str, now: int, delay: int, fields: Mapping[str, str] | None
     ) -> Call:
         """Delay a job, with other fields; without fields it counts as never started."""
@@ -349,12 +349,12 @@ class JobScripts(Scripts):
         """The ids of all jobs in each state, sets from the lowest score on, lists reversed."""
         return Call("getRanges", [self._all[""]], [0, -1, "1", *states])
 
-    def empty(self) -> Call:
+    def drain_waiting(self) -> Call:
         """Remove all jobs that nobody holds."""
         keys = self._named("wait paused delayed prioritized repeat")
         return Call("drain", keys, [self._all[""], "1"])
 
-    def forget(self, id_: str) -> Call:
+    def remove_failed(self, id_: str) -> Call:
         """Remove a failed job, unless somebody holds it."""
         return Call("removeJob", self._failed(id_), [id_bytes(id_), 0, self._all[""]])
 
@@ -365,14 +365,14 @@ class JobScripts(Scripts):
 
     # -- failed jobs that are held -----------------------------------------------------------------
 
-    def forget_held(self, id_: str, token: str) -> Call:
+    def remove_held(self, id_: str, token: str) -> Call:
         """Remove a failed job that is held with this token."""
         arguments = [id_bytes(id_), 0, self._all[""], token]
         return Call("removeHeldJob", self._failed(id_), arguments)
 
-    def let_go(self, id_: str, token: str) -> Call:
+    def release_failed(self, id_: str, token: str) -> Call:
         """Release a failed job, as if it had not been delivered."""
-        return Call("let_go", [self.job_key(id_), self.lock_key(id_)], [token])
+        return Call("release_failed", [self.job_key(id_), self.lock_key(id_)], [token])
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

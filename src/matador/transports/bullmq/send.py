@@ -18,7 +18,7 @@ from matador.errors import (
 )
 from matador.model.message import Message
 from matador.transports.bullmq import wire
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.wire import bull_priority, job_id
@@ -30,74 +30,73 @@ _LONGEST = 2**53  # ms: what a worker on Node can count
 
 
 async def store(
-    client: BullMQClient, session: BullMQSession, queues: Queues, messages: Sequence[Message]
+    session: BullMQSession, queues: Queues, messages: Sequence[Message]
 ) -> list[MatadorError | None]:
     """Add a job for each message; for each None, or why it is not stored."""
     outcomes: list[MatadorError | None] = [None] * len(messages)
     waiting: list[tuple[int, JobSet]] = []
     size = 0
     for index, message in enumerate(messages):
-        place = await queues.find_or_none(session, message.queue)
-        if isinstance(place, MatadorError):
-            outcomes[index] = place
+        jobs = await queues.find_or_none(session, message.queue)
+        if isinstance(jobs, MatadorError):
+            outcomes[index] = jobs
             continue
-        if place.kind is not None:
+        if jobs.kind is not None:
             outcomes[index] = UnsupportedError(
-                f"cannot send to {message.queue!r}: these are the failed jobs of {place.queue!r}; "
+                f"cannot send to {message.queue!r}: these are the failed jobs of {jobs.queue!r}; "
                 f"send to that queue"
             )
             continue
-        waiting.append((index, place))
+        waiting.append((index, jobs))
         size += len(message.body)
         if len(waiting) >= _MOST_EACH or size >= _MOST_BYTES:
-            await _store(client, session, messages, waiting, outcomes)
+            await _store(session, messages, waiting, outcomes)
             waiting, size = [], 0
     if waiting:
-        await _store(client, session, messages, waiting, outcomes)
+        await _store(session, messages, waiting, outcomes)
     return outcomes
 
 
 async def _store(
-    client: BullMQClient,
     session: BullMQSession,
     messages: Sequence[Message],
-    places: Sequence[tuple[int, JobSet]],
+    found: Sequence[tuple[int, JobSet]],
     outcomes: list[MatadorError | None],
 ) -> None:
     calls: list[Call | tuple[str, str | bytes]] = []
     sent: list[tuple[int, JobSet]] = []
-    for index, place in places:
+    for index, jobs in found:
         message = messages[index]
         id_ = job_id(message.id)
         try:
-            call = add(session, place, message, id_)
+            call = add(session, jobs, message, id_)
         except UNWRITABLE as error:
             outcomes[index] = unstorable(f"message {message.id!r}", error)
             continue
-        scripts = session.scripts(place.queue)
+        scripts = session.scripts(jobs.queue)
         calls += (("EXISTS", scripts.job_key(id_) if id_ else scripts.key("") + "-"), call)
-        sent.append((index, place))
+        sent.append((index, jobs))
     if not calls:
         return
     try:
-        answers = await client.run_together(session, calls)
+        answers = await session.run_together(calls)
     except MatadorError as error:
         for index, _ in sent:
             outcomes[index] = error
         return
     ignored: list[tuple[int, JobSet]] = []
-    for (index, place), taken, answer in zip(sent, answers[::2], answers[1::2], strict=True):
+    for (index, jobs), taken, answer in zip(sent, answers[::2], answers[1::2], strict=True):
         if isinstance(answer, MatadorError):
             outcomes[index] = answer
         elif taken == 1:
-            ignored.append((index, place))
+            ignored.append((index, jobs))
     if ignored:
         again = [
-            add(session, place, messages[index], other_id(messages[index]))
-            for index, place in ignored
+            add(session, jobs, messages[index], other_id(messages[index]))
+            for index, jobs in ignored
         ]
         try:
-            answers = await client.run(session, again)
+            answers = await session.run(again)
         except MatadorError as error:
             for index, _ in ignored:
                 outcomes[index] = error
@@ -106,20 +105,20 @@ async def _store(
             outcomes[index] = answer if isinstance(answer, MatadorError) else None
 
 
-def add(session: BullMQSession, place: JobSet, message: Message, id_: str) -> Call:
+def add(session: BullMQSession, jobs: JobSet, message: Message, id_: str) -> Call:
     """The call that adds a job for a message.
 
     Raises:
         TypeError, ValueError, OverflowError, RecursionError: it cannot be written.
         MessageTooLargeError: it is too large for the server.
     """
-    return session.scripts(place.queue).add(
+    return session.scripts(jobs.queue).add(
         id_,
         str(message.headers.get(wire.NAME_HEADER) or wire.DEFAULT_NAME),
         data_of(session, message),
         session.now(),
         delay=milliseconds(message.delay),
-        priority=bull_priority(message.priority) if place.priorities else 0,
+        priority=bull_priority(message.priority) if jobs.priorities else 0,
     )
 
 

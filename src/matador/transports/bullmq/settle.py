@@ -23,7 +23,7 @@ from matador.model.message import (
     Settlement,
 )
 from matador.model.topology import DeadLetterKind, dead_letter_name
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.errors import refused
 from matador.transports.bullmq.jobs import JobHold, hold_of
 from matador.transports.bullmq.scripts import Call
@@ -42,8 +42,7 @@ _CHILDREN = {-4: "it has children that are not finished", -9: "a child of it has
 class JobSettler:
     """Carries out settlements on one session."""
 
-    def __init__(self, client: BullMQClient, session: BullMQSession, queues: Queues) -> None:
-        self._client = client
+    def __init__(self, session: BullMQSession, queues: Queues) -> None:
         self._session = session
         self._queues = queues
 
@@ -83,7 +82,7 @@ class JobSettler:
         is_last: bool = False,
     ) -> None:
         try:
-            answers = await self._client.run(self._session, [call for _, call in calls])
+            answers = await self._session.run([call for _, call in calls])
         except MatadorError as error:
             for index, _ in calls:
                 outcomes[index] = error
@@ -93,7 +92,7 @@ class JobSettler:
         for (index, _), answer in zip(calls, answers, strict=True):
             receipt = settlements[index].receipt
             if isinstance(answer, MatadorError):
-                plain = None if is_last else self._plainly(settlements[index], answer)
+                plain = None if is_last else self._malformed(settlements[index], answer)
                 if plain is not None:
                     unfit.append((index, plain))
                 else:
@@ -107,11 +106,11 @@ class JobSettler:
         # BullMQ wakes nobody when a job with a priority is released.
         markers = [self._session.scripts(queue).key("marker") for queue in woken]
         if markers:
-            await self._client.run(self._session, [("ZADD", key, 0, "0") for key in markers])
+            await self._session.run([("ZADD", key, 0, "0") for key in markers])
         if unfit:
             await self._run(unfit, settlements, outcomes, is_last=True)
 
-    def _plainly(self, settlement: Settlement, error: MatadorError) -> Call | None:
+    def _malformed(self, settlement: Settlement, error: MatadorError) -> Call | None:
         """The plain script for a job at which BullMQ's own one fails; None: the caller decides."""
         hold = hold_of(settlement.receipt)
         if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
@@ -119,9 +118,9 @@ class JobSettler:
         scripts, now = self._session.scripts(hold.queue), self._session.next_now()
         match settlement:
             case Complete():
-                return scripts.complete_plainly(hold.id, hold.token, now)
+                return scripts.complete_malformed(hold.id, hold.token, now)
             case DeadLetter(kind=kind, reason=reason, message=None):
-                return scripts.fail_plainly(hold.id, hold.token, _text(reason), now, kind, False)
+                return scripts.fail_malformed(hold.id, hold.token, _text(reason), now, kind, False)
             case _:
                 return None
 
@@ -136,10 +135,10 @@ class JobSettler:
         """The queue of the successor, if there is one."""
         match settlement:
             case Retry(message=message):
-                place = await self._queues.find(self._session, message.queue)
-                if place.kind is None:
-                    return place
-                raise queue_not_found(message.queue, self._client.where)
+                jobs = await self._queues.find(self._session, message.queue)
+                if jobs.kind is None:
+                    return jobs
+                raise queue_not_found(message.queue, self._session.where)
             case DeadLetter(receipt=receipt, kind=kind):
                 name = dead_letter_name(receipt.queue, kind)
                 return await self._queues.find(self._session, name)
@@ -152,19 +151,21 @@ class JobSettler:
         scripts, now = self._session.scripts(hold.queue), self._session.now()
         match settlement:
             case Complete() if hold.failed:
-                return scripts.forget_held(hold.id, hold.token)
+                return scripts.remove_held(hold.id, hold.token)
             case Release() if hold.failed:
-                return scripts.let_go(hold.id, hold.token)
+                return scripts.release_failed(hold.id, hold.token)
             case Complete():
                 return scripts.complete(hold.id, hold.token, hold.keep)
             case Release():
                 if hold.due > now:
-                    return scripts.later(hold.id, hold.token, now, hold.due - now, None)
+                    return scripts.delay(hold.id, hold.token, now, hold.due - now, None)
                 return scripts.release(hold.id, hold.token)
             case DeadLetter(kind=kind, reason=reason, message=message, bare=bare):
                 at = self._session.next_now()  # failed jobs are in order of this time
                 if bare:
-                    return scripts.fail_plainly(hold.id, hold.token, _text(reason), at, kind, True)
+                    return scripts.fail_malformed(
+                        hold.id, hold.token, _text(reason), at, kind, True
+                    )
                 fields = _as_dead_letter(kind, hold)
                 if message is not None:
                     fields["data"] = data_of(self._session, message)
@@ -177,8 +178,8 @@ class JobSettler:
                     fields["priority"] = str(number)
                 delay = milliseconds(message.delay)
                 if delay:
-                    return scripts.later(hold.id, hold.token, now, delay, fields)
-                return scripts.again(hold.id, hold.token, now, fields)
+                    return scripts.delay(hold.id, hold.token, now, delay, fields)
+                return scripts.retry(hold.id, hold.token, now, fields)
 
     # -- several scripts, while the lock is ours ---------------------------------------------------
 
@@ -202,7 +203,7 @@ class JobSettler:
                         successor = other_id(message)
                     pipe.multi()
                     away = (
-                        scripts.forget_held(hold.id, hold.token)
+                        scripts.remove_held(hold.id, hold.token)
                         if hold.failed
                         else scripts.complete(hold.id, hold.token)
                     )
@@ -214,9 +215,7 @@ class JobSettler:
                 except (MatadorError, *UNWRITABLE):
                     raise
                 except Exception as error:  # noqa: BLE001 - translated
-                    return refused(
-                        self._client.translated(self._session, error), settlement.receipt
-                    )
+                    return refused(self._session.translated(error), settlement.receipt)
             return _first_error(answers, settlement.receipt)
         return TransportError(
             f"a delivery from {settlement.receipt.queue!r} was renewed at each of {_TRIES} tries"
@@ -249,9 +248,7 @@ def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | Non
     return None
 
 
-async def renew(
-    client: BullMQClient, session: BullMQSession, receipts: Sequence[Receipt], lease: float
-) -> list[bool]:
+async def renew(session: BullMQSession, receipts: Sequence[Receipt], lease: float) -> list[bool]:
     """Hold deliveries for another lease from now; for each, whether it was still held."""
     kept = [False] * len(receipts)
     holds = [
@@ -262,7 +259,7 @@ async def renew(
     lock = round(lease * 1000)
     calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
     for start in range(0, len(calls), _MOST_EACH):
-        answers = await client.run(session, calls[start : start + _MOST_EACH])
+        answers = await session.run(calls[start : start + _MOST_EACH])
         for (index, _), answer in zip(holds[start:], answers, strict=False):
             if isinstance(answer, MatadorError):
                 raise answer

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.message import Delivery
@@ -21,32 +22,31 @@ _POLL = 0.2  # seconds; BullMQ wakes nobody for failed jobs
 _SHORTEST = 0.001
 
 
-class JobSource(Protocol):
+class JobSource(ABC):
     """Where a subscription gets its deliveries from."""
 
+    def __init__(self, jobs: JobSet, *, lease: float) -> None:
+        self._jobs = jobs
+        self._lock = round(lease * 1000)
+
+    @abstractmethod
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         """Up to ``limit`` deliveries; if there are none, how many seconds to wait."""
-        ...
 
     async def wait(self, session: BullMQSession, seconds: float) -> bool:
         """Wait for something new; returns whether it used up a marker that others wait for."""
-        ...
+        await asyncio.sleep(seconds)
+        return False
 
-    async def wake_another(self, session: BullMQSession) -> None:
+    async def wake_another(self, session: BullMQSession) -> None:  # noqa: B027 - optional
         """Wake another worker, because this one takes nothing."""
-        ...
 
 
-class WaitingJobs:
+class WaitingJobs(JobSource):
     """The next jobs of a queue. Takes many at once; BullMQ's marker says when there are some."""
 
-    def __init__(
-        self, client: BullMQClient, name: str, place: JobSet, *, lease: float, block: float
-    ) -> None:
-        self._client = client
-        self._name = name
-        self._place = place
-        self._lock = round(lease * 1000)
+    def __init__(self, jobs: JobSet, *, lease: float, block: float) -> None:
+        super().__init__(jobs, lease=lease)
         self._block = block
         self._owner = token_hex(8)
         self._number = 0
@@ -55,19 +55,19 @@ class WaitingJobs:
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         """See ``JobSource``."""
         count = min(limit, self._together)
-        scripts, now = session.scripts(self._place.queue), session.now()
+        scripts, now = session.scripts(self._jobs.queue), session.now()
         tokens = [self._token() for _ in range(count)]
         calls = [scripts.next_job(token, now, self._lock) for token in tokens]
         found: list[Delivery] = []
         scheduled: list[Job] = []
         failure: MatadorError | None = None
         wait = self._block
-        for token, answer in zip(tokens, await self._client.run(session, calls), strict=True):
+        for token, answer in zip(tokens, await session.run(calls), strict=True):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
                 job = Job(id_text(answer[1]), answer[0])
-                found.append(job.delivery(self._name, self._place, token))
+                found.append(job.delivery(self._jobs, token))
                 if job.scheduler is not None:
                     scheduled.append(job)
             else:
@@ -77,7 +77,7 @@ class WaitingJobs:
         # Asking in vain costs the server as much as a job: ask for a little more than came.
         self._together = count * 2 if len(found) == count else len(found) + 1
         if scheduled:
-            still = await continue_schedulers(self._client, session, self._place.queue, scheduled)
+            still = await continue_schedulers(session, self._jobs.queue, scheduled)
             found = [one for one in found if cast("JobHold", one.receipt.handle).id not in still]
         return found, wait
 
@@ -94,24 +94,18 @@ class WaitingJobs:
 
     async def wait(self, session: BullMQSession, seconds: float) -> bool:
         """See ``JobSource``."""
-        key = session.scripts(self._place.queue).key("marker")
-        return await self._client.ask(session, "BZPOPMIN", key, round(seconds, 3)) is not None
+        key = session.scripts(self._jobs.queue).key("marker")
+        return await session.ask("BZPOPMIN", key, round(seconds, 3)) is not None
 
     async def wake_another(self, session: BullMQSession) -> None:
         """See ``JobSource``. Sets the marker, as BullMQ does for a job."""
-        key = session.scripts(self._place.queue).key("marker")
+        key = session.scripts(self._jobs.queue).key("marker")
         with contextlib.suppress(MatadorError):  # others poll now and then all the same
-            await self._client.ask(session, "ZADD", key, 0, "0")
+            await session.ask("ZADD", key, 0, "0")
 
 
-class FailedJobs:
+class FailedJobs(JobSource):
     """Failed jobs of one kind, the oldest first."""
-
-    def __init__(self, client: BullMQClient, name: str, place: JobSet, *, lease: float) -> None:
-        self._client = client
-        self._name = name
-        self._place = place
-        self._lock = round(lease * 1000)
 
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         """See ``JobSource``."""
@@ -119,24 +113,14 @@ class FailedJobs:
 
     async def hold(self, session: BullMQSession, limit: int, ids: Sequence[str]) -> list[Delivery]:
         """Take these, or the oldest."""
-        assert self._place.kind is not None
+        assert self._jobs.kind is not None
         token = token_hex(12)
-        scripts = session.scripts(self._place.queue)
-        call = scripts.take_failed(self._place.kind, token, self._lock, limit, ids)
-        (rows,) = await self._client.run(session, [call])
+        scripts = session.scripts(self._jobs.queue)
+        call = scripts.take_failed(self._jobs.kind, token, self._lock, limit, ids)
+        (rows,) = await session.run([call])
         if isinstance(rows, MatadorError):
             raise rows
-        return [
-            Job(id_text(id_), flat).delivery(self._name, self._place, token) for id_, flat in rows
-        ]
-
-    async def wait(self, session: BullMQSession, seconds: float) -> bool:
-        """See ``JobSource``."""
-        await asyncio.sleep(seconds)
-        return False
-
-    async def wake_another(self, session: BullMQSession) -> None:
-        """See ``JobSource``. Nobody waits for a marker."""
+        return [Job(id_text(id_), flat).delivery(self._jobs, token) for id_, flat in rows]
 
 
 class BullMQSubscription:

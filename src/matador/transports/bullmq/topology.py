@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from matador.errors import QueueNotFoundError
-from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind, Topology
-from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind, Topology, dead_letter_name
+from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.wire import letters_of
 from matador.transports.kit.errors import queue_not_found
 
@@ -42,12 +42,16 @@ class JobSet:
     priorities: bool = False
     kinds: tuple[DeadLetterKind, ...] = DEAD_LETTER_KINDS
 
+    @property
+    def name(self) -> str:
+        """The name by which it was found."""
+        return self.queue if self.kind is None else dead_letter_name(self.queue, self.kind)
+
 
 class Queues:
     """The queues that were declared, by this process or another."""
 
-    def __init__(self, client: BullMQClient) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._declared: dict[str, _QueueSettings] = {}
         self._found: dict[str, _QueueSettings] = {}
 
@@ -72,7 +76,7 @@ class Queues:
             key = session.scripts(queue).key("meta")
             commands.append(("HSETNX", key, *_MOST_EVENTS))
             commands.append(("HSET", key, _FIELD, msgspec.json.encode(settings)))
-        for answer in await self._client.run(session, commands):
+        for answer in await session.run(commands):
             if isinstance(answer, Exception):
                 raise answer
 
@@ -91,7 +95,7 @@ class Queues:
             settings = await self._settings_of(session, queue)
             if settings is not None and kind in settings.dead_letters:
                 return JobSet(queue, kind, settings.priorities, settings.dead_letters)
-        raise queue_not_found(name, self._client.where)
+        raise queue_not_found(name, session.where)
 
     async def find_or_none(self, session: BullMQSession, name: str) -> JobSet | QueueNotFoundError:
         """``find`` that returns the error."""
@@ -105,7 +109,7 @@ class Queues:
         if known is not None:
             return known
         key = session.scripts(queue).key("meta")
-        ours, any_ = await self._client.run(session, [("HGET", key, _FIELD), ("EXISTS", key)])
+        ours, any_ = await session.run([("HGET", key, _FIELD), ("EXISTS", key)])
         for answer in (ours, any_):
             if isinstance(answer, Exception):
                 raise answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
@@ -73,7 +73,7 @@ class BullMQTransport(BaseTransport):
         self._lease = address.lease
         self._block = min(_LONGEST_BLOCK, address.timeout / 2)
         self._client = BullMQClient(address, restore=self._restore, on_state=self._change_state)
-        self._queues = Queues(self._client)
+        self._queues = Queues()
         self._subscriptions: set[BullMQSubscription] = set()
         self._checks: dict[str, StalledCheck] = {}
         self._capabilities = Capabilities(
@@ -126,16 +126,16 @@ class BullMQTransport(BaseTransport):
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
         session = await self._client.connection()
-        return await sending.store(self._client, session, self._queues, messages)
+        return await sending.store(session, self._queues, messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> BullMQSubscription:
         """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
         session = await self._client.connection()
-        place = await self._queues.find(session, queue)
-        if place.kind is not None:
-            source = FailedJobs(self._client, queue, place, lease=self._lease)
+        jobs = await self._queues.find(session, queue)
+        if jobs.kind is not None:
+            source = FailedJobs(jobs, lease=self._lease)
         else:
-            source = WaitingJobs(self._client, queue, place, lease=self._lease, block=self._block)
+            source = WaitingJobs(jobs, lease=self._lease, block=self._block)
             if queue not in self._checks:
                 self._checks[queue] = StalledCheck(self._client, queue, self._lease)
         subscription = BullMQSubscription(
@@ -154,13 +154,13 @@ class BullMQTransport(BaseTransport):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic."""
         session = await self._client.connection()
-        return await JobSettler(self._client, session, self._queues).settle(settlements)
+        return await JobSettler(session, self._queues).settle(settlements)
 
     # -- optional abilities ------------------------------------------------------------------------
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """See ``Leasing``."""
-        return await renew(self._client, await self._client.connection(), receipts, self._lease)
+        return await renew(await self._client.connection(), receipts, self._lease)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
@@ -168,34 +168,30 @@ class BullMQTransport(BaseTransport):
         """See ``Browsing``. Once the job of ``after`` is gone, messages that were sent in the same
         millisecond may be seen again."""
         session = await self._client.connection()
-        place = await self._queues.find(session, queue)
-        async for stored in browsing.browse(self._client, session, queue, place, after, limit):
+        jobs = await self._queues.find(session, queue)
+        async for stored in browsing.browse(session, jobs, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
         """See ``Browsing``."""
         session = await self._client.connection()
-        place = await self._queues.find(session, queue)
-        return await browsing.take(self._client, session, queue, place, positions, self._lease)
+        jobs = await self._queues.find(session, queue)
+        return await browsing.take(session, jobs, positions, self._lease)
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""
         session = await self._client.connection()
-        return await browsing.purge(self._client, session, await self._queues.find(session, queue))
+        return await browsing.purge(session, await self._queues.find(session, queue))
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
         session = await self._client.connection()
-        return await browsing.depth(self._client, session, await self._queues.find(session, queue))
+        return await browsing.depth(session, await self._queues.find(session, queue))
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""
         session = await self._client.connection()
-
-        async def call(*command: str) -> Any:
-            return await self._client.ask(session, *command)
-
-        return await examine(call, primary="name the primary in the URL")
+        return await examine(session.ask, primary="name the primary in the URL")
 
 
 def _notes(topology: Topology) -> Iterator[TopologyNote]:

@@ -44,8 +44,8 @@ class StalledCheck:
                 session = await self._client.connection()
                 # A little shorter than our period, so that our own next check is not refused.
                 interval = round(self._period * 900)
-                call = session.scripts(self._queue).recover(session.now(), interval)
-                (answer,) = await self._client.run(session, [call])
+                call = session.scripts(self._queue).release_stalled(session.now(), interval)
+                (answer,) = await session.run([call])
                 if isinstance(answer, MatadorError):
                     raise answer
                 if answer:
@@ -80,9 +80,7 @@ class _NextJob:
         self.found = (at, options)
 
 
-async def continue_schedulers(
-    client: BullMQClient, session: BullMQSession, queue: str, jobs: Sequence[Job]
-) -> set[str]:
+async def continue_schedulers(session: BullMQSession, queue: str, jobs: Sequence[Job]) -> set[str]:
     """Add the next jobs of schedulers whose jobs were taken.
 
     Returns:
@@ -104,7 +102,7 @@ async def continue_schedulers(
     if not calls:
         return set()
     try:
-        answers = await client.run(session, calls)
+        answers = await session.run(calls)
     except MatadorError as error:
         log.warning("%s: schedulers continue when their jobs come again: %s", queue, error)
         return set(ids)

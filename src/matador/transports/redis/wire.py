@@ -31,13 +31,16 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.transports.kit.properties import headers_with_properties, split_properties
+from matador.transports.kit.properties import (
+    PROPERTIES_HEADER,
+    headers_with_properties,
+    split_properties,
+)
 from matador.transports.redis.connection import Argument
 
 log = logging.getLogger("matador.transports.redis")
 
 _NO_HEADERS: Headers = {}
-_NO_PARTS = (_NO_HEADERS, None, None)
 _PLAIN = 4  # values in an entry of id and body only
 # An element is number:deliveries:content; these are its parts, and digits of the numbers.
 _PARTS, _NUMBER, _COUNT = 3, 16, 9
@@ -86,7 +89,9 @@ def fields_of(message: Message) -> list[Argument]:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     fields: list[Argument] = ["i", message.id.encode(), "b", message.body]
-    headers = headers_with_properties(message)
+    headers = message.headers
+    if message.properties is not None:
+        headers = headers_with_properties(message)
     if headers:
         fields += ("h", _encode(headers))
     if message.priority is not None:
@@ -131,9 +136,10 @@ def _delivery(
         if 2 * len(values) == len(fields):
             get = values.get
             given, reason, priority, key = get(b"h"), get(b"r"), get(b"p"), get(b"k")
-            headers, properties, problem = _NO_PARTS
-            if given is not None:
-                headers, properties, problem = split_properties(_decode_headers(given))
+            headers = _NO_HEADERS if given is None else _decode_headers(given)
+            properties = problem = None
+            if PROPERTIES_HEADER in headers:
+                headers, properties, problem = split_properties(headers)
             if reason is not None:
                 headers = {**headers, REASON_HEADER: reason.decode()}
             level = None if priority is None else int(priority)

@@ -1,4 +1,4 @@
--- Let go of a failed job, as if it had not been handed out.
+-- Release a failed job, as if it had not been delivered.
 -- KEYS: job, lock
 -- ARGV: token
 if redis.pcall('GET', KEYS[2]) ~= ARGV[1] then return -2 end
