@@ -80,7 +80,9 @@ async def purge(session: BullMQSession, jobs: JobSet) -> int:
     scripts = session.scripts(jobs.queue)
     if jobs.kind is None:
         states = [state for state in _STATES if state != "active"]
-        counts, emptied = await session.run_together([scripts.counts(*states), scripts.drain_waiting()])
+        counts, emptied = await session.run_together(
+            [scripts.counts(*states), scripts.drain_waiting()]
+        )
         for answer in (counts, emptied):
             if isinstance(answer, MatadorError):
                 raise answer

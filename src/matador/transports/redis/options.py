@@ -49,7 +49,7 @@ class RedisAddress(RedisServerAddress):
     primary: str | None = None
     socket: str | None = None
     name: str = text("redis", empty=False)
-    mode: RedisMode = choice("streams", get_args(RedisMode))  # noqa: RUF009 - a field
+    mode: RedisMode = choice("streams", get_args(RedisMode))
     prefix: str = text("matador", empty=False)
     sentinel_username: str | None = text(None, secret=True)
     sentinel_password: str | None = text(None, secret=True)
