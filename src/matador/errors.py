@@ -36,6 +36,7 @@ The whole tree::
     │   ├── SubscriberIsStubError           a stub cannot be executed here
     │   └── InProcessCannotRunStubError     nor dispatched to by the in-process transport
     ├── InvalidEventError                   a payload that does not fit its type
+    │   └── AmbiguousPayloadError           a JSON object in it has a key twice
     ├── DecodeError                         bytes that are not an envelope
     ├── ConfigurationError                  an option that cannot be (also a ValueError)
     ├── ApplicationImportError              the module of an application raised an error
@@ -457,6 +458,15 @@ class InvalidEventError(MatadorError):
     """A payload that does not fit its event type; the message names the field."""
 
     description = "The payload does not fit the event's type. Correct the field that is named."
+
+
+class AmbiguousPayloadError(InvalidEventError):
+    """A payload in which one JSON object has a key twice: parsers disagree about what it says."""
+
+    description = (
+        "The payload has a key twice in one object, so it is not clear what it says. "
+        "Correct the program that sent it."
+    )
 
 
 class DecodeError(MatadorError):

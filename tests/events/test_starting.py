@@ -20,7 +20,16 @@ from tests.support.shop import (
     subscribed,
 )
 
-from matador import Context, Envelope, Hooks, Matador, Schema, SubscriberStub, Topology
+from matador import (
+    Context,
+    Envelope,
+    Hooks,
+    Matador,
+    Schema,
+    StandardRetryPolicy,
+    SubscriberStub,
+    Topology,
+)
 from matador.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -59,10 +68,11 @@ async def test_start_connects_makes_the_queues_and_consumes() -> None:
 async def test_a_second_start_does_nothing() -> None:
     heard = Heard()
     async with make_app(None, Handler(), hooks=heard) as app:
-        worker = app.worker
+        running = app._running
         await app.start()
         await asyncio.gather(app.start(), app.start())
-        assert app.worker is worker
+        assert running is not None
+        assert app._running is running
     assert heard.names.count("start") == 1
 
 
@@ -262,3 +272,36 @@ async def test_a_running_application_cannot_be_changed() -> None:
         await app.send(OrderPlaced("o-1"))
         await settled(app)
         assert memory(app).completed(QUEUE) == 1
+
+
+# -- the configuration ----------------------------------------------------------------------------
+
+
+async def test_another_application_differs_in_what_is_asked_for_and_in_nothing_else() -> None:
+    heard, policy = Heard(), StandardRetryPolicy(max_attempts=7)
+    app = make_app(None, Handler(), hooks=heard, retry=policy)
+    other = app.with_(consume_from=(), send_errors="report")
+    assert (app.consume_from, other.consume_from) == (("events",), ())
+    assert (other.transport, other.schema, other.topology) == (
+        app.transport,
+        app.schema,
+        app.topology,
+    )
+    assert (other._config.retry, other._config.hooks) == (policy, (heard,))
+    assert app._config.send_errors == "raise"
+    with pytest.raises(ConfigurationError, match="unknown option 'retries'.*'retry'"):
+        app.with_(retries=3)
+    with pytest.raises(QueueNotFoundError):
+        app.with_(consume_from=["event"])
+
+
+async def test_a_producer_is_told_of_its_own_connection_alone() -> None:
+    heard = Heard()
+    app = make_app(None, Handler(), hooks=heard)
+    for _ in range(3):
+        async with app.producer():
+            pass
+    async with app:
+        pass
+    said = [event.state.status for event in heard.of("connection")]
+    assert said == ["connected", "disconnected"] * 4, "each is told once"

@@ -118,8 +118,9 @@ async def test_and_change_its_mind_while_messages_run(
     monkeypatch.setattr(worker_module, "_ASK_CONCURRENCY_EVERY", 0.005)
     crowd, hooks = Crowd(), Concurrency(before)
     async with make_app(None, crowd, hooks=hooks) as app:
-        assert app.worker is not None
-        (consumer,) = app.worker.consumers
+        assert app._running is not None
+        assert app._running.worker is not None
+        (consumer,) = app._running.worker.consumers
         if busy:
             await app.send_many(OrderPlaced(f"o-{n}") for n in range(20))
             await wait_for(lambda: crowd.inside == before)
@@ -143,8 +144,9 @@ async def test_an_answer_that_is_no_number_does_not_end_the_asking(
     monkeypatch.setattr(worker_module, "_ASK_CONCURRENCY_EVERY", 0.005)
     hooks = Concurrency(4)
     async with make_app(None, Handler(), hooks=hooks) as app:
-        assert app.worker is not None
-        (consumer,) = app.worker.consumers
+        assert app._running is not None
+        assert app._running.worker is not None
+        (consumer,) = app._running.worker.consumers
         hooks.answer = "many"
         asked = len(hooks.asked)
         await wait_for(lambda: len(hooks.asked) > asked + 1)
@@ -227,8 +229,9 @@ async def test_a_delivery_that_waited_for_long_is_begun_only_if_it_is_still_ours
 
     transport = MemoryTransport(clock=manual_clock, lease=30)
     async with make_app(transport, handle, clock=manual_clock) as app:
-        assert app.worker is not None
-        (consumer,) = app.worker.consumers
+        assert app._running is not None
+        assert app._running.worker is not None
+        (consumer,) = app._running.worker.consumers
         accept = consumer._accept
 
         def freeze(deliveries: Sequence[Delivery]) -> None:

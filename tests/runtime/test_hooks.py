@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from tests.support.faulty import FaultyTransport
 from tests.support.shop import (
     Handler,
     Heard,
@@ -20,7 +21,8 @@ from tests.support.shop import (
 )
 
 from matador import Context, Envelope, Hooks
-from matador.events.hooks import HookSet
+from matador.errors import ConnectionFailedError, SendFailedError
+from matador.events.hooks import HookSet, Sending
 from matador.testing import wait_for
 
 HOOKS = sorted(name for name in vars(Hooks) if not name.startswith("_"))
@@ -117,21 +119,25 @@ async def test_a_hook_that_awaits_something_cancelled_does_not_stop_the_worker()
 # -- unused hooks ------------------------------------------------------------------------------
 
 
+WRAPPING = {"on_worker_wrap", "on_send_wrap"}
+
+
 def test_what_nobody_overrides_is_not_there_at_all() -> None:
     none = HookSet([Hooks(), Hooks()])
     for name in HOOKS:
-        if name != "on_worker_wrap":
+        if name not in WRAPPING:
             assert getattr(none, name) is None
-    assert none.wraps == ()
+    assert none.wraps == none.send_wraps == ()
 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_can_be_overridden_alone(name: str) -> None:
     one = type("One", (Hooks,), {name: lambda self, *arguments: None})  # pyright: ignore[reportUnknownLambdaType]
     made = HookSet([one()])
-    used = {known for known in HOOKS if known != "on_worker_wrap" and getattr(made, known)}
-    assert used == {name} - {"on_worker_wrap"}
+    used = {known for known in HOOKS if known not in WRAPPING and getattr(made, known)}
+    assert used == {name} - WRAPPING
     assert len(made.wraps) == (name == "on_worker_wrap")
+    assert len(made.send_wraps) == (name == "on_send_wrap")
 
 
 # -- on_worker_wrap: the callback runs exactly once, whatever the hook does --------------------
@@ -395,3 +401,52 @@ async def test_metadata_of_all_is_merged_and_the_later_wins() -> None:
     hooks = HookSet([Silent(), Answering(2), Raising(), Answering(3)])
     assert hooks.load_universal_metadata is not None
     assert await hooks.load_universal_metadata() == {"a": 1, "b": 3, "c": 3}
+
+
+# -- on_send_wrap: around a whole send ----------------------------------------------------------
+
+
+class Traced(Hooks):
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    async def on_send_wrap(self, event: Sending, proceed: Proceed) -> None:
+        self.said.append((event.event_keys, event.count, event.transport))
+        event.metadata["trace"] = "t-1"
+        await proceed()
+        self.said.append("sent")
+
+
+async def test_a_send_is_wrapped_and_what_the_hook_adds_travels_with_it() -> None:
+    hooks, handler = Traced(), Handler()
+    async with make_app(None, handler, hooks=hooks) as app:
+        result = await app.send(OrderPlaced("o-1"), metadata={"mine": "kept"})
+        results = await app.send_many([OrderPlaced("o-2"), OrderPlaced("o-3")])
+        await settled(app)
+    assert (result.sent, [one.sent for one in results]) == (1, [1, 1])
+    wrapped = ("order.placed",), 1, "memory"
+    assert hooks.said == [wrapped, "sent", (("order.placed",), 2, "memory"), "sent"]
+    first, *others = [one.docket.metadata for one in handler.envelopes]
+    assert first == {"mine": "kept", "trace": "t-1"}
+    assert others == [{"trace": "t-1"}, {"trace": "t-1"}]
+
+
+class Forgetful(Hooks):
+    async def on_send_wrap(self, event: Sending, proceed: Proceed) -> None:
+        raise RuntimeError("no")
+
+
+async def test_a_send_wrap_that_fails_or_forgets_stops_no_send(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with make_app(None, Handler(), hooks=Forgetful(), consume_from=()) as app:
+        assert (await app.send(OrderPlaced("o-1"))).sent == 1
+    assert "the hook on_send_wrap raised" in caplog.text
+
+
+async def test_a_send_that_fails_inside_a_wrap_is_raised() -> None:
+    transport = FaultyTransport()
+    async with make_app(transport, Handler(), hooks=Traced(), consume_from=()) as app:
+        transport.send_errors.append(ConnectionFailedError("down"))
+        with pytest.raises(SendFailedError):
+            await app.send(OrderPlaced("o-1"))

@@ -107,6 +107,9 @@ async def test_a_callback_that_cancels_its_own_task_has_failed_or_not_and_the_sl
         if envelope.data.order_id != "bad":
             async with asyncio.timeout(60):  # does not mistake a leftover for its own
                 await asyncio.sleep(0)
+            mine = asyncio.current_task()
+            assert mine is not None
+            assert mine.cancelling() == 0, "nothing is left over of another message"
             good += 1
             return
         bad += 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.faulty import FaultyTransport
 from tests.support.shop import (
@@ -38,7 +39,8 @@ from matador import (
     assert_event,
 )
 from matador.errors import MaybePoisonedError, NonIdempotentCannotRetryError
-from matador.model.message import Complete, DeadLetter, Retry
+from matador.model.envelope import Docket
+from matador.model.message import Complete, DeadLetter, Message, Retry
 from matador.policy.retry import Discard, RetryContext, RetryLater, SendToDeadLetters
 from matador.testing import ManualClock, wait_for
 from matador.transports.memory import MemoryTransport
@@ -96,7 +98,40 @@ async def test_attempts_that_are_used_up_end_among_the_dead_letters(
     assert (docket.first_error, docket.last_error) == ("failure 0", "failure 2")
     assert (docket.attempts, docket.original_queue) == (3, QUEUE)
     assert letter.reason == "max attempts exceeded (3)"
+    assert letter.error_type == "ValueError"
+    assert letter.traceback is not None
+    assert letter.traceback.rstrip().endswith("ValueError: failure 2")
     assert isinstance(heard.of("error")[-1].decision, SendToDeadLetters)
+
+
+async def test_a_message_of_another_queue_that_fails_here_keeps_its_home() -> None:
+    docket = Docket(
+        event_key="order.placed",
+        target_subscriber="handle",
+        created_at=datetime.now(UTC),
+        attempts=1,
+        importance="should-investigate",
+        original_queue="shop.elsewhere",
+    )
+    raw = Envelope("m-1", msgspec.Raw(b'{"order_id":"o-1","amount":5}'), docket)
+    async with make_app(None, failing(DontRetry("no"))) as app:
+        await app.transport.send([Message("m-1", QUEUE, app.codec.encode(raw).body)])
+        await settled(app)
+        (letter,) = dead(app)
+    assert read(letter).docket.original_queue == "shop.elsewhere"
+
+
+async def test_an_error_that_cannot_be_printed_makes_a_dead_letter_all_the_same() -> None:
+    class Unprintable(DontRetry):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    async with make_app(None, failing(Unprintable())) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        (letter,) = dead(app)
+    assert letter.error_type is not None
+    assert letter.error_type.endswith("Unprintable")
 
 
 @pytest.mark.parametrize(

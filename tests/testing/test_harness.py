@@ -41,7 +41,7 @@ async def test_an_application_runs_in_memory_and_is_left_as_it_was(tmp_path: Pat
     file = tmp_path / "shop.db"
     store = SqliteCheckpointStore(tmp_path / "steps.db")
     app = make_app(f"sqlite:///{file}", Handler(), checkpoints=store)
-    transport, clock = app.transport, app.clock
+    transport, clock = app.transport, app._config.clock
     async with running(app) as harness:
         assert harness.app is app
         assert app.transport is harness.transport
@@ -50,7 +50,7 @@ async def test_an_application_runs_in_memory_and_is_left_as_it_was(tmp_path: Pat
         await harness.drain()
         assert [one.data for one in harness.handled("handle")] == [OrderPlaced("o-1")]
     assert app.transport is transport
-    assert app.clock is clock
+    assert app._config.clock is clock
     assert app.checkpoints is store
     assert app.state.status == "stopped"
     assert not any(tmp_path.iterdir()), "neither database was touched"  # noqa: ASYNC240

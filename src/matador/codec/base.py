@@ -69,6 +69,7 @@ class Codec(Protocol):
         """Bytes as a payload of the event's type.
 
         Raises:
+            AmbiguousPayloadError: a JSON object in it has a key twice.
             InvalidEventError: they do not fit the type; the field is named.
         """
         ...

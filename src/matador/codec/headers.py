@@ -143,8 +143,8 @@ class HeaderCodec(PayloadCodec):
                 return read_older_body(fields, headers, stamp)
             raise DecodeError(f"not an envelope: {error}") from error
         parts = (b'{"id":', self._encode(read.id), b',"data":', read.data, b"}")
-        # Written back to the same bytes, it can have a key twice only in its payload.
-        refuse_duplicate_keys(bytes(read.data) if b"".join(parts) == body else body)
+        if b"".join(parts) != body:  # else only its payload can have a key twice: see there
+            refuse_duplicate_keys(body)
         if len(read.key) and len(read.target_subscriber):
             fields = read_json_object(body)
             if is_older_body(fields):

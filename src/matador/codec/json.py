@@ -122,9 +122,10 @@ class JsonCodec(PayloadCodec):
             envelope = self._read_otherwise(body, headers, stamp)
             refuse_duplicate_keys(body)
             return envelope
-        # Written back to the same bytes, it can have a key twice only in its payload.
-        same = self._encode_quickly(envelope) == body
-        refuse_duplicate_keys(bytes(envelope.data) if same else body)
+        # Written back to the same bytes, it can have a key twice only in its payload, which is
+        # found when that is decoded.
+        if self._encode_quickly(envelope) != body:
+            refuse_duplicate_keys(body)
         return envelope
 
     def _read_otherwise(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:

@@ -54,8 +54,12 @@ def refuse_duplicate_keys(body: bytes) -> None:
     """
     twice = find_duplicate_key(body)
     if twice is not None:
-        key = storable_text(twice, _LONGEST_KEY)
-        raise DecodeError(f"the body has the key {key!r} twice in one object")
+        raise DecodeError(duplicate_key(twice))
+
+
+def duplicate_key(key: str) -> str:
+    """What is wrong with a body that has a key twice."""
+    return f"the body has the key {storable_text(key, _LONGEST_KEY)!r} twice in one object"
 
 
 def escaped_surrogate(body: bytes) -> str | None:

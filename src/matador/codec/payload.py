@@ -13,7 +13,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from matador.codec.base import PayloadDecoder, PayloadEncoder
-from matador.codec.json_text import find_duplicate_key, written_surrogate
+from matador.codec.json_text import (
+    duplicate_key,
+    find_duplicate_key,
+    written_surrogate,
+)
 from matador.codec.plain import (
     has_raw_parts,
     has_room_for_null,
@@ -24,7 +28,7 @@ from matador.codec.plain import (
     not_finite_in,
     same_key,
 )
-from matador.errors import InvalidEventError
+from matador.errors import AmbiguousPayloadError, InvalidEventError
 from matador.model.event import EventType
 from matador.model.text import storable_text
 
@@ -41,6 +45,7 @@ class _Coder(NamedTuple):
         loses: reading it again may not show it.
         keys: its mappings may have keys that come out as one: JSON knows no 1, only ``"1"``.
         clash: says which ones did, given the payload, its bytes, and what was read of them.
+        again: writes what was read, to the same bytes unless they are unusual; None: not so.
     """
 
     encode: Callable[[Any], bytes]
@@ -49,6 +54,7 @@ class _Coder(NamedTuple):
     loses: bool = False
     keys: bool = False
     clash: Callable[[Any, bytes, Any], str | None] = lambda payload, encoded, read: None
+    again: Callable[[Any], bytes] | None = None
 
 
 def _clash_in_json(
@@ -90,7 +96,7 @@ class PayloadCodec:
 
     def payload_encoder(self, event: EventType) -> PayloadEncoder:
         """See ``Preparing``."""
-        encode, decode, lost, loses, keys, clash = self._coder(event)
+        encode, decode, lost, loses, keys, clash, _ = self._coder(event)
 
         def unchecked(payload: Any) -> msgspec.Raw:
             try:
@@ -122,13 +128,21 @@ class PayloadCodec:
 
     def payload_decoder(self, event: EventType) -> PayloadDecoder:
         """See ``Preparing``."""
-        decode = self._coder(event).decode
+        coder = self._coder(event)
+        decode, again = coder.decode, coder.again
+        json = self._format == "json"
 
         def decoder(raw: msgspec.Raw) -> Any:
             try:
-                return decode(raw)
+                payload = decode(raw)
+                if not json or (again is not None and again(payload) == raw):
+                    return payload  # written back to the same bytes, it has no key twice
             except Exception as error:  # noqa: BLE001 - the user's own validators may raise anything
                 raise _invalid(event, error) from _cause(error)
+            twice = find_duplicate_key(bytes(raw))
+            if twice is not None:
+                raise AmbiguousPayloadError(duplicate_key(twice))
+            return payload
 
         self._decoders[event.payload] = decoder
         return decoder
@@ -140,13 +154,15 @@ class PayloadCodec:
                 coder = _pydantic_coder(payload, self._format)
             elif self._format == "json":
                 encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(payload).decode
+                again = None if has_raw_parts(payload) else encode
                 coder = _Coder(
                     encode,
                     decode,
                     not_finite,
                     has_room_for_null(payload),
                     may_have_keys(payload),
-                    _clash_in_json(None if has_raw_parts(payload) else encode),
+                    _clash_in_json(again),
+                    again,
                 )
             else:
                 encode = msgspec.msgpack.Encoder().encode

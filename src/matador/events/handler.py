@@ -17,6 +17,7 @@ import msgspec
 
 from matador.codec.base import Codec, PayloadDecoder, RawEnvelope, preparing
 from matador.errors import (
+    AmbiguousPayloadError,
     DecodeError,
     EventNotRegisteredError,
     InvalidEventError,
@@ -45,7 +46,7 @@ from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.policy.admission import refuse
 from matador.policy.retry import Decision, Discard, SendToDeadLetters, may_run_again
-from matador.runtime.calls import InOwnContext, Ran
+from matador.runtime.calls import InOwnContext, Ran, raising
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock
@@ -149,10 +150,21 @@ class EventHandler:
             try:
                 before = None if raw.before is None else route.decode(raw.before)
                 envelope = Envelope(raw.id, route.decode(raw.data), docket, before)
+            except AmbiguousPayloadError as error:
+                raise DecodeError(str(error)) from error
             except InvalidEventError as error:
                 return self._refuse(raw, receipt, route.subscriber, error, "undeliverable")
-            if route.plain:
-                return await self._run_plainly(raw, envelope, route.subscriber, receipt)
+            if route.plain:  # most messages: nothing is around the callback, and nobody is told
+                context, callback = copy_context(), route.subscriber.callback(envelope)
+                try:
+                    step = context.run(callback.send, None)
+                except StopIteration:  # it did not have to wait for anything
+                    return Outcome(receipt, Complete(receipt))
+                except BaseException as error:  # noqa: BLE001 - the same as of one that waited
+                    call = raising(error)
+                else:
+                    call = InOwnContext(callback, context, step)
+                return await self._run_plainly(raw, envelope, route.subscriber, receipt, call)
             if route.at_most_once:
                 return await self._run_at_most_once(raw, envelope, route, receipt)
             return await self._run(raw, envelope, route, receipt)
@@ -254,22 +266,13 @@ class EventHandler:
         envelope: Envelope[Any],
         subscriber: Subscriber[Any],
         receipt: Receipt,
+        call: Awaitable[Any],
     ) -> Outcome:
-        """``_run`` for most subscribers: nothing is around the callback, and nobody is told."""
-        callback = subscriber.callback(envelope)
-        context = copy_context()
-        try:
-            try:
-                step = context.run(callback.send, None)
-            except StopIteration:  # it did not have to wait for anything
-                return Outcome(receipt, Complete(receipt))
-            await InOwnContext(callback, context, step)
-        except BaseException as error:  # noqa: BLE001 - what ends the process is raised again
-            ran = self._calls.failed(error)
-        else:
+        """``_run`` for a callback that has begun, with nothing around it."""
+        ran = await self._calls.run(call)
+        if ran.error is None and not ran.interrupted:
             return Outcome(receipt, Complete(receipt))
         try:
-            await self._calls.clear_cancellation()
             return await self._ended(raw, envelope, subscriber, receipt, ran)
         finally:
             del ran

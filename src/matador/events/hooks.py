@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from matador.errors import MatadorError
 from matador.model.envelope import Envelope
 from matador.model.message import ConnectionState, Delivery, Receipt
 from matador.model.subscriber import Subscriber
-from matador.policy.retry import Decision
+from matador.policy.retry import Decision, Outcome
 
 log = logging.getLogger("matador.hooks")
 
@@ -100,6 +100,8 @@ class WorkerSuccess(msgspec.Struct, frozen=True):
     started_at: float
     duration: float
 
+    outcome: ClassVar[Outcome] = "success"
+
     @property
     def duration_ms(self) -> float:
         """The duration in milliseconds."""
@@ -124,6 +126,11 @@ class WorkerError(msgspec.Struct, frozen=True):
     ran: bool
 
     @property
+    def outcome(self) -> Outcome:
+        """What became of the message."""
+        return self.decision.outcome
+
+    @property
     def duration_ms(self) -> float:
         """The duration in milliseconds."""
         return self.duration * 1000
@@ -137,6 +144,11 @@ class DecodeFailure(msgspec.Struct, frozen=True):
     queue: str
     transport: str
     decision: Decision | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the message."""
+        return "discard" if self.decision is None else self.decision.outcome
 
 
 class ConnectionChange(msgspec.Struct, frozen=True):

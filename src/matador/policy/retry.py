@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from matador.errors import ConfigurationError, DontRetry, DoRetry, EventAssertionError
 from matador.model.envelope import Envelope
@@ -15,10 +15,15 @@ from matador.model.topology import DeadLetterKind
 # -- decisions ----------------------------------------------------------------------------------
 
 
+Outcome: TypeAlias = Literal["success", "retry", "dead-letter", "discard"]
+"""How an attempt ended: the names used in logs, the journal, tables, counts and metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryLater:
     """Try again after ``delay`` seconds."""
 
+    outcome: ClassVar[Outcome] = "retry"
     delay: float
     reason: str = "failed"
 
@@ -27,6 +32,7 @@ class RetryLater:
 class SendToDeadLetters:
     """Give up, and keep the message among the dead letters."""
 
+    outcome: ClassVar[Outcome] = "dead-letter"
     kind: DeadLetterKind
     reason: str
 
@@ -35,6 +41,7 @@ class SendToDeadLetters:
 class Discard:
     """Give up, and forget the message."""
 
+    outcome: ClassVar[Outcome] = "discard"
     reason: str
 
 

@@ -157,6 +157,14 @@ class Calls:
         return await result if inspect.isawaitable(result) else result
 
 
+async def raising(error: BaseException) -> None:
+    """A call that raises what another has raised."""
+    try:
+        raise error
+    finally:
+        del error  # or its traceback would keep it in a cycle
+
+
 def _wrapped(text: str, cause: BaseException) -> RuntimeError:
     error = RuntimeError(text)
     error.__cause__ = cause

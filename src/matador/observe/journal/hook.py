@@ -30,7 +30,7 @@ from matador.observe.journal.records import (
 )
 from matador.observe.journal.writer import JournalWriter
 from matador.observe.paths import local_path
-from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
+from matador.policy.retry import SendToDeadLetters
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.journal")
@@ -121,17 +121,8 @@ class Journal(Hooks):
     def on_worker_error(self, event: WorkerError) -> None:
         """A message failed, or was refused."""
         decision = event.decision
-        outcome: Outcome
-        kind: str | None = None
-        reason = decision.reason
-        if isinstance(decision, RetryLater):
-            outcome = "retry"
-        elif isinstance(decision, SendToDeadLetters):
-            outcome, kind = "dead-letter", decision.kind
-        else:
-            assert isinstance(decision, Discard)
-            outcome = "discard"
-        self._delivery(event, outcome, event.error, reason, kind, event.ran)
+        kind = decision.kind if isinstance(decision, SendToDeadLetters) else None
+        self._delivery(event, event.outcome, event.error, decision.reason, kind, event.ran)
 
     def on_decode_error(self, event: DecodeFailure) -> None:
         """Bytes that are not an envelope arrived."""

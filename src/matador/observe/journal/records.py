@@ -6,11 +6,11 @@ fields are added, never changed or removed. Times are microseconds since 1970, U
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-Outcome: TypeAlias = Literal["success", "retry", "dead-letter", "discard"]
+from matador.policy.retry import Outcome
 
 REPLAY_ID = "matador.replay-id"
 """The metadata key under which a replayed envelope has the id of its replay."""
