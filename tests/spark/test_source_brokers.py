@@ -82,11 +82,9 @@ class Post:
         asyncio.run(purge())
 
 
-@pytest.fixture(params=["rabbitmq", "redis", "redis-list", "bullmq"])
+@pytest.fixture(params=["rabbitmq", "redis", "bullmq"])
 def post(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Post]:
     match request.param:
-        case "redis-list":
-            made = Post(tmp_path, "redis", f"{broker_url('redis')}?mode=list")
         case "bullmq":
             url = broker_url("redis").replace("redis://", "bullmq://")
             made = Post(tmp_path, "redis", url)
