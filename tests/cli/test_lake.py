@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start, wait
 
-from matador.spark.lines import Split
+from matador.spark.runtime.journal_lines import Split
 
 SHOP = Path(__file__).with_name("lake_shop.py")
 ORDERS = 30
@@ -92,7 +92,7 @@ def test_a_segment_that_workers_cannot_read_is_an_error(
     (folder / "journal" / "z.jsonl").write_text("another\n")
     ingest = ("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json")
     with monkeypatch.context() as patched:
-        from matador.spark import ingest as module
+        from matador.spark.tables import ingest as module
 
         def larger(path: Path, size: int, most: int) -> Iterator[Split]:
             yield Split(str(path), 0, size + 1)  # as if the workers saw an old state of it

@@ -14,11 +14,11 @@ from tests.spark.rows import START, delivered, ingest, micros, random_day, sent
 
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.observe.journal.records import DeliveryRecord, SentRecord
-from matador.spark import aggregates
-from matador.spark.aggregate_store import State
-from matador.spark.files import locked
+from matador.spark.aggregates import store as aggregates
+from matador.spark.aggregates.store import AggregateState
+from matador.spark.aggregates.triage import signature_id, signature_text
 from matador.spark.lake import Lake
-from matador.spark.signature import signature_id, signature_text
+from matador.spark.runtime.files import locked
 
 OUTCOMES = ("success", "retry", "dead-letter", "discard")
 
@@ -28,9 +28,9 @@ def lake(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(tmp_path / "lake", spark=spark)
 
 
-def state_of(lake: Lake) -> State:
+def state_of(lake: Lake) -> AggregateState:
     return msgspec.json.decode(
-        (lake.path / "_checkpoints/aggregates.json").read_bytes(), type=State
+        (lake.path / "_checkpoints/aggregates.json").read_bytes(), type=AggregateState
     )
 
 

@@ -20,14 +20,14 @@ from tests.spark.shop import Shop, open_shop
 from matador import DontRetry, StandardRetryPolicy
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.observe import Journal
-from matador.spark.arrow import parquet
-from matador.spark.dataframe_runner import (
+from matador.spark.dataframes.runner import (
     dead_batches,
     redrive_dead_batches,
     run_dataframe_subscribers,
 )
-from matador.spark.dataframe_store import BatchState, BatchStore
-from matador.spark.dataframe_subscribers import Batch, BatchResult, dataframe_subscriber
+from matador.spark.dataframes.store import BatchState, BatchStore
+from matador.spark.dataframes.subscriber import Batch, BatchResult, dataframe_subscriber
+from matador.spark.runtime.arrow import parquet
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from matador import Schema, event
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.observe.journal.records import DroppedRecord, encode_record
 from matador.spark import Lake
-from matador.spark.files import locked
-from matador.spark.ingest import IngestProgress, IngestResult
+from matador.spark.runtime.files import locked
+from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 
 @event("order.placed", description="A customer placed an order.")

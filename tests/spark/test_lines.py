@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matador.spark.lines import Split, read_blocks, splits_of
+from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 
 
 def read(path: Path, size: int, block: int, longest: int = 1 << 20) -> list[bytes]:

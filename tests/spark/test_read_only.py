@@ -11,7 +11,7 @@ from tests.spark.journal_files import segment, sent
 
 from matador.errors import ConfigurationError
 from matador.spark import Lake
-from matador.spark.read_only import check_predicate
+from matador.spark.tables.read_only_sql import check_predicate
 
 HOME = "reflect('java.lang.System', 'getenv', 'HOME')"
 

@@ -20,13 +20,13 @@ from tests.spark.findings_samples import HOSTILE, NOW, sample
 from tests.spark.rows import EVENTS, delivered, ingest, random_day, sent
 
 from matador.observe.journal.records import LAST_MOMENT, DeliveryRecord, SentRecord
-from matador.spark.arrow import pa, parquet
-from matador.spark.charts import NARROW, Series, duration, lines, share_bar, stacked_bars
-from matador.spark.findings import Findings
 from matador.spark.lake import Lake
-from matador.spark.markup import Html, element, printable
 from matador.spark.report import Report
-from matador.spark.report_html import page
+from matador.spark.report.charts import NARROW, Series, duration, lines, share_bar, stacked_bars
+from matador.spark.report.findings import Findings
+from matador.spark.report.html import page
+from matador.spark.report.markup import Html, element, printable
+from matador.spark.runtime.arrow import pa, parquet
 
 VOID = {"meta", "img", "br", "link", "input"}
 SAMPLES = {

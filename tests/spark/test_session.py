@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
 from matador.spark import spark_session
-from matador.spark.java import find_java_home
-from matador.spark.tasks import run_tasks
+from matador.spark.runtime.executors import run_tasks
+from matador.spark.runtime.java import find_java_home
 
 
 def interpreter(number: int) -> bytes:
@@ -77,7 +77,7 @@ def test_no_java_is_one_line_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "old", "1.8.0_402")))
     monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"))
-    monkeypatch.setattr("matador.spark.java._PLACES", [tmp_path / "nowhere"])
+    monkeypatch.setattr("matador.spark.runtime.java._PLACES", [tmp_path / "nowhere"])
 
     with pytest.raises(ConfigurationError, match="apt-get install openjdk-17-jre-headless"):
         find_java_home()

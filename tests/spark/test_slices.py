@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.spark.shop import Shop, open_shop
 
-from matador.spark.arrow import pa
-from matador.spark.slices import Slice, _host_of, run_slice
-from matador.spark.stopping import StopAddress, StopLine
+from matador.spark.runtime.arrow import pa
+from matador.spark.runtime.shutdown import StopAddress, StopLine
+from matador.spark.workers.task import Slice, _host_of, run_slice
 
 
 def a_slice(

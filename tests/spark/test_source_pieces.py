@@ -13,16 +13,16 @@ from tests.spark.journal_files import lines, sent
 
 from matador.errors import ConfigurationError
 from matador.spark import Lake
-from matador.spark.arrow import pa
-from matador.spark.dataframe_runner import dead_batches, run_dataframe_subscribers
-from matador.spark.findings import Findings
+from matador.spark.dataframes.runner import dead_batches, run_dataframe_subscribers
 from matador.spark.report import Report
+from matador.spark.report.findings import Findings
+from matador.spark.runtime.arrow import pa
+from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.source.batch import journal_folder
 from matador.spark.source.columns import arrow_schema, full_schema
-from matador.spark.source.offsets import Seen
 from matador.spark.source.options import read_options, write_options
 from matador.spark.source.rows import RecordRows, Shape
-from matador.spark.source.typed import TypedColumn
+from matador.spark.source.streams import Seen
 
 
 def segments(*names: str) -> list[Path]:

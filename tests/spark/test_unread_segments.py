@@ -13,10 +13,10 @@ from tests.spark.inline import InlineLake
 from tests.spark.journal_files import delivery, rows, segment, sent
 
 from matador.errors import ClusterError, ConfigurationError
-from matador.spark import ingest, staging
-from matador.spark.batch_log import BatchLog, SegmentRef
-from matador.spark.ingest import IngestProgress, IngestResult
-from matador.spark.lines import Split, read_blocks
+from matador.spark.runtime.journal_lines import Split, read_blocks
+from matador.spark.tables import ingest, staging
+from matador.spark.tables.batch_log import BatchLog, SegmentRef
+from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.spark.shop import open_shop
 
 from matador.errors import ClusterError, ConfigurationError
-from matador.spark.worker import SparkWorkerReport, run_spark_worker
+from matador.spark.workers.worker import SparkWorkerReport, run_spark_worker
 from matador.testing import wait_for
 
 

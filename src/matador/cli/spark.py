@@ -19,7 +19,7 @@ from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 
 if TYPE_CHECKING:
-    from matador.spark.worker import SparkWorkerReport
+    from matador.spark.workers.worker import SparkWorkerReport
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 

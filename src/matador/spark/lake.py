@@ -12,26 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from matador.errors import StorageLockedError
 from matador.events.app import SyncMatador
 from matador.events.application import Application
-from matador.model.event import EventType, event_type_of
+from matador.model.event import EventType
 from matador.model.options import Seconds
-from matador.model.schema import Schema
 from matador.observe.paths import local_path
-from matador.spark import aggregates
-from matador.spark.depths import depths_of
-from matador.spark.findings_query import find
-from matador.spark.health import WINDOW
-from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
-from matador.spark.layout import TABLES, Layout, spark_schema
-from matador.spark.maintenance import TARGET, CompactResult, ExpireResult, compact, expire
-from matador.spark.read_only import check_query, without_variables
-from matador.spark.reconcile import Reconciliation, reconcile
-from matador.spark.redrive import DeadChoice, Missing, RedriveResult, redrive
-from matador.spark.replay import (
+from matador.spark.aggregates import store as aggregates
+from matador.spark.aggregates.health import WINDOW
+from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
+from matador.spark.replay.redrive import DeadChoice, Missing, RedriveResult, redrive
+from matador.spark.replay.replay import (
     AnyApp,
     Progress,
     ReplayOptions,
@@ -39,16 +31,25 @@ from matador.spark.replay import (
     backfill,
     replay,
 )
+from matador.spark.replay.selection import Choice
 from matador.spark.report import Report
-from matador.spark.selection import Choice
-from matador.spark.session import spark_session
-from matador.spark.swaps import carry_on_if_interrupted
-from matador.spark.types import JSON_OPTIONS, struct_of
+from matador.spark.report.findings import find
+from matador.spark.tables.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
+from matador.spark.tables.layout import TABLES
+from matador.spark.tables.maintenance import (
+    TARGET,
+    CompactResult,
+    ExpireResult,
+    compact,
+    expire,
+)
+from matador.spark.tables.read_only_sql import check_query, without_variables
+from matador.spark.tables.reader import LakeTables
 
 _NO_NAME = re.compile(r"\W")
 
 
-class Lake:
+class Lake(LakeTables):
     """Events and deliveries as tables, in a folder of plain Parquet.
 
     With a ``schema``, payloads are checked against their types when they are ingested, and
@@ -61,42 +62,6 @@ class Lake:
         1000
         >>> lake.events(OrderPlaced).where("data.amount > 100").show()
     """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        schema: Schema | None = None,
-        spark: SparkSession | None = None,
-    ) -> None:
-        self._layout = Layout(local_path(path, "Lake").absolute())
-        self._schema = schema
-        self._spark = spark
-
-    def __repr__(self) -> str:
-        return f"Lake({str(self._layout.root)!r})"
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._layout.root
-
-    @property
-    def layout(self) -> Layout:
-        """Where the lake keeps what."""
-        return self._layout
-
-    @property
-    def schema(self) -> Schema | None:
-        """The schema it was made with."""
-        return self._schema
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session it was given, or one that is made the first time it is needed."""
-        if self._spark is None:
-            self._spark = spark_session()
-        return self._spark
 
     def ingest(
         self,
@@ -125,7 +90,7 @@ class Lake:
         options = IngestOptions(
             follow, stop or threading.Event(), interval, batch_size, progress=progress
         )
-        return Ingest(self.spark, self._layout, self._schema, options).run(folder)
+        return Ingest(self.spark, self.layout, self.schema, options).run(folder)
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
         """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
@@ -133,7 +98,7 @@ class Lake:
         Raises:
             StorageLockedError: another process writes to this lake.
         """
-        return compact(self._refreshed(), self._layout, target_size)
+        return compact(self._refreshed(), self.layout, target_size)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows recorded longer ago than that, or before that time. They never come back.
@@ -143,45 +108,19 @@ class Lake:
         Raises:
             StorageLockedError: another process writes to this lake.
         """
-        return expire(self._refreshed(), self._layout, older_than)
-
-    def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
-        """Every envelope sent, one row each; of one event if it is given by class or key.
-
-        With an event, the columns ``data`` and ``before`` are the payload as a typed struct.
-        """
-        rows = self._table("events")
-        if event is None:
-            return rows
-        found = self._event_type(event)
-        if found is None:
-            return rows.where(rows.event_key.isin([event]))
-        struct = struct_of(found)
-        return (
-            rows.where(rows.event_key.isin(list(found.keys)))
-            .withColumn("data", sql.from_json("data_json", struct, JSON_OPTIONS))
-            .withColumn("before", sql.from_json("before_json", struct, JSON_OPTIONS))
-        )
-
-    def deliveries(self) -> DataFrame:
-        """Every time an envelope was handled, with how it ended, one row each."""
-        return self._table("deliveries")
-
-    def quarantine(self) -> DataFrame:
-        """What could not be decoded, is unknown or does not fit its type, and why."""
-        return self._table("quarantine")
+        return expire(self._refreshed(), self.layout, older_than)
 
     def volume(self, window: Seconds = WINDOW) -> DataFrame:
         """How many were sent, handled, retried, dead-lettered, per subscriber and window."""
-        return aggregates.read_volume(self._refreshed(), self._layout, window)
+        return aggregates.read_volume(self._refreshed(), self.layout, window)
 
     def health(self, window: Seconds = WINDOW) -> DataFrame:
         """Rates, and percentiles of waiting and running times, per subscriber and window."""
-        return aggregates.read_health(self._refreshed(), self._layout, window)
+        return aggregates.read_health(self._refreshed(), self.layout, window)
 
     def triage(self) -> DataFrame:
         """The dead letters in groups, one for each error signature."""
-        return aggregates.read_triage(self._refreshed(), self._layout)
+        return aggregates.read_triage(self._refreshed(), self.layout)
 
     def reconcile(
         self,
@@ -195,7 +134,7 @@ class Lake:
         queue, what should wait is compared with what the broker has.
         """
         known = depths if app is None else depths_of(app)
-        return reconcile(self._table("events"), self._table("deliveries"), depths=known)
+        return reconcile(self.events(), self.deliveries(), depths=known)
 
     def replay(
         self,
@@ -310,8 +249,8 @@ class Lake:
 
         An application is asked for what waits, as by ``reconcile``.
         """
-        pieces = aggregates.pieces(self._refreshed(), self._layout)
-        return Report(find(self, pieces, self.reconcile(app)))
+        self._refreshed()
+        return Report(find(self, self.reconcile(app)))
 
     def refresh(self) -> int:
         """Bring volume, health and triage up to date; how many batches were new.
@@ -321,7 +260,7 @@ class Lake:
         Raises:
             StorageLockedError: another process is at it.
         """
-        return aggregates.update(self.spark, self._layout)
+        return aggregates.update(self.spark, self.layout)
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
         """Run a query over the tables by their names: one SELECT, which only reads.
@@ -350,10 +289,10 @@ class Lake:
             return self.spark.sql(query)
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
-        events = () if self._schema is None else self._schema.events
+        events = () if self.schema is None else self.schema.events
         return {
             **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
-            **{table: partial(self._table, table) for table in TABLES},
+            **{table: partial(self.table, table) for table in TABLES},
             **self._aggregates(),
         }
 
@@ -364,15 +303,3 @@ class Lake:
         with contextlib.suppress(StorageLockedError):  # then what there is must do
             self.refresh()
         return self.spark
-
-    def _table(self, name: str) -> DataFrame:
-        self._layout.make()
-        carry_on_if_interrupted(self._layout)
-        return self.spark.read.schema(spark_schema(name)).parquet(str(self._layout.table(name)))
-
-    def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
-        if isinstance(event, EventType):
-            return event
-        if not isinstance(event, str):
-            return event_type_of(event)
-        return None if self._schema is None else self._schema.find(event)

@@ -11,13 +11,12 @@ from pyspark.sql.types import StructType
 from matador.errors import ConfigurationError
 from matador.observe.journal.segments import finished
 from matador.observe.paths import local_path
-from matador.spark.arrow import RecordBatch
-from matador.spark.lines import Split, read_blocks, splits_of
+from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 from matador.spark.source.columns import default_parts
-from matador.spark.source.options import ReadOptions
+from matador.spark.source.options import ReadOptions, event_of, shape_of
 from matador.spark.source.queues import Span, open_queue
 from matador.spark.source.rows import MessageRows, RecordRows
-from matador.spark.source.subject import event_of, shape_of
 
 SPLIT_BYTES = 32 << 20
 

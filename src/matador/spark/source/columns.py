@@ -11,8 +11,8 @@ from pyspark.sql.types import StructField, StructType
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
-from matador.spark.arrow import RecordBatch, pa, struct_type
-from matador.spark.arrow import Schema as ArrowSchema
+from matador.spark.runtime.arrow import RecordBatch, pa, struct_type
+from matador.spark.runtime.arrow import Schema as ArrowSchema
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _TEXT = pa.string()

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from matador.errors import UnsupportedError
 from matador.model.message import StoredMessage
-from matador.spark.source.options import ReadOptions
-from matador.spark.source.subject import Subject, subject_of
+from matador.spark.source.options import ReadOptions, Subject, subject_of
 from matador.transports.base import Browsing, Replaying, Splitting
 
 T = TypeVar("T")

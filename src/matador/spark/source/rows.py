@@ -16,10 +16,10 @@ from matador.errors import DecodeError, InvalidEventError
 from matador.model.event import EventType
 from matador.model.message import StoredMessage
 from matador.observe.journal.records import LAST_MOMENT, MalformedRecord, Record, SentRecord
-from matador.spark.arrow import RecordBatch, pa
-from matador.spark.arrow import Schema as ArrowSchema
+from matador.spark.runtime.arrow import RecordBatch, pa
+from matador.spark.runtime.arrow import Schema as ArrowSchema
+from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.source.columns import DATA, Column, batch_of
-from matador.spark.source.typed import TypedColumn
 from matador.transports.clock import SystemClock
 
 _ANY = EventType("any", "Anything at all.", object)

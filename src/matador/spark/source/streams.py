@@ -1,14 +1,17 @@
-"""Stream reads, of what can be read again: a journal, a queue with a retention.
+"""How far a stream of a journal has come: which segments of which writer it has seen.
 
-Spark may ask for the same range any number of times, and never says that it will not ask again: so
-nothing is settled here, and a range always gives the same messages.
+Segments do not appear in the order of their names: several processes write, each at its own pace,
+and one that was killed leaves a segment to be recovered later. Those of one writer are numbered, so
+what was seen is a few ranges a writer, however many segments there were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from matador.observe.journal.segments import finished
-from matador.spark.arrow import RecordBatch
+from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.source.batch import (
     QueuePart,
     SegmentPart,
@@ -32,9 +35,85 @@ from matador.spark.source.batch import (
     segment_parts,
 )
 from matador.spark.source.columns import default_parts
-from matador.spark.source.offsets import Seen
 from matador.spark.source.options import ReadOptions
 from matador.spark.source.queues import QueueReader, Span, open_queue, place
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+_NAME = re.compile(r"\d{8}T\d{6}-(?P<writer>.+)-(?P<number>\d{6,})\.jsonl")
+
+
+class Seen:
+    """The segments that were seen. Frozen; written as JSON into Spark's checkpoint."""
+
+    __slots__ = ("_writers",)
+
+    def __init__(self, writers: dict[str, Ranges] | None = None) -> None:
+        self._writers = writers or {}
+
+    @classmethod
+    def from_offset(cls, offset: dict[str, Any]) -> Self:
+        """What an offset says."""
+        return cls(
+            {
+                writer: tuple((first, last) for first, last in ranges)
+                for writer, ranges in offset.items()
+            }
+        )
+
+    def as_offset(self) -> dict[str, Any]:
+        """As Spark keeps it. The same segments give the same text."""
+        return {
+            writer: [list(one) for one in ranges]
+            for writer, ranges in sorted(self._writers.items())
+        }
+
+    def __contains__(self, segment: Path) -> bool:
+        writer, number = _parts(segment)
+        return any(first <= number <= last for first, last in self._writers.get(writer, ()))
+
+    def new(self, segments: Iterable[Path]) -> list[Path]:
+        """Those that were not seen."""
+        return [segment for segment in segments if segment not in self]
+
+    def between(self, segments: Iterable[Path], end: Seen) -> list[Path]:
+        """Those that were seen at the end and not here."""
+        return [segment for segment in segments if segment in end and segment not in self]
+
+    def plus(self, segments: Iterable[Path]) -> Seen:
+        """With some more."""
+        writers = dict(self._writers)
+        for segment in segments:
+            writer, number = _parts(segment)
+            writers[writer] = _with(writers.get(writer, ()), number)
+        return Seen(writers)
+
+    def without_gone(self, segments: Sequence[Path]) -> Seen:
+        """Without writers of whom nothing is left, so that an offset does not grow for ever.
+
+        An empty folder proves nothing: it may not be mounted.
+        """
+        if not segments:
+            return self
+        there = {_parts(segment)[0] for segment in segments}
+        return Seen({writer: seen for writer, seen in self._writers.items() if writer in there})
+
+
+def _parts(segment: Path) -> tuple[str, int]:
+    """Writer and number; a file of another name is a writer of its own with one segment."""
+    found = _NAME.fullmatch(segment.name)
+    return (found["writer"], int(found["number"])) if found else (segment.name, 0)
+
+
+def _with(ranges: Ranges, number: int) -> Ranges:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((*ranges, (number, number))):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
 
 _START = "0"  # in front of every position
 

@@ -23,10 +23,15 @@ from pyspark.sql.types import StructType
 from matador.errors import ConfigurationError
 from matador.events.loading import load_application
 from matador.model.message import Once
-from matador.spark.arrow import RecordBatch
-from matador.spark.source.incoming import Incoming, check_columns
+from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.source.options import WriteOptions
-from matador.spark.source.publishing import Item, Publisher, open_publisher
+from matador.spark.source.publish import (
+    EventPublisher,
+    Item,
+    RowEvents,
+    check_columns,
+    open_publisher,
+)
 
 _CHUNK = 1000  # events published in one call
 
@@ -113,7 +118,7 @@ def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) 
         return done
     with open_publisher(options.app) as publisher:
         name = f"{once.scope}/{once.batch}/{context.partitionId()}"
-        incoming = Incoming(publisher.app.schema, options.event, name)
+        incoming = RowEvents(publisher.app.schema, options.event, name)
         items: list[Item] = []
         for item in _items(incoming, first, batches):
             items.append(item)
@@ -125,13 +130,15 @@ def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) 
     return done
 
 
-def _items(incoming: Incoming, first: RecordBatch, others: Iterator[RecordBatch]) -> Iterator[Item]:
+def _items(
+    incoming: RowEvents, first: RecordBatch, others: Iterator[RecordBatch]
+) -> Iterator[Item]:
     yield from incoming.items(first)
     for batch in others:
         yield from incoming.items(batch)
 
 
-def _send(publisher: Publisher, items: Sequence[Item], once: Once, done: Published) -> None:
+def _send(publisher: EventPublisher, items: Sequence[Item], once: Once, done: Published) -> None:
     for result in publisher.publish(items, once):
         result.raise_for_errors()  # the task fails, and what was stored is not stored again
         done.events += 1

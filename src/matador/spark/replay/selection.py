@@ -1,0 +1,209 @@
+"""Chooses the events of a replay out of a lake: by event, subscriber, time and SQL predicate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sql
+
+from matador.errors import ConfigurationError
+from matador.events.application import Application
+from matador.model.event import EventType
+from matador.model.options import suggestion
+from matador.spark.replay.ledger import ReplayCount
+from matador.spark.tables.read_only_sql import check_predicate, without_variables
+from matador.spark.tables.reader import LakeTables
+
+ROWS = (
+    "id",
+    "event_key",
+    "subscriber",
+    "created_at",
+    "correlation_id",
+    "metadata",
+    "data_json",
+    "before_json",
+)
+"""What a replay has to know of an event."""
+
+_SAME_EVENT = ("event_key", "created_at", "correlation_id", "data_json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which events are meant; what is None does not matter."""
+
+    event: type[Any] | str | EventType | None = None
+    subscriber: str | None = None
+    where: str | None = None
+    since: datetime | str | None = None
+    until: datetime | str | None = None
+    replays: bool = False
+
+    def request(self, to: str | None) -> dict[str, str]:
+        """What was asked for, as text."""
+        event = self.event
+        named = event if isinstance(event, str | None) else getattr(event, "key", repr(event))
+        asked = {
+            "event": named,
+            "subscriber": self.subscriber,
+            "where": self.where,
+            "since": None if self.since is None else str(moment(self.since, "since")),
+            "until": None if self.until is None else str(moment(self.until, "until")),
+            "replays": "yes" if self.replays else None,
+            "to": to,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTarget:
+    """To whom events are sent: their original subscriber, another one, everybody; and where."""
+
+    subscriber: str | None = None
+    queue: str | None = None
+    everybody: bool = False
+
+    @property
+    def by_event(self) -> bool:
+        """Is an event sent once, however many subscribers it was for?"""
+        return self.everybody or self.subscriber is not None
+
+
+def target_of(app: Application, to: str | None) -> ReplayTarget:
+    """Whom ``to`` means: None, ``all``, a subscriber or a queue.
+
+    Raises:
+        ConfigurationError: nobody and nothing of that name.
+    """
+    if to is None:
+        return ReplayTarget()
+    if to == "all":
+        return ReplayTarget(everybody=True)
+    names = {one.name for _, subscribers in app.schema for one in subscribers}
+    if to in names:
+        return ReplayTarget(subscriber=to)
+    if app.topology.has_queue(to):
+        return ReplayTarget(queue=to)
+    known = ["all", *sorted(names), *(queue.name for queue in app.topology.queues)]
+    raise ConfigurationError(
+        f"replay to {to!r}: neither a subscriber nor a queue of the application, nor 'all'"
+        f"{suggestion(to, known)}"
+    )
+
+
+def choose(lake: LakeTables, app: Application, choice: Choice, target: ReplayTarget) -> DataFrame:
+    """The rows that are meant, one a message or, if the target says so, one an event.
+
+    Raises:
+        ConfigurationError: a predicate that is none, a time that is none.
+        EventNotRegisteredError: the application has no such event.
+    """
+    event = None if choice.event is None else app.schema.event(choice.event)
+    rows = lake.events(event)
+    if not choice.replays:
+        rows = rows.where(rows.replay_id.isNull())
+    if choice.subscriber is not None:
+        check_subscriber(app, choice.subscriber)
+        rows = rows.where(rows.subscriber == choice.subscriber)
+    if choice.since is not None:
+        rows = rows.where(rows.created_at >= sql.lit(moment(choice.since, "since")))
+    if choice.until is not None:
+        rows = rows.where(rows.created_at < sql.lit(moment(choice.until, "until")))
+    if choice.where is not None:
+        rows = _filtered(rows, choice.where, typed=event is not None)
+    return _one_an_event(rows.select(*ROWS)) if target.by_event else rows.select(*ROWS)
+
+
+Groups: TypeAlias = Mapping[tuple[str, str], int]
+"""How many rows there are of an event and an original subscriber."""
+
+
+def groups_of(rows: DataFrame) -> Groups:
+    """The rows, counted by Spark."""
+    found = rows.groupBy("event_key", "subscriber").count().collect()
+    return {(str(row[0]), str(row[1])): int(row[2]) for row in found}
+
+
+def counted(
+    groups: Groups, app: Application, target: ReplayTarget
+) -> tuple[list[ReplayCount], list[ReplayCount]]:
+    """The messages that sending the rows makes, and the rows that nobody receives any more."""
+    counts: dict[tuple[str, str], int] = {}
+    ignored: list[ReplayCount] = []
+    for (event_key, subscriber), count in sorted(groups.items()):
+        names = receivers(app, event_key, subscriber, target)
+        if not names:
+            ignored.append(ReplayCount(event_key, subscriber, count))
+        for name in names:
+            counts[event_key, name] = counts.get((event_key, name), 0) + count
+    return [ReplayCount(key, name, count) for (key, name), count in counts.items()], ignored
+
+
+def receivers(
+    app: Application, event_key: str, subscriber: str, target: ReplayTarget
+) -> Sequence[str]:
+    """The subscribers that a row is sent to; empty if there is none of that name any more."""
+    known = [one.name for one in app.schema.subscribers(event_key)]
+    if target.everybody:
+        return known
+    wanted = target.subscriber or subscriber
+    return [wanted] if wanted in known else []
+
+
+def moment(given: datetime | str, what: str) -> datetime:
+    """A point in time; one without a zone is UTC.
+
+    Raises:
+        ConfigurationError: not a time.
+    """
+    try:
+        found = datetime.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{what} must be a time such as 2026-11-01 or 2026-11-01T08:00:00Z, got {given!r}"
+        ) from error
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def check_subscriber(app: Application, name: str) -> None:
+    """Check that there is a subscriber of that name.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    known = {one.name for _, subscribers in app.schema for one in subscribers}
+    if name not in known:
+        raise ConfigurationError(f"no event has a subscriber {name!r}{suggestion(name, known)}")
+
+
+def _filtered(rows: DataFrame, where: str, *, typed: bool) -> DataFrame:
+    try:
+        with without_variables(rows.sparkSession):
+            check_predicate(rows.sparkSession, where)
+            return rows.where(where)
+    except (AnalysisException, ParseException) as error:
+        hint = "" if typed else " (name an event to have its fields, as data.field)"
+        said = (error.getMessage() or str(error)).strip().splitlines()[0]
+        raise ConfigurationError(f"where: {where!r} cannot be used{hint}: {said}") from error
+
+
+def _one_an_event(rows: DataFrame) -> DataFrame:
+    """One row for each event that was sent, of those for its subscribers.
+
+    They have all in common but their id and subscriber. Two events that are alike to the
+    microsecond are two all the same: each subscriber has two rows then.
+    """
+    alike = Window.partitionBy(*_SAME_EVENT, "subscriber").orderBy("id")
+    each = Window.partitionBy(*_SAME_EVENT, "nth").orderBy("id")
+    return (
+        rows.withColumn("nth", sql.row_number().over(alike))
+        .withColumn("first", sql.row_number().over(each))
+        .where("first = 1")
+        .select(*ROWS)
+    )

@@ -1,0 +1,201 @@
+"""What a Spark task of a worker does: runs the application as an ordinary worker for a while.
+
+A Python worker of Spark handles one task after another and keeps its modules meanwhile. So the
+application stays started and connected from slice to slice; only receiving stops in between, and
+everything received is settled by then. What stays unused for a while is shut down, well before
+Spark kills an idle process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from matador.events.app import SyncMatador
+from matador.events.application import Application
+from matador.events.hooks import Hooks
+from matador.events.loading import load_application
+from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.shutdown import StopAddress
+from matador.spark.workers.outcomes import (
+    EMPTY,
+    NOT_STARTED,
+    OutcomeCounter,
+    OutcomeRow,
+    as_batch,
+    describe,
+)
+from matador.transports.base import Measuring
+
+log = logging.getLogger("matador.spark")
+
+_UNUSED = 20.0  # seconds; Spark ends an idle process after sixty
+_ASK_DEPTH = 0.5
+
+End: TypeAlias = Literal["time", "stop", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a task is told to do. Travels to the executors, so it is plain data.
+
+    Attributes:
+        reference: where the application is found there.
+        queues: what to consume; None: as the application says.
+        concurrency: messages of a queue at once; None: as the topology says.
+        seconds: how long to receive.
+        drain: how long callbacks may take to finish after that, before they are cut short.
+        until_empty: end as soon as nothing is left in the queues.
+        stop: where to hear of an early end.
+    """
+
+    reference: str
+    queues: tuple[str, ...] | None
+    concurrency: int | None
+    seconds: float
+    drain: float
+    until_empty: bool
+    stop: StopAddress | None
+
+
+def run_slice(work: Slice, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    """The function of the task: what comes in is only there to have it run."""
+    for _ in batches:
+        pass
+    yield as_batch(_host_of(work).run(work))
+
+
+# -- what a Python worker keeps between its tasks ------------------------------------------------
+
+_hosts: dict[tuple[object, ...], _Host] = {}
+
+
+def _host_of(work: Slice) -> _Host:
+    key = (work.reference, work.queues, work.concurrency)
+    return _hosts.setdefault(key, _Host(f"{socket.gethostname()}-{os.getpid()}"))
+
+
+class _SliceConcurrency(Hooks):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def get_queue_concurrency(self, queue: str) -> int:
+        return self._number
+
+
+class _Host:
+    """An application in this process, with what it counts. Slices run one after the other."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._counter = OutcomeCounter(worker)
+        self._sync: SyncMatador | None = None
+        self._lock = threading.Lock()
+        self._unused: threading.Timer | None = None
+
+    def run(self, work: Slice) -> list[OutcomeRow]:
+        """Run a slice. Never raises: an error would cost the process, and what it keeps."""
+        if self._unused is not None:
+            self._unused.cancel()
+        with self._lock:
+            rows: list[OutcomeRow] = []
+            try:
+                end = self._run(work)
+                if end == "empty":
+                    rows.append(OutcomeRow(self._worker, "", "", "", EMPTY, 1))
+            except Exception as error:
+                log.exception("a slice of %s failed", work.reference)
+                rows.append(
+                    OutcomeRow(self._worker, "", "", "", NOT_STARTED, 1, error=describe(error))
+                )
+                self._close()
+            else:
+                if end == "stop":
+                    self._close()
+                else:
+                    self._unused = threading.Timer(_UNUSED, self._close_unused)
+                    self._unused.daemon = True
+                    self._unused.start()
+            return [*self._counter.take(), *rows]
+
+    def _run(self, work: Slice) -> End:
+        if self._sync is None:
+            app = load_application(work.reference).app
+            more = [] if work.concurrency is None else [_SliceConcurrency(work.concurrency)]
+            app.configure(consume_from=work.queues, hooks=[self._counter, *more])
+            self._sync = app.sync()
+        sync = self._sync
+        sync.start()
+        end = sync.wait(_consume(sync.app, work))
+        if not sync.wait(_drained(sync.app, work.drain)):
+            log.warning("callbacks still run %g s after the slice; cutting them short", work.drain)
+            sync.shutdown(0)
+        return end
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            if self._unused is not None and not self._unused.finished.is_set():
+                self._close()
+
+    def _close(self) -> None:
+        if self._sync is not None:
+            self._sync.shutdown()
+
+
+async def _consume(app: Application, work: Slice) -> End:
+    """Receive until the slice is over; what has not started by then is given back."""
+    await app.resume_receiving()
+    try:
+        return await _end_of(app, work)
+    finally:
+        await app.stop_receiving()
+
+
+async def _end_of(app: Application, work: Slice) -> End:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + work.seconds
+    stop = asyncio.create_task(_told(work.stop))
+    try:
+        while (left := until - loop.time()) > 0:
+            pause = min(left, _ASK_DEPTH) if work.until_empty else left
+            await asyncio.wait({stop}, timeout=pause)
+            if stop.done():
+                return "stop"
+            if work.until_empty and app.state.is_idle and await _is_empty(app):
+                return "empty"
+        return "time"
+    finally:
+        stop.cancel()
+        await asyncio.gather(stop, return_exceptions=True)
+
+
+async def _told(stop: StopAddress | None) -> None:
+    """Return when told to stop; never, if that cannot be heard."""
+    if stop is None or not await stop.wait():
+        await asyncio.Event().wait()
+
+
+async def _is_empty(app: Application) -> bool:
+    """Is nothing left, now or later, here or with other workers? As far as the broker tells."""
+    if not isinstance(app.transport, Measuring):
+        return False
+    for queue in app.consume_from:
+        depth = await app.transport.depth(app.topology.full_name(queue))
+        if depth.ready or depth.delayed or depth.in_flight:
+            return False
+    return True
+
+
+async def _drained(app: Application, limit: float) -> bool:
+    try:
+        async with asyncio.timeout(limit):
+            await app.finish_receiving()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,241 @@
+"""``run_spark_worker``: an application's ordinary subscribers, on the cores of a Spark cluster.
+
+Spark is the scheduler and nothing else: its tasks consume the queues themselves and settle each
+message themselves, so that a lost task, executor or driver loses nothing that a lost worker would
+not. What a lost one held comes back as the transport promises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from matador.errors import ClusterError, ConfigurationError
+from matador.events.app import Matador
+from matador.events.loading import load_application
+from matador.model.options import Seconds, seconds, whole_number
+from matador.spark.runtime.arrow import map_in_arrow
+from matador.spark.runtime.executors import ship
+from matador.spark.runtime.messages import reason_of
+from matador.spark.runtime.session import session_for
+from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
+from matador.spark.workers.outcomes import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
+from matador.spark.workers.task import Slice, run_slice
+from matador.transports.base import Measuring
+
+log = logging.getLogger("matador.spark")
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 30.0
+_GIVE_UP_AFTER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWorkerReport:
+    """What has been done so far.
+
+    Attributes:
+        slices: how many slices came to their end.
+        lost: how many did not, with their task; what they counted is not in ``outcomes``.
+        outcomes: how messages ended, by queue, event, subscriber and outcome.
+    """
+
+    slices: int = 0
+    lost: int = 0
+    outcomes: tuple[OutcomeRow, ...] = ()
+
+    @property
+    def handled(self) -> int:
+        """Messages handled with success."""
+        return self._sum("success")
+
+    @property
+    def failed(self) -> int:
+        """Attempts that failed, and will be made again."""
+        return self._sum("retry")
+
+    @property
+    def dead_letters(self) -> int:
+        """Messages that became dead letters."""
+        return self._sum("dead-letter")
+
+    def _sum(self, outcome: str) -> int:
+        return sum(row.count for row in self.outcomes if row.outcome == outcome)
+
+
+Progress = Callable[[SparkWorkerReport], None]
+
+
+def run_spark_worker(
+    app_reference: str,
+    *,
+    master: str | None = None,
+    queues: Sequence[str] | None = None,
+    tasks: int | None = None,
+    concurrency: int | None = None,
+    slice_seconds: Seconds = 30.0,
+    drain_seconds: Seconds = 30.0,
+    until_empty: bool = False,
+    py_files: Sequence[str | Path] = (),
+    spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress | None = None,
+) -> SparkWorkerReport:
+    """Consume queues on a Spark cluster until SIGTERM, SIGINT or ``stop``; say what was done.
+
+    Args:
+        app_reference: ``module:attribute``, importable on the executors, or ``file.py:attribute``,
+            which is sent there.
+        master: where, without a session: ``local[2]``, ``spark://host:7077``, …
+        queues: what to consume; else what the application does.
+        tasks: how many workers run side by side; else one a core.
+        concurrency: how many messages of a queue each handles at once; else as the topology says.
+        slice_seconds: how long a task receives before it reports.
+        drain_seconds: how long its callbacks may run on after that, before they are cut short.
+        until_empty: stop once nothing is left, neither waiting nor delayed nor in progress.
+        py_files: other files, or zips, that the application imports.
+        spark: a session; else the one that runs already. Neither is stopped. Where there is none,
+            one is made, and stopped.
+        stop: set it to stop; tasks then finish what has started and give the rest back.
+        progress: called with the numbers so far whenever a slice has ended.
+
+    Raises:
+        ConfigurationError: the application cannot run on a cluster, or an option cannot be.
+        ClusterError: slices failed again and again; the message has the last reason.
+    """
+    loaded = load_application(app_reference)
+    names = _check(loaded.app, queues, until_empty)
+    work = Slice(
+        reference=app_reference,
+        queues=names,
+        concurrency=None
+        if concurrency is None
+        else whole_number(concurrency, "concurrency", minimum=1),
+        seconds=seconds(slice_seconds, "slice_seconds", minimum=0.1),
+        drain=seconds(drain_seconds, "drain_seconds"),
+        until_empty=until_empty,
+        stop=None,
+    )
+    lanes = None if tasks is None else whole_number(tasks, "tasks", minimum=1)
+    stopping = stop or threading.Event()
+    with session_for(spark, master, app_name=f"matador worker {app_reference}") as session:
+        work = replace(work, reference=ship(session, app_reference, py_files))
+        with signals_set(stopping), _stop_address(session, stopping) as address:
+            crew = _Crew(session, replace(work, stop=address), stopping, progress)
+            return crew.run(lanes or max(1, session.sparkContext.defaultParallelism))
+
+
+def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tuple[str, ...]:
+    """The queues to consume, if the application can be run elsewhere at all."""
+    names = tuple(
+        app.consume_from if queues is None else (app.topology.queue(one).name for one in queues)
+    )
+    if not names:
+        known = ", ".join(queue.name for queue in app.topology.queues)
+        raise ConfigurationError(f"no queue to consume: name some of {known}")
+    if app.transport.capabilities.in_process:
+        raise ConfigurationError(
+            f"{app.transport.name} lives in one process: executors would never see its messages; "
+            "use SQLite on one machine, or a broker"
+        )
+    if until_empty and not isinstance(app.transport, Measuring):
+        raise ConfigurationError(
+            f"until_empty: {app.transport.name} cannot say how many messages wait"
+        )
+    app.configure(consume_from=names)
+    app.check()
+    return names
+
+
+@contextlib.contextmanager
+def _stop_address(spark: SparkSession, stop: threading.Event) -> Generator[StopAddress | None]:
+    settings = spark.sparkContext.getConf()
+    host = settings.get("spark.driver.host") or "127.0.0.1"
+    try:
+        line = StopLine(settings.get("spark.driver.bindAddress") or host, stop)
+    except OSError as error:
+        log.warning("tasks cannot be stopped before the end of their slice: %s", error)
+        yield None
+        return
+    with line:
+        yield line.address(host)
+
+
+class _Crew:
+    """As many lanes as tasks: each gives Spark one slice after the other, and waits for none."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        work: Slice,
+        stop: threading.Event,
+        progress: Progress | None,
+    ) -> None:
+        self._spark = spark
+        self._work = work
+        self._stop = stop
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._report = SparkWorkerReport()
+        self._failure: str | None = None
+
+    def run(self, lanes: int) -> SparkWorkerReport:
+        log.info("%d tasks consume %s", lanes, ", ".join(self._work.queues or ()))
+        threads = [
+            threading.Thread(target=self._lane, name=f"matador-lane-{n}", daemon=True)
+            for n in range(lanes)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # in short waits, so that signals are heard
+                thread.join(0.2)
+        if self._failure is not None:
+            raise ClusterError(self._failure)
+        return self._report
+
+    def _lane(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            problem = self._slice()
+            if problem is None:
+                failures = 0
+                continue
+            failures += 1
+            if failures >= _GIVE_UP_AFTER:
+                self._failure = f"{failures} slices failed one after the other: {problem}"
+                self._stop.set()
+                return
+            pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
+            log.warning("a slice was lost, another starts in %.1f s: %s", pause, problem)
+            self._stop.wait(pause)
+
+    def _slice(self) -> str | None:
+        """Run one slice; why it failed, if it did."""
+        one_task = self._spark.range(0, 1, numPartitions=1)
+        try:
+            found = map_in_arrow(one_task, partial(run_slice, self._work), SCHEMA).collect()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lane must not end silently
+            self._add(lost=1)
+            return reason_of(error)
+        rows = [row_of(one) for one in found]
+        if any(row.outcome == EMPTY for row in rows):
+            self._stop.set()
+        self._add(slices=1, rows=[row for row in rows if row.outcome not in (EMPTY, NOT_STARTED)])
+        return next((row.error for row in rows if row.outcome == NOT_STARTED), None)
+
+    def _add(self, *, slices: int = 0, lost: int = 0, rows: Sequence[OutcomeRow] = ()) -> None:
+        with self._lock:
+            before = self._report
+            self._report = SparkWorkerReport(
+                before.slices + slices, before.lost + lost, summed([*before.outcomes, *rows])
+            )
+            if self._progress is not None:
+                self._progress(self._report)
