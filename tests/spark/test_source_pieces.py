@@ -16,10 +16,10 @@ from matador.spark import Lake
 from matador.spark.dataframes.runner import dead_batches, run_dataframe_subscribers
 from matador.spark.report import Report
 from matador.spark.report.findings import Findings
-from matador.spark.runtime.arrow import pa
+from matador.spark.runtime.arrow import arrow_schema, pa
 from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.source.batch import journal_folder
-from matador.spark.source.columns import arrow_schema, full_schema
+from matador.spark.source.columns import full_schema
 from matador.spark.source.options import read_options, write_options
 from matador.spark.source.rows import RecordRows, Shape
 from matador.spark.source.streams import Seen

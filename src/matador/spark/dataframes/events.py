@@ -10,10 +10,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from matador.model.event import EventType
 from matador.spark.dataframes.subscriber import DataFrameSubscriber
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
-from matador.spark.runtime.payload_types import JSON_OPTIONS, struct_of
 from matador.spark.tables.decode import LineDecoder
 from matador.spark.tables.layout import PARTITION, spark_schema
 
@@ -69,14 +67,3 @@ def chosen(events: DataFrame, subscriber: DataFrameSubscriber) -> DataFrame:
         copies = Window.partitionBy(*_SAME_EVENT).orderBy("id")
     ranked = found.withColumn(_RANK, sql.row_number().over(copies))
     return ranked.where(ranked[_RANK] == 1).drop(_RANK)
-
-
-def typed(events: DataFrame, event: EventType) -> DataFrame:
-    """The same rows with the payload as a struct: ``data``, and ``before``."""
-    struct = struct_of(event)
-    return events.withColumns(
-        {
-            "data": sql.from_json("data_json", struct, JSON_OPTIONS),
-            "before": sql.from_json("before_json", struct, JSON_OPTIONS),
-        }
-    )

@@ -21,9 +21,9 @@ from matador.model.envelope import Docket, Envelope
 from matador.model.message import Receipt
 from matador.policy.admission import refuse
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
-from matador.spark.dataframes.events import typed
 from matador.spark.dataframes.store import BatchState, BatchStore
 from matador.spark.dataframes.subscriber import Batch, BatchResult, DataFrameSubscriber
+from matador.spark.runtime.payload_columns import with_payload
 
 log = logging.getLogger("matador.spark")
 
@@ -120,7 +120,7 @@ class BatchHandler:
         error: BaseException | None = refusal
         if refusal is None:
             try:
-                self._subscriber.run(typed(events, self._subscriber.event), batch)
+                self._subscriber.run(with_payload(events, self._subscriber.event), batch)
             except BaseException as raised:
                 # Whatever it is, the policy decides; sys.exit() here would leave Java waiting.
                 if is_stopped(events):

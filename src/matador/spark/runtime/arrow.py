@@ -25,6 +25,11 @@ def struct_type(schema: Schema) -> StructType:
     return _spark_types.from_arrow_schema(schema)
 
 
+def arrow_schema(columns: StructType) -> Schema:
+    """Spark columns as an Arrow schema, in the form Spark expects in record batches."""
+    return _spark_types.to_arrow_schema(columns, timezone="UTC")
+
+
 def map_in_arrow(
     frame: DataFrame,
     function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]],

@@ -14,6 +14,8 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias, cast
 
 import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,7 +30,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from matador.spark.runtime.arrow import Array, pa
+from matador.model.event import EventType
+from matador.spark.runtime.arrow import Array, arrow_schema, pa
+from matador.spark.runtime.payload_types import DEFAULT, JSON_OPTIONS, struct_of
 
 Fit: TypeAlias = Callable[[Any], Any]
 
@@ -39,17 +43,43 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
+def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
+    """Rows of the ``events`` table with the payload as a struct: ``data``, and ``before``.
+
+    A field that is missing has the default of its class, as subscribers see it.
+    """
+    struct = struct_of(event)
+    filled = struct_of(event, defaults=True)
+
+    def decode(json: Array) -> Array:
+        kind = arrow_schema(StructType().add("data", struct)).field(0).type
+        return TypedColumn(filled).make(json.to_pylist(), kind)
+
+    decode.__annotations__ = {"json": pa.Array, "return": pa.Array}  # Spark goes by these
+    untyped: Any = sql
+
+    def column(json: str) -> Column:
+        if filled == struct:  # without defaults the JVM can do it alone
+            return sql.from_json(json, struct, JSON_OPTIONS)
+        return untyped.arrow_udf(decode, struct)(json)
+
+    return rows.withColumns({"data": column("data_json"), "before": column("before_json")})
+
+
 class TypedColumn:
-    """Makes the column ``data`` out of JSON texts."""
+    """Makes the column ``data`` out of JSON texts; a missing field has its default.
+
+    ``struct`` is made by ``struct_of(event, defaults=True)``.
+    """
 
     def __init__(self, struct: StructType) -> None:
         self._fit = _fit(struct)
 
-    def make(self, payloads: Sequence[bytes | None], kind: Any) -> Array:
+    def make(self, payloads: Sequence[bytes | str | None], kind: Any) -> Array:
         """The payloads as an Arrow array of the type ``kind``."""
         return pa.array([self._value(payload) for payload in payloads], kind)
 
-    def _value(self, payload: bytes | None) -> Any:
+    def _value(self, payload: bytes | str | None) -> Any:
         if payload is None:
             return None
         try:
@@ -61,7 +91,8 @@ class TypedColumn:
 def _fit(kind: DataType) -> Fit:
     """A function that makes a JSON value fit a type."""
     if isinstance(kind, StructType):
-        return _struct([(field.name, _fit(field.dataType)) for field in kind])
+        fields = [(one.name, _fit(one.dataType), one.metadata.get(DEFAULT)) for one in kind]
+        return _struct([(name, fit, fit(default)) for name, fit, default in fields])
     if isinstance(kind, ArrayType):
         return _list(_fit(kind.elementType))
     if isinstance(kind, MapType):
@@ -71,12 +102,14 @@ def _fit(kind: DataType) -> Fit:
     return _SIMPLE.get(type(kind), _text)
 
 
-def _struct(fields: list[tuple[str, Fit]]) -> Fit:
+def _struct(fields: list[tuple[str, Fit, Any]]) -> Fit:
     def fit(value: Any) -> Any:
         if not isinstance(value, dict):
             return None
         given = cast("dict[str, Any]", value)
-        return {name: fit(given.get(name)) for name, fit in fields}
+        return {
+            name: fit(given[name]) if name in given else default for name, fit, default in fields
+        }
 
     return fit
 

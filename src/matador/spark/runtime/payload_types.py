@@ -2,7 +2,7 @@
 
 msgspec says what dataclasses, structs, attrs classes and TypedDicts hold; pydantic models say it
 themselves, and pydantic is not imported for it. The names are those on the wire. Every column may
-be null: an event recorded before a field was added lacks it.
+be null: an event that was recorded before a field was added lacks it.
 
 What JSON writes as text stays text (UUID, time, timedelta). What has no one shape is kept as its
 JSON, in a string column: ``Any``, unions of unlike types, elements of a tuple of unlike types, and
@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 
-from msgspec import inspect
+import msgspec
+from msgspec import NODEFAULT, inspect
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -33,12 +34,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from matador.codec.as_json import as_json
 from matador.errors import InvalidEventError
 from matador.model.event import EventType, event_type_of
 
 JSON_OPTIONS: Final = {"timeZone": "UTC"}
 """What ``from_json`` needs beside the struct: a time without a zone is UTC, whatever the session's
 time zone."""
+
+DEFAULT: Final = "default"
+"""The key of a field's default in the metadata of its column."""
 
 _TEXT: Final = StringType()
 
@@ -74,10 +79,12 @@ _SEQUENCES = (
 )
 
 
-def struct_of(event: EventType | type[Any]) -> StructType:
+def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> StructType:
     """The columns of an event's payload, for ``from_json(data_json, struct, JSON_OPTIONS)``.
 
-    Takes an event type, an ``@event`` class, or any class that could be one.
+    Takes an event type, an ``@event`` class, or any class that could be one. With ``defaults``,
+    fields that have a default carry it in their metadata, as plain data, under ``DEFAULT``; one
+    that differs from call to call (a time, a new id) is left out.
 
     Raises:
         InvalidEventError: the payload is not written as a JSON object, or its type cannot be read.
@@ -88,7 +95,7 @@ def struct_of(event: EventType | type[Any]) -> StructType:
     """
     payload = event.payload if isinstance(event, EventType) else _payload_of(event)
     try:
-        found = _Reader(hasattr(payload, "__pydantic_validator__")).annotation(payload)
+        found = _Reader(hasattr(payload, "__pydantic_validator__"), defaults).annotation(payload)
     except (TypeError, NameError) as error:
         raise InvalidEventError(f"{payload.__name__} has no columns: {error}") from error
     if not isinstance(found, StructType):
@@ -109,9 +116,10 @@ def _payload_of(payload: type[Any]) -> type[Any]:
 class _Reader:
     """Reads one payload type; remembers which classes it is inside of."""
 
-    def __init__(self, pydantic: bool) -> None:
+    def __init__(self, pydantic: bool, defaults: bool) -> None:
         # pydantic writes bytes as text, msgspec as base64.
         self._bytes: DataType = _TEXT if pydantic else BinaryType()
+        self._defaults = defaults
         self._inside: list[object] = []
 
     def annotation(self, annotation: object) -> DataType:
@@ -172,7 +180,10 @@ class _Reader:
         if cls in self._inside:
             return _TEXT
         self._inside.append(cls)
-        columns = [StructField(one.encode_name, self._type(one.type)) for one in fields]
+        columns = [
+            self._column(one.encode_name, self._type(one.type), one.default, one.default_factory)
+            for one in fields
+        ]
         self._inside.pop()
         if isinstance(node, inspect.TypedDictType):  # msgspec sorts these by name
             declared = list(node.cls.__annotations__)
@@ -188,25 +199,41 @@ class _Reader:
             return _TEXT
         self._inside.append(model)
         fields: dict[str, Any] = model.__pydantic_fields__
-        columns = [
-            StructField(
-                info.serialization_alias or info.alias or name, self._loosely(info.annotation)
-            )
-            for name, info in fields.items()
-            if info.exclude is not True
-        ]
+        columns: list[StructField] = []
+        for name, info in fields.items():
+            if info.exclude is not True:
+                written = info.serialization_alias or info.alias or name
+                # Read under another name than it is written, a field may only seem to be missing.
+                known = (info.validation_alias or name) == written
+                default = (info.default, info.default_factory) if known else (NODEFAULT, None)
+                columns.append(self._column(written, self._loosely(info.annotation), *default))
         self._inside.pop()
         if getattr(model, "__pydantic_root_model__", False):
             return columns[0].dataType
         return self._struct(columns)
+
+    def _column(self, name: str, kind: DataType, default: Any, factory: Any) -> StructField:
+        found = _plain_default(default, factory) if self._defaults else None
+        return StructField(name, kind, metadata=None if found is None else {DEFAULT: found})
 
     def _struct(self, columns: list[StructField]) -> DataType:
         # Parquet has no room for a struct of nothing.
         return StructType(columns) if columns or not self._inside else _TEXT
 
 
+def _plain_default(default: Any, factory: Any) -> Any:
+    """A default as plain data; None if there is none, or none that is the same every time."""
+    try:
+        made = [as_json(factory() if callable(factory) else default) for _ in range(2)]
+    except Exception:  # noqa: BLE001 - a marker for "no default", or a factory that needs more
+        return None
+    return msgspec.json.decode(made[0]) if made[0] == made[1] else None
+
+
 def _union(choices: list[DataType]) -> DataType:
     structs = [one for one in choices if isinstance(one, StructType)]
+    if len(structs) == len(choices) == 1:
+        return structs[0]
     if choices and len(structs) == len(choices):
         return _merged(structs)
     return _common(choices)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyspark.sql.pandas.types as spark_arrow
 from pyspark.sql.types import StructField, StructType
 
 from matador.errors import ConfigurationError
@@ -16,7 +15,6 @@ from matador.spark.runtime.arrow import Schema as ArrowSchema
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _TEXT = pa.string()
-_convert: Any = spark_arrow  # speaks of pyarrow, which ships no types
 
 COLUMNS: dict[str, Any] = {
     "position": _TEXT,
@@ -76,11 +74,6 @@ def check_chosen(chosen: StructType, full: StructType) -> None:
                 f"matador: column {field.name!r} is {known[field.name].simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
-
-
-def arrow_schema(chosen: StructType) -> ArrowSchema:
-    """The columns as Spark wants them in record batches."""
-    return _convert.to_arrow_schema(chosen, timezone="UTC")
 
 
 def batch_of(columns: Mapping[str, Column], schema: ArrowSchema, length: int) -> RecordBatch:

@@ -18,9 +18,9 @@ from matador.events.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
 from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
+from matador.spark.runtime.arrow import arrow_schema
 from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.runtime.payload_types import struct_of
-from matador.spark.source.columns import arrow_schema
 from matador.spark.source.rows import Shape
 from matador.transports.base import Transport
 from matador.transports.sqlite import SqliteTransport
@@ -220,7 +220,9 @@ def shape_of(event: EventType | None, chosen: StructType) -> Shape:
     """What the batches of a read look like."""
     if event is None:
         return Shape(arrow_schema(chosen))
-    return Shape(arrow_schema(chosen), frozenset(event.keys), TypedColumn(struct_of(event)))
+    return Shape(
+        arrow_schema(chosen), frozenset(event.keys), TypedColumn(struct_of(event, defaults=True))
+    )
 
 
 def _full_name(topology: Topology, queue: str) -> str:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from matador.model.event import EventType, event_type_of
 from matador.model.schema import Schema
 from matador.observe.paths import local_path
-from matador.spark.runtime.payload_types import JSON_OPTIONS, struct_of
+from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
 from matador.spark.tables.layout import Layout, spark_schema
 from matador.spark.tables.maintenance import finish_interrupted
@@ -59,7 +58,8 @@ class LakeTables:
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
         """Every envelope that was sent, one row each; of one event, given by class or key.
 
-        With an event, the columns ``data`` and ``before`` hold the payload as a typed struct.
+        With an event, the columns ``data`` and ``before`` hold the payload as a typed struct; a
+        field that is missing has the default of its class, as subscribers see it.
         """
         rows = self.table("events")
         if event is None:
@@ -67,12 +67,7 @@ class LakeTables:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        struct = struct_of(found)
-        return (
-            rows.where(rows.event_key.isin(list(found.keys)))
-            .withColumn("data", sql.from_json("data_json", struct, JSON_OPTIONS))
-            .withColumn("before", sql.from_json("before_json", struct, JSON_OPTIONS))
-        )
+        return with_payload(rows.where(rows.event_key.isin(list(found.keys))), found)
 
     def deliveries(self) -> DataFrame:
         """Every attempt to handle an envelope and its outcome, one row each."""
