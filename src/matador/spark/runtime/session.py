@@ -7,14 +7,18 @@ set with the query, not here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shlex
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from matador.spark.runtime.java import class_archive_options, find_java_home
@@ -53,13 +57,8 @@ def spark_session(
     builder = SparkSession.builder.master(chosen).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _environment(_surroundings(chosen)):
+    with _environment(_surroundings(chosen)), _interruptible():
         return builder.getOrCreate()
-
-
-def stop(spark: SparkSession) -> None:
-    """End a session and its Java process's work; a later ``spark_session()`` makes a new one."""
-    spark.stop()
 
 
 @contextlib.contextmanager
@@ -79,6 +78,66 @@ def session_for(
         yield made
     finally:
         made.stop()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Have Ctrl-C end Java while it starts, and raise ``KeyboardInterrupt`` once it has ended.
+
+    Raised in the middle of PySpark instead, it would print the errors of the broken connection,
+    and leave a Java behind that goes on starting.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    started: list[subprocess.Popen[bytes]] = []
+    interrupted = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        for process in started:
+            process.kill()
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen[bytes](*args, **options)
+        started.append(process)
+        if interrupted:
+            process.kill()
+        return process
+
+    gateway: Any = java_gateway
+    level = logging.getLogger("py4j").level
+    popen, gateway.Popen = gateway.Popen, start
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+        if interrupted:
+            raise KeyboardInterrupt
+    except BaseException:
+        if not interrupted:
+            raise
+        _forget_java()
+        for process in started:
+            process.wait()
+        raise KeyboardInterrupt from None
+    finally:
+        gateway.Popen = popen
+        logging.getLogger("py4j").setLevel(level)
+        if signal.getsignal(signal.SIGINT) is interrupt:  # a session that started has its own
+            signal.signal(signal.SIGINT, before)
+
+
+def _forget_java() -> None:
+    """Make PySpark start a new Java the next time: this one is dead."""
+    context: Any = SparkContext
+    gateway, context._gateway, context._jvm = context._gateway, None, None
+    context._active_spark_context = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
 
 
 def _running_session() -> SparkSession | None:
