@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from matador.spark.report.markup import Html, element, joined
 
-WIDE, NARROW = 1120, 540
-"""Widths of a chart: of the whole page, and of half of it."""
+WIDE, NARROW, PHONE = 1120, 540, 340
+"""Widths of a chart: the whole page, half of it, and the screen of a phone."""
 
 HEIGHT = 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
@@ -202,9 +202,7 @@ def _time_axis(times: Sequence[datetime], step: int, width: int) -> Html:
 
 
 def _chart(content: Html, width: int) -> Html:
-    size = "wide" if width == WIDE else "narrow"
-    box = f"0 0 {width} {HEIGHT}"
-    return element("svg", content, viewBox=box, class_=f"chart {size}", role="img")
+    return element("svg", content, viewBox=f"0 0 {width} {HEIGHT}", class_="chart", role="img")
 
 
 def _slot(count: int, width: int) -> float:
