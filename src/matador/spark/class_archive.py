@@ -1,8 +1,8 @@
-"""Spark's Java classes, loaded and checked once and kept in a file: sessions start much sooner.
+"""Creates an archive of Spark's Java classes, so that sessions start much sooner.
 
-The file belongs to one Java and one installation of PySpark; Java itself takes no notice of one
-that does not fit. About 200 MB. It is code that runs as us: it is used only if nobody else could
-have put it there.
+A rehearsal runs what is usually done with Spark, in its own process and folder, and Java keeps the
+classes it has loaded, about 200 MB. The archive fits one Java and one installation of PySpark; Java
+ignores it elsewhere. It contains code, so it is used only if nobody else can have written it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _REHEARSE = "from matador.spark.class_archive import rehearse; rehearse()"
 
 
 def prepare(*, again: bool = False) -> Path:
-    """Let Spark start in half the time on this machine, from now on. Takes a minute, once.
+    """Make Spark start in half the time on this machine. Takes a minute, once.
 
-    Rehearses what is usually done with Spark, and keeps the Java classes it took: the path of that
-    file, about 200 MB, below ``MATADOR_CACHE`` or in the user's folder for caches. ``again``: also
-    if it is there. One that somebody else may have made is made again.
+    Returns the path of the class archive, about 200 MB, below ``MATADOR_CACHE`` or in the user's
+    cache folder. ``again`` replaces an existing one; one that somebody else may have written is
+    always replaced.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer.
-        SparkPreparationError: it did not work out; the message says why.
+        SparkPreparationError: it failed; the message says why.
     """
     path = archive_path()
     try:
@@ -73,7 +73,7 @@ def _rehearse(path: Path, folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise SparkPreparationError(f"Spark was not done after {_PATIENCE:g} s") from error
+        raise SparkPreparationError(f"the rehearsal did not end within {_PATIENCE:g} s") from error
     if done.returncode != 0 or not path.is_file():
         said = (done.stderr or done.stdout).strip().splitlines()
         raise SparkPreparationError(said[-1] if said else "Java wrote no archive")
@@ -85,7 +85,7 @@ _ORDERS = 20
 @event("order.placed", description="A customer placed an order.")
 @dataclass(frozen=True)
 class OrderPlaced:
-    """An event as most are."""
+    """A typical event."""
 
     order_id: str
     amount: int
@@ -93,7 +93,7 @@ class OrderPlaced:
 
 @subscriber(description="Ship it.", idempotent="yes")
 async def ship(envelope: Envelope[OrderPlaced]) -> None:
-    """Fails for some, so that there are dead letters."""
+    """Fails for some orders, so that there are dead letters."""
     if envelope.data.amount == 0:
         raise DontRetry(f"order {envelope.data.order_id} has no amount")
 
@@ -105,7 +105,7 @@ async def _work(app: Matador, journal: Journal) -> None:
 
 
 def rehearse() -> None:
-    """Ingest, query, report and replay, then end Java in good order: it writes the archive then."""
+    """Ingest, query, report and replay, then end Java properly: only then it writes the archive."""
     (archive,) = sys.argv[1:]
     spark = spark_session("local[2]", java_options=[f"-XX:ArchiveClassesAtExit={archive}"])
     journal = Journal("journal")

@@ -1,4 +1,4 @@
-"""``Lake``: the tables of a data pipeline in one folder, and what can be done with them."""
+"""``Lake``: the tables of the data pipeline in one folder, and all operations on them."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ _NO_NAME = re.compile(r"\W")
 class Lake(LakeTables):
     """Events and deliveries as tables, in a folder of plain Parquet.
 
-    With a ``schema``, payloads are checked against their types when they are ingested, and
-    ``events(OrderPlaced)`` has typed columns. Any number of processes may read; one at a time
-    writes, and another one that tries gets ``StorageLockedError``.
+    With a ``schema``, ingest checks payloads against their types. Any number of processes may read;
+    only one may write at a time, another gets ``StorageLockedError``.
 
     Example:
         >>> lake = Lake("lake/", schema=schema)
@@ -73,18 +72,18 @@ class Lake(LakeTables):
         batch_size: int = 512 * 1024 * 1024,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestResult:
-        """Add what is new in a journal. Every row is added once, however often this is killed.
+        """Add the new records of a journal. Every row is added once, however often this is killed.
 
-        With ``follow`` it goes on, looking every ``interval`` seconds, until ``stop`` is set or it
-        is interrupted (Ctrl-C). A batch reads ``batch_size`` bytes of the journal; ``progress`` is
-        called after each.
+        With ``follow`` it continues, looking every ``interval`` seconds, until ``stop`` is set or
+        Ctrl-C is pressed. A batch reads ``batch_size`` bytes of the journal; ``progress`` is called
+        after each.
 
         Raises:
-            ConfigurationError: there is no such folder, an option cannot be, or executors cannot
+            ConfigurationError: the folder does not exist, an option is invalid, or executors cannot
                 import the payload types of the schema.
-            StorageLockedError: another process writes to this lake.
-            ClusterError: segments that are there could not be read by Spark's workers. All others
-                are in; these are left for the next ingest.
+            StorageLockedError: another process is writing to this lake.
+            ClusterError: executors could not read some segments. All others are ingested; these
+                are left for the next ingest.
         """
         folder = local_path(journal, "journal")
         options = IngestOptions(
@@ -93,25 +92,29 @@ class Lake(LakeTables):
         return Ingest(self.spark, self.layout, self.schema, options).run(folder)
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
-        """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
+        """Merge small files into files of about ``target_size`` bytes.
+
+        A query that started before may fail if it opens a merged file: run it again.
 
         Raises:
-            StorageLockedError: another process writes to this lake.
+            ConfigurationError: ``target_size`` is not positive.
+            StorageLockedError: another process is writing to this lake.
         """
         return compact(self._refreshed(), self.layout, target_size)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
-        """Remove rows recorded longer ago than that, or before that time. They never come back.
+        """Remove rows that were recorded longer ago, or before that time, for good.
 
-        Volume, health and triage go on counting them.
+        Volume, health and triage still count them.
 
         Raises:
-            StorageLockedError: another process writes to this lake.
+            ConfigurationError: the time has no time zone.
+            StorageLockedError: another process is writing to this lake.
         """
         return expire(self._refreshed(), self.layout, older_than)
 
     def volume(self, window: Seconds = WINDOW) -> DataFrame:
-        """How many were sent, handled, retried, dead-lettered, per subscriber and window."""
+        """Sent, handled, retried, dead-lettered, discarded: counts per subscriber and window."""
         return aggregates.read_volume(self._refreshed(), self.layout, window)
 
     def health(self, window: Seconds = WINDOW) -> DataFrame:
@@ -119,7 +122,7 @@ class Lake(LakeTables):
         return aggregates.read_health(self._refreshed(), self.layout, window)
 
     def triage(self) -> DataFrame:
-        """The dead letters in groups, one for each error signature."""
+        """The dead letters, grouped by error signature."""
         return aggregates.read_triage(self._refreshed(), self.layout)
 
     def reconcile(
@@ -131,7 +134,7 @@ class Lake(LakeTables):
         """Check that sent = handled + dead-lettered + discarded + waiting, per subscriber.
 
         With an application (not started, or its running ``app.sync()``), or with ``depths`` by
-        queue, what should wait is compared with what the broker has.
+        queue, the number of waiting messages is compared with that of the broker.
         """
         known = depths if app is None else depths_of(app)
         return reconcile(self.events(), self.deliveries(), depths=known)
@@ -154,27 +157,28 @@ class Lake(LakeTables):
     ) -> ReplayResult:
         """Send events again, each to its original subscriber only, unless ``to`` says otherwise.
 
-        The messages are new ones, marked as replays and with the id of their original in the
-        metadata. A replay that was interrupted goes on when it is called again with its
-        ``replay_id``, and sends nothing twice where ``transport.capabilities.once`` says so.
+        The messages are new, marked as replays, with the id of the original in the metadata. A
+        second call with the same ``replay_id`` resumes an interrupted replay, and sends nothing
+        twice where ``transport.capabilities.once`` is true.
 
         Args:
-            app: the application; by its reference (``module:attribute``) the executors load it and
-                send in parallel, as an object (or its running ``app.sync()``) it sends from here.
-            event: only this event, by class or key; ``where`` can use its fields then.
+            app: the application. Given by reference (``module:attribute``), the executors load it and
+                send in parallel; given as an object (or its running ``app.sync()``), it sends from
+                the driver.
+            event: only this event, by class or key; then ``where`` can use its fields.
             where: an SQL predicate, such as ``data.amount > 100``.
-            since, until: when they were sent; a text is ISO 8601, in UTC unless it says.
+            since, until: when they were sent; text is ISO 8601, in UTC by default.
             to: another subscriber, another queue, or ``all`` for every subscriber.
-            rate: messages a second, at most.
+            rate: the maximum of messages per second.
             dry_run: only count.
-            replays: those that are replays themselves, too.
-            progress: told how many were sent so far, and of how many.
+            replays: include events that are replays themselves.
+            progress: called with the number of messages sent so far, and the total.
 
         Raises:
-            ConfigurationError: an option that cannot be.
+            ConfigurationError: an option is invalid.
             EventNotRegisteredError: the application has no such event.
             StorageLockedError: the same replay is running in another process.
-            ClusterError: executors failed in the middle; the same ``replay_id`` goes on.
+            ClusterError: executors failed in the middle; the same ``replay_id`` resumes.
 
         Example:
             >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total
@@ -203,9 +207,9 @@ class Lake(LakeTables):
     ) -> ReplayResult:
         """Publish every row of a DataFrame as an event, to all its subscribers.
 
-        The columns are the fields of the event, or one column ``data`` or ``data_json``; besides
-        there may be ``id``, ``metadata``, ``correlation_id``, ``delay``, ``ordering_key``,
-        ``priority``. Interrupted, it goes on like ``replay``.
+        The columns are the fields of the event, or one column ``data`` or ``data_json``; optional
+        are ``id``, ``metadata``, ``correlation_id``, ``delay``, ``ordering_key``, ``priority``. It
+        can be resumed like ``replay``.
 
         Example:
             >>> lake.backfill(app, OrderPlaced, spark.read.parquet("old-orders/")).sent
@@ -228,11 +232,11 @@ class Lake(LakeTables):
         replay_id: str | None = None,
         progress: Progress | None = None,
     ) -> RedriveResult:
-        """Send dead letters back to their queues, chosen by their group of ``triage()``.
+        """Send dead letters back to their queues, selected by their group of ``triage()``.
 
-        Each is moved in one step and keeps its id, so an interrupted redrive can be called again.
-        Those that are not in the broker any more, and were never handled, can be replayed from the
-        lake: ``missing="replay"``.
+        Each is moved atomically and keeps its id, so an interrupted redrive can be repeated. Dead
+        letters that are no longer in the broker, and were not handled since, can be replayed from
+        the lake: ``missing="replay"``.
 
         Example:
             >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
@@ -245,32 +249,32 @@ class Lake(LakeTables):
         return redrive(self, app, choice, dry_run=dry_run, missing=missing, options=options)
 
     def report(self, app: Application | SyncMatador | None = None) -> Report:
-        """Health, slowest, failing, growing, dead letters and the accounts: to show, or as a page.
+        """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.
 
-        An application is asked for what waits, as by ``reconcile``.
+        With an application, the broker is asked what waits, as by ``reconcile``.
         """
         self._refreshed()
         return Report(find(self, self.reconcile(app)))
 
     def refresh(self) -> int:
-        """Bring volume, health and triage up to date; how many batches were new.
+        """Bring volume, health and triage up to date; returns the number of new batches.
 
-        Reading them does so too, unless another process is at it.
+        Reading them does so too, unless another process is doing it.
 
         Raises:
-            StorageLockedError: another process is at it.
+            StorageLockedError: another process is doing it.
         """
         return aggregates.update(self.spark, self.layout)
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
-        """Run a query over the tables by their names: one SELECT, which only reads.
+        """Run one SELECT over the tables, by their names. It only reads.
 
         With a schema, each event is a table too, with the typed columns of ``events(…)``: that of
         ``order.placed`` is ``order_placed``.
 
         Other tables, files as tables, functions that call Java or read files, scripts, hints and
-        every other statement are refused. With ``unrestricted`` the query may do whatever the
-        session can: never give it a text that came from somebody else.
+        all other statements are refused. With ``unrestricted`` the query may do whatever the
+        session can: never use it with text from somebody else.
 
         Raises:
             ConfigurationError: the query is not one SELECT over the tables.
@@ -284,7 +288,7 @@ class Lake(LakeTables):
                 check_query(self.spark, query, views)
             asked = query.lower()
             for name, frame in views.items():
-                if name.lower() in asked:  # bringing some of them up to date takes a while
+                if name.lower() in asked:  # some of them take a while to bring up to date
                     frame().createOrReplaceTempView(name)
             return self.spark.sql(query)
 
@@ -300,6 +304,6 @@ class Lake(LakeTables):
         return {"volume": self.volume, "health": self.health, "triage": self.triage}
 
     def _refreshed(self) -> SparkSession:
-        with contextlib.suppress(StorageLockedError):  # then what there is must do
+        with contextlib.suppress(StorageLockedError):  # then the state so far has to do
             self.refresh()
         return self.spark

@@ -1,8 +1,8 @@
-"""Volume and health: how many messages each subscriber had, how they ended, and how long it took.
+"""Volume and health: how many messages each subscriber had, their outcomes, and their times.
 
 Both are kept for windows of a minute and merged into longer ones when they are read. Counts add
-up; percentiles do not, so a window keeps sketches of its waiting and running times (KLL: a few
-kilobytes, off by about one percent of rank), which can be merged.
+up; percentiles do not, so a window keeps mergeable sketches of its waiting and running times (KLL:
+a few kilobytes, about one percent of rank off).
 """
 
 from __future__ import annotations
@@ -14,26 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds
+from matador.spark.runtime.outcomes import OUTCOMES
 
 WINDOW: Final = 60
-"""Seconds of the windows that are kept."""
+"""The length of the stored windows, in seconds."""
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _KEY = ("event_key", "subscriber", "window_start")
-_OUTCOMES = {
-    "successes": "success",
-    "retries": "retry",
-    "dead_letters": "dead-letter",
-    "discards": "discard",
-}
-_ENDED = {
-    "successes": "handled",
-    "retries": "retried",
-    "dead_letters": "dead_lettered",
-    "discards": "discarded",
-}
-_COUNTS = ("count", *_OUTCOMES, "ran")
+_ENDED = {names.attempts: names.messages for names in OUTCOMES.values()}
+_COUNTS = ("count", *_ENDED, "ran")
 _SENT = ("sent", "replayed")
 
 VOLUME_PIECE: Final = (
@@ -50,7 +40,7 @@ HEALTH_PIECE: Final = (
 
 
 def volume_piece(events: DataFrame, length: int = WINDOW) -> DataFrame:
-    """What some envelopes that were sent add to the volume."""
+    """The volume of some envelopes."""
     return (
         events.withColumn("window_start", start_of_window(F.col("recorded_at"), length))
         .groupBy(*_KEY)
@@ -59,9 +49,10 @@ def volume_piece(events: DataFrame, length: int = WINDOW) -> DataFrame:
 
 
 def health_piece(deliveries: DataFrame, length: int = WINDOW) -> DataFrame:
-    """What some deliveries add to the health. Times of callbacks that did not run do not count."""
+    """The health of some deliveries. The times of callbacks that did not run are left out."""
     ended = [
-        F.count_if(F.col("outcome") == outcome).alias(name) for name, outcome in _OUTCOMES.items()
+        F.count_if(F.col("outcome") == outcome).alias(names.attempts)
+        for outcome, names in OUTCOMES.items()
     ]
     duration = F.when(F.col("ran"), F.col("duration_ms"))
     return (
@@ -80,12 +71,12 @@ def health_piece(deliveries: DataFrame, length: int = WINDOW) -> DataFrame:
 
 
 def merged_volume(pieces: DataFrame, *keys: str) -> DataFrame:
-    """Pieces of the volume as one row a key."""
+    """Pieces of the volume, merged into one row for each key."""
     return pieces.groupBy(*(keys or _KEY)).agg(*[F.sum(name).alias(name) for name in _SENT])
 
 
 def merged_health(pieces: DataFrame, *keys: str) -> DataFrame:
-    """Pieces of the health as one row a key, sketches included."""
+    """Pieces of the health, merged into one row for each key, including the sketches."""
     return pieces.groupBy(*(keys or _KEY)).agg(
         *[F.sum(name).alias(name) for name in _COUNTS],
         *[F.max(name).alias(name) for name in ("wait_max", "duration_max")],
@@ -99,8 +90,7 @@ def merged_health(pieces: DataFrame, *keys: str) -> DataFrame:
 def volume(sent: DataFrame, handled: DataFrame, window: Seconds = WINDOW) -> DataFrame:
     """Sent, handled, retried, dead-lettered and discarded, per event, subscriber and window.
 
-    ``sent`` counts in the window in which the broker stored a message, the others in the one in
-    which an attempt began.
+    ``sent`` is counted when the broker has stored the message, the others when an attempt starts.
     """
     length = whole_window(window)
     return (
@@ -111,7 +101,7 @@ def volume(sent: DataFrame, handled: DataFrame, window: Seconds = WINDOW) -> Dat
 
 
 def counts(sent: DataFrame, handled: DataFrame) -> DataFrame:
-    """The counts of pieces of volume and of health in the same columns, not added up yet."""
+    """The counts of volume and of health in the same columns, not added up yet."""
     zero = F.lit(0).cast("bigint")
     return sent.select(*_KEY, *_SENT, *[zero.alias(name) for name in _ENDED.values()]).unionByName(
         handled.select(
@@ -138,7 +128,7 @@ def with_percentiles(merged: DataFrame) -> DataFrame:
         "retry_rate": F.col("retries") / F.col("count"),
         "dead_letter_rate": F.col("dead_letters") / F.col("count"),
     }
-    # An empty sketch has no quantiles, and asking for one is an error.
+    # Asking an empty sketch for a quantile is an error.
     times = {
         f"{what}_{name}": F.when(
             F.col(having) > 0, F.kll_sketch_get_quantile_double(f"{what}_sketch", F.lit(rank))
@@ -152,12 +142,12 @@ def with_percentiles(merged: DataFrame) -> DataFrame:
 
 
 def start_of_window(moment: Column, length: int) -> Column:
-    """When the window of so many seconds began in which a moment lies."""
+    """The start of the window of ``length`` seconds that contains a moment."""
     return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / length) * length)
 
 
 def whole_window(window: Seconds) -> int:
-    """The length of a window, checked.
+    """The length of a window in seconds.
 
     Raises:
         ConfigurationError: it is not a whole number of minutes.
@@ -165,7 +155,7 @@ def whole_window(window: Seconds) -> int:
     length = seconds(window, "window", minimum=WINDOW)
     if length % WINDOW:
         raise ConfigurationError(
-            f"window={window!r}: windows are kept by the minute; give a multiple of {WINDOW} s"
+            f"window={window!r} is not a whole number of minutes; use a multiple of {WINDOW} s"
         )
     return int(length)
 

@@ -1,9 +1,9 @@
-"""Reconciliation: does it add up? Sent = handled + dead-lettered + discarded + waiting.
+"""Reconciliation: sent = handled + dead-lettered + discarded + waiting?
 
-Every envelope that was sent is in exactly one of these states, by what its deliveries say. What
-does not fit is named by its ids: deliveries of envelopes that nobody is known to have sent,
-envelopes that were handled more than once, and, when the broker is asked, more waiting ones than
-the broker has. A replayed envelope is one of its own; what it was made from says ``sent again``.
+Every envelope that was sent is in exactly one of these states, according to its deliveries. What
+does not fit is listed by id: deliveries of envelopes without a record of sending, envelopes that
+were handled more than once, and, if the broker is asked, more waiting envelopes than it has. A
+replayed envelope counts as its own; the original counts as ``sent again``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LINE = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The account of one subscriber of one event.
+    """The counts of one subscriber of one event.
 
-    ``replayed`` of the sent ones are replays of others; ``sent_again`` of the dead-lettered ones
-    were replayed since. ``not_sent`` have deliveries, but no record that they were sent: another
-    process without a journal, or records that are not ingested yet.
+    Of the sent envelopes, ``replayed`` are replays; of the dead-lettered ones, ``sent_again`` were
+    replayed since. ``not_sent`` have deliveries but no record of sending: it happened in a process
+    without a journal, or is not ingested yet.
     """
 
     event_key: str
@@ -54,14 +54,14 @@ class Line:
 
     @property
     def adds_up(self) -> bool:
-        """Is every envelope accounted for, and no account without an envelope?"""
+        """Whether every envelope is accounted for, and nothing else."""
         ended = self.handled + self.dead_lettered + self.discarded
         return self.sent == ended + self.waiting and self.not_sent == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """An envelope to look at, and why."""
+    """An envelope to check, and why."""
 
     problem: Problem
     id: str
@@ -72,7 +72,7 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class QueueCheck:
-    """What should wait in a queue, and what the broker has in it; None: it was not asked."""
+    """What should wait in a queue, and what the broker has; None if it was not asked."""
 
     queue: str
     waiting: int
@@ -80,13 +80,13 @@ class QueueCheck:
 
     @property
     def missing(self) -> int:
-        """How many should wait but do not. (There may be more than should: not recorded yet.)"""
+        """How many should wait but do not. (More may wait than recorded so far.)"""
         return 0 if self.depth is None else max(0, self.waiting - self.depth)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The accounts, the queues, and a bounded list of what does not add up."""
+    """The counts by subscriber, the queues, and a bounded list of what does not add up."""
 
     lines: tuple[Line, ...] = ()
     queues: tuple[QueueCheck, ...] = ()
@@ -94,7 +94,7 @@ class Reconciliation:
 
     @property
     def adds_up(self) -> bool:
-        """Does every line add up, and does the broker have what should wait?"""
+        """Whether every line adds up and the broker has what should wait."""
         return all(line.adds_up for line in self.lines) and not any(
             check.missing for check in self.queues
         )
@@ -111,12 +111,12 @@ def reconcile(
     depths: Mapping[str, int] | None = None,
     most_ids: int = 20,
 ) -> Reconciliation:
-    """Balance the accounts of all envelopes in a lake.
+    """Account for all envelopes of a lake.
 
-    ``depths`` says how many messages each queue has at the broker, by its full name. Of each
-    problem of a subscriber up to ``most_ids`` ids are listed, the oldest first.
+    ``depths`` has the number of messages in each queue of the broker, by full name. For each
+    problem of a subscriber up to ``most_ids`` ids are listed, oldest first.
     """
-    states = _states(events, deliveries).cache()  # asked three times, for a line, a queue, an id
+    states = _states(events, deliveries).cache()  # used three times: lines, queues, ids
     try:
         return Reconciliation(_lines(states), _queues(states, depths or {}), _odd(states, most_ids))
     finally:
@@ -124,10 +124,10 @@ def reconcile(
 
 
 def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row an envelope: what became of it."""
+    """One row for each envelope, with its state."""
     ended = deliveries.groupBy("id").agg(
         F.count_if(F.col("outcome") == "success").alias("successes"),
-        # By time: a message that is redriven begins again with its first attempt.
+        # By time: a redriven message starts again with attempt 1.
         F.max_by("outcome", F.struct("started_at", "attempt")).alias("last"),
         *[F.min(name).alias(f"d_{name}") for name in ("event_key", "subscriber", "queue")],
         F.min("started_at").alias("d_at"),
@@ -221,14 +221,14 @@ def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
 
 
 async def queue_depths(app: Application) -> dict[str, int]:
-    """Messages that are not finished in each queue of a connected application, by full name.
+    """The unfinished messages in each queue of a connected application, by full name.
 
     Raises:
-        UnsupportedError: the broker cannot tell.
+        UnsupportedError: the broker does not report them.
     """
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
-        raise UnsupportedError(f"{transport.name} cannot say how many messages wait")
+        raise UnsupportedError(f"{transport.name} does not report how many messages wait")
     found: dict[str, int] = {}
     for queue in app.topology.queues:
         name = app.topology.full_name(queue.name)
@@ -238,16 +238,17 @@ async def queue_depths(app: Application) -> dict[str, int]:
 
 
 def depths_of(app: Application | SyncMatador) -> dict[str, int]:
-    """The same for code without an event loop: of one that is not started, or a running ``sync``.
+    """The same without an event loop: of an application that is not started, or its ``sync()``.
 
     Raises:
-        UnsupportedError: the broker cannot tell.
+        ConfigurationError: the application is running.
+        UnsupportedError: the broker does not report them.
     """
     if isinstance(app, SyncMatador):
         return app.wait(queue_depths(app.app))
     if app.state.status not in ("new", "stopped"):
         raise ConfigurationError(
-            "the application is running: give its `app.sync()`, or depths=await queue_depths(app)"
+            "the application is running: pass its `app.sync()`, or depths=await queue_depths(app)"
         )
     return asyncio.run(_connected_depths(app))
 

@@ -1,8 +1,9 @@
-"""Where aggregates are kept: partial results of ranges of batches, and which of them count.
+"""Keeps volume, health and triage up to date, batch by batch.
 
-Each update adds a piece: what the batches since the last one come to. Several small pieces are
-merged into a larger one, so that there are never many. One small file says which pieces count and
-is replaced in one step; a folder it does not name is a left-over of a run that was killed.
+Each update reads the batches that came since the last one, and adds a piece: their partial result.
+Several small pieces are merged into a larger one, so that there are never many. One small file
+names the valid pieces and is replaced atomically; any other folder is a leftover of a killed run.
+Updating twice with the same batches changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _STAGING = "_staging-"
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What the batches ``first`` to ``last`` come to."""
+    """The partial result of the batches ``first`` to ``last``."""
 
     first: int
     last: int
@@ -34,19 +35,19 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """The name of its folder, the same in all tables."""
+        """The name of its folder, the same in every table."""
         return f"{_FOLDER}{self.first}-{self.last}"
 
 
 class AggregateState(msgspec.Struct, frozen=True):
-    """How far the aggregates are: the pieces that count, and how many updates there were."""
+    """The progress of the aggregates: the valid pieces, and how many updates there were."""
 
     runs: int = 0
     pieces: tuple[Piece, ...] = ()
 
     @property
     def through(self) -> int:
-        """The last batch that is in; -1 if there is none."""
+        """The last batch included; -1 if there is none."""
         return self.pieces[-1].last if self.pieces else -1
 
 
@@ -67,19 +68,19 @@ class AggregateStore:
 
     @property
     def lock(self) -> Path:
-        """The lock of whoever writes. Not that of the lake: an ingest may go on meanwhile."""
+        """The lock for updates. It is not that of the lake: an ingest may run at the same time."""
         return self._layout.checkpoints / "aggregates.lock"
 
     @property
     def state(self) -> AggregateState:
-        """What counts now."""
+        """The current state."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=AggregateState)
         except FileNotFoundError:
             return AggregateState()
 
     def read(self, table: str, pieces: Sequence[Piece] | None = None) -> DataFrame:
-        """The rows of all pieces of a table, or of some; one key may have a row in each."""
+        """The rows of some pieces of a table, or of all; a key may have a row in each."""
         chosen = self.state.pieces if pieces is None else pieces
         folders = [str(self._layout.table(table) / piece.folder) for piece in chosen]
         columns = self._tables[table]
@@ -88,13 +89,13 @@ class AggregateStore:
         return self._spark.read.schema(columns).parquet(*folders)
 
     def add(self, piece: Piece, frames: Frames) -> None:
-        """Add a piece behind the others, and count one update."""
+        """Append a piece, and count one update."""
         state = self.state
         self._write(piece, frames)
         self._put(AggregateState(state.runs + 1, (*state.pieces, piece)))
 
     def merge(self, merged: Callable[[str, DataFrame], DataFrame], fan: int) -> None:
-        """Merge small pieces while there are ``fan`` of them."""
+        """Merge small pieces while there are ``fan`` of one level."""
         while (many := _of_one_level(self.state.pieces, fan)) is not None:
             state = self.state
             whole = Piece(many[0].first, many[-1].last, many[-1].level + 1)
@@ -104,7 +105,7 @@ class AggregateStore:
         self.clean()
 
     def clean(self) -> None:
-        """Remove what no longer counts."""
+        """Remove folders that are not valid pieces."""
         counts = {piece.folder for piece in self.state.pieces}
         for table in self._tables:
             for folder in [*self._layout.table(table).glob("*")]:
@@ -116,7 +117,7 @@ class AggregateStore:
             folder = self._layout.table(table)
             private_folder(folder)
             staging = folder / f"{_STAGING}{uuid.uuid4().hex}"
-            # As a rule these are few rows: many small files would cost more than they save.
+            # Usually few rows: many small files would cost more than they save.
             frame.coalesce(1).write.parquet(str(staging))
             sync_tree(staging)
             move(staging, folder / piece.folder)
@@ -145,21 +146,21 @@ _TABLES: Final = {
 _CONSUMER = "aggregates"
 
 FAN: Final = 8
-"""So many pieces of one level are merged into one of the next."""
+"""How many pieces of one level are merged into one of the next."""
 
 
 def update(spark: SparkSession, layout: Layout, *, fan: int = FAN) -> int:
-    """Take in the batches that are new and finished; how many there were.
+    """Include the new batches that are done; returns how many there were.
 
     Raises:
-        StorageLockedError: somebody else is doing so.
+        StorageLockedError: another process is updating.
     """
     store = AggregateStore(spark, layout, _TABLES)
     layout.make()
     with locked(store.lock):
         state = store.state
         store.clean()
-        # Compaction merges no batch that is not in yet: it would be counted twice, or not at all.
+        # Compaction must not merge a batch that is not included yet: its rows would count wrongly.
         consumers = Consumers(layout)
         consumers.advance(_CONSUMER, state.through)
         last = last_done(layout.checkpoints / "ingest")
@@ -195,7 +196,7 @@ def read_triage(spark: SparkSession, layout: Layout) -> DataFrame:
 
 
 def pieces(spark: SparkSession, layout: Layout) -> tuple[DataFrame, DataFrame]:
-    """The pieces of volume and of health, for whoever merges them in another way."""
+    """The pieces of volume and of health, to be merged in another way."""
     store = AggregateStore(spark, layout, _TABLES)
     return store.read("volume"), store.read("health")
 

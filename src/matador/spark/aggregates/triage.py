@@ -1,9 +1,8 @@
-"""Error signatures: what is the same about two errors that differ in their numbers and names.
+"""Triage: groups dead letters by error signature, so that thousands of them show as three bugs.
 
 ``order 17 of 'ann' not found`` and ``order 4 of 'bob' not found`` have one signature,
-``order <n> of <text> not found``. The rules are regular expressions that mean the same to Python
-and to Java, so that millions of errors are grouped inside Spark and one of them in a shell, with
-the same result.
+``order <n> of <text> not found``. The rules are regular expressions that mean the same in Python
+and in Java: Spark groups millions of errors, and a shell one of them, with the same result.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 LONGEST_INPUT: Final = 4000
-"""Characters of an error that are looked at; the journal keeps no more of one."""
+"""The characters of an error that count; the journal keeps no more."""
 
 LONGEST_SIGNATURE: Final = 300
 
 ID_LENGTH: Final = 10
 """Hexadecimal digits of a signature's id: with ten thousand signatures, one in 20,000 clashes."""
 
-# How the rules stay alike in both languages, and quick whatever the text: character classes are
-# spelled out (\w, \d, \s and \b differ in what they take of Unicode); what may repeat is possessive
-# or bounded (Java recurses on repeated groups, and neither may backtrack for long); and a rule
-# starts only where a word starts, so that a long word is looked at once.
+# How the rules mean the same in both languages, and stay fast with any text: character classes are
+# spelled out (\w, \d, \s and \b differ for Unicode); repetitions are possessive or bounded (Java
+# recurses on repeated groups, and neither may backtrack for long); and a rule starts only where a
+# word starts, so that a long word is read once.
 _WORD: Final = "0-9A-Za-z"
 _START: Final = rf"(?<![{_WORD}])"
 _END: Final = rf"(?![{_WORD}])"
@@ -52,7 +51,7 @@ RULES: Final[tuple[tuple[str, str], ...]] = (
     # An apostrophe inside a word (can't, O'Brien) neither opens nor closes a quotation.
     (rf"{_START}'[^']*+(?:'(?=[{_WORD}])[^']*+){{0,20}}+'{_END}", "<text>"),
     (r"“[^”]*+”|\u2018[^\u2019]*+\u2019|«[^»]*+»", "<text>"),
-    # A quotation or an object that is cut off by the end of the text.
+    # A quotation or an object that the end of the text cuts off.
     (r'"[^"]{40,}+$', "<text>"),
     (rf"{_START}'[^']{{40,}}+$", "<text>"),
     # Objects and lists, from the inside out.
@@ -61,20 +60,20 @@ RULES: Final[tuple[tuple[str, str], ...]] = (
     (rf"(?<![{_WORD}<>/\\])(?:~|\.{{1,2}})?(?:/[^ /:;,()<>\[\]{{}}|]++){{1,60}}+/?", "<path>"),
     (rf"{_START}[A-Za-z]:\\[^ :;,()<>|]++", "<path>"),
     (r"0x[0-9a-fA-F]++", "<n>"),
-    # Long words with digits in them are ids; in short ones only the digits go (v2, 30ms, utf8).
+    # Long words with digits are ids; in short ones only the digits are replaced (v2, 30ms, utf8).
     (rf"{_START}(?=[A-Za-z]{{0,200}}+[0-9])[{_WORD}]{{8,}}+", "<n>"),
     (rf"(?:(?<![{_WORD}_)\]>])[-+])?[0-9]++(?:[.,][0-9]++){{0,8}}+(?:[eE][-+]?[0-9]++)?", "<n>"),
     (rf"(?<![{_WORD}_)\]`])\[(?:<[a-z]{{1,5}}>)?\]", "<data>"),
 )
-"""Each a pattern and what takes its place, in this order."""
+"""Patterns and their replacements, applied in this order."""
 
 _COMPILED: Final = [(re.compile(pattern), instead) for pattern, instead in RULES]
 
 
 def signature_text(error: str) -> str:
-    """The error with everything that differs from one time to the next replaced.
+    """An error with everything replaced that differs from one occurrence to the next.
 
-    Never longer than ``LONGEST_SIGNATURE``; without any of the digits 0 to 9.
+    At most ``LONGEST_SIGNATURE`` characters, without the digits 0 to 9.
 
     Example:
         >>> signature_text("order 17 of 'ann' not found at 10.0.0.7:5432")
@@ -87,7 +86,7 @@ def signature_text(error: str) -> str:
 
 
 def signature_id(error_type: str | None, error: str) -> str:
-    """The short name of an error's group, the same on every machine and in every run.
+    """The short id of an error's group, the same on every machine and in every run.
 
     Example:
         >>> signature_id("KeyError", "'a'") == signature_id("KeyError", "'b'")
@@ -98,7 +97,7 @@ def signature_id(error_type: str | None, error: str) -> str:
 
 
 def signature_text_column(error: Column) -> Column:
-    """``signature_text`` as a Spark expression; nothing of it runs in Python."""
+    """``signature_text`` as a Spark expression, without Python."""
     text = F.substring(error, 1, LONGEST_INPUT)
     for pattern, instead in RULES:
         text = F.regexp_replace(text, pattern, instead)
@@ -112,7 +111,7 @@ def signature_id_column(error_type: Column, signature: Column) -> Column:
 
 
 MOST_NAMES: Final = 100
-"""Names of events, subscribers and queues that a group lists; a message can name any event."""
+"""How many events, subscribers and queues a group lists: a message can name any event."""
 
 _SETS = ("events", "subscribers", "queues")
 
@@ -134,7 +133,7 @@ def with_signature(deliveries: DataFrame) -> DataFrame:
 
 
 def triage_piece(deliveries: DataFrame, run: int) -> DataFrame:
-    """The dead letters among some deliveries, by signature, as first met in that run."""
+    """The dead letters among some deliveries, by signature, first seen in the given run."""
     dead = with_signature(deliveries.where(F.col("outcome") == "dead-letter"))
     return merged_triage(
         dead.select(
@@ -154,7 +153,7 @@ def triage_piece(deliveries: DataFrame, run: int) -> DataFrame:
 
 
 def merged_triage(pieces: DataFrame) -> DataFrame:
-    """Pieces as one row a signature. The example is the latest one."""
+    """Pieces, merged into one row for each signature. The example is the latest one."""
     return pieces.groupBy("signature").agg(
         F.min("text").alias("text"),
         F.min("error_type").alias("error_type"),
@@ -173,7 +172,7 @@ def merged_triage(pieces: DataFrame) -> DataFrame:
 
 
 def triage(pieces: DataFrame, runs: int) -> DataFrame:
-    """The groups; ``new`` are those first met in the last of so many runs."""
+    """The groups; those first seen in the last run are ``new``."""
     return merged_triage(pieces).select(
         "signature",
         "error_type",

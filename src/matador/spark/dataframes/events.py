@@ -1,4 +1,4 @@
-"""The events a DataFrame subscriber is given: read from the journal as a stream, and typed."""
+"""The events for a DataFrame subscriber, read from the journal as a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
 from matador.spark.tables.decode import LineDecoder
 from matador.spark.tables.layout import PARTITION, spark_schema
 
-# What the copies of one event for its several subscribers have in common, and no two events have.
+# Equal in the copies of one event for its subscribers, and different in any two events.
 _SAME_EVENT = ("event_key", "created_at", "correlation_id", "data_json", "before_json")
 _RANK = "_rank"
 
@@ -24,7 +24,7 @@ def journal_stream(spark: SparkSession, journal: Path, batch_size: int) -> DataF
     """The envelopes sent, as a stream over the finished segments of a journal.
 
     The columns are those of the lake's ``events`` table. A batch has ``batch_size`` bytes of the
-    journal, or one segment if that is larger.
+    journal, or one larger segment.
     """
     lines = (
         spark.readStream.format("text")
@@ -39,10 +39,10 @@ def journal_stream(spark: SparkSession, journal: Path, batch_size: int) -> DataF
 
 
 def decode_sent(journal: Path, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Lines of the journal to envelopes sent; none of links. Runs in the executors."""
+    """Decode lines of the journal; symbolic links are ignored. Runs in the executors."""
     decoder = LineDecoder()
     for batch in batches:
-        names = batch.column(1).dictionary_encode()  # Spark follows links, and we do not
+        names = batch.column(1).dictionary_encode()  # Spark follows links, we do not
         links = [(journal / name).is_symlink() for name in names.dictionary.to_pylist()]
         if any(links):
             batch = batch.filter(pa.array([not links[at] for at in names.indices.to_pylist()]))
@@ -53,9 +53,9 @@ def decode_sent(journal: Path, batches: Iterator[RecordBatch]) -> Iterator[Recor
 
 
 def chosen(events: DataFrame, subscriber: DataFrameSubscriber) -> DataFrame:
-    """The envelopes that a subscriber is to be given; of each event one.
+    """The envelopes for a subscriber, one for each event.
 
-    The same rows give the same choice every time: a batch that comes again has the same ids.
+    The choice is deterministic: a batch that comes again has the same ids.
     """
     found = events.where(events.event_key.isin(list(subscriber.event.keys)))
     if not subscriber.replays:

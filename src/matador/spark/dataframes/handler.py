@@ -1,7 +1,7 @@
-"""Handles one batch of a DataFrame subscriber: tried, retried and given up as a message would be.
+"""Handles one batch of a DataFrame subscriber: retried and dead-lettered like a message.
 
-The retry policy is the same as for messages, and is told the same facts: attempts, deliveries,
-whether it was begun before, the error.
+The retry policy is that of messages, and gets the same facts: attempts, deliveries, whether the
+batch was started before, the error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from matador.policy.admission import refuse
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
 from matador.spark.dataframes.store import BatchState, BatchStore
 from matador.spark.dataframes.subscriber import Batch, BatchResult, DataFrameSubscriber
+from matador.spark.runtime.outcomes import outcome_of
 from matador.spark.runtime.payload_columns import with_payload
 
 log = logging.getLogger("matador.spark")
@@ -33,11 +34,11 @@ _LONGEST_ERROR = 4000
 
 
 class Stopping(Exception):
-    """The run ends before the batch has an outcome: it will be given again."""
+    """The run ends before the batch has an outcome: it will be delivered again."""
 
 
 class BatchHandler:
-    """Gives batches to a subscriber, one at a time, until each has an outcome."""
+    """Runs a subscriber with one batch at a time, until each has an outcome."""
 
     def __init__(
         self,
@@ -53,17 +54,17 @@ class BatchHandler:
         self.busy = threading.Lock()
 
     def handle(self, events: DataFrame, batch_id: int) -> None:
-        """Handle a batch of the stream; rows have the columns of the lake's ``events`` table.
+        """Handle a batch of the stream, with the columns of the lake's ``events`` table.
 
         Raises:
-            Stopping: it has no outcome yet; Spark must not count it as done.
+            Stopping: it has no outcome yet, so Spark must not count it as done.
         """
         with self.busy:
             if self._stop.is_set():
                 raise Stopping
             before = self._store.state(batch_id)
             if before.outcome is not None:
-                return  # it was done, and the process died before Spark had noted it
+                return  # it is done, but the process died before Spark noted it
             events.persist()
             try:
                 rows = events.count()
@@ -73,9 +74,9 @@ class BatchHandler:
                 events.unpersist()
 
     def redrive(self, events: DataFrame, batch_id: int, rows: int) -> bool:
-        """Handle a dead batch once more, as if it were new; True if it succeeded."""
+        """Handle a dead batch again, like a new one; returns whether it succeeded."""
         with self.busy:
-            # How far the stream is has nothing to do with it.
+            # The progress of the stream is not affected.
             return self._try(events, batch_id, rows, BatchState(), _keep_nothing) == "success"
 
     def _try(
@@ -122,7 +123,7 @@ class BatchHandler:
             try:
                 self._subscriber.run(with_payload(events, self._subscriber.event), batch)
             except BaseException as raised:
-                # Whatever it is, the policy decides; sys.exit() here would leave Java waiting.
+                # The policy decides about every error; sys.exit() here would leave Java waiting.
                 if is_stopped(events):
                     raise
                 error = raised
@@ -133,7 +134,7 @@ class BatchHandler:
             event_key=self._subscriber.event.key,
             batch_id=batch.id,
             attempt=batch.attempt,
-            outcome=_outcome(decision),
+            outcome=outcome_of(decision),
             rows=batch.rows,
             started_at=started_at,
             duration_ms=duration_ms,
@@ -169,24 +170,16 @@ class BatchHandler:
 
 
 def _keep_nothing(batch_id: int, state: BatchState) -> None:
-    """Where nothing is to be remembered."""
+    """Keep no state."""
 
 
 def is_stopped(frame: DataFrame) -> bool:
-    """Is the Spark application of a DataFrame gone? Then no error says anything of the batch."""
+    """Whether the Spark application of a DataFrame is gone: then errors are not of the batch."""
     context: Any = frame.sparkSession.sparkContext
     try:
         return bool(context._jsc.sc().isStopped())
-    except Exception:  # noqa: BLE001 - Java is gone altogether
+    except Exception:  # noqa: BLE001 - Java itself is gone
         return True
-
-
-def _outcome(decision: Decision | None) -> Any:
-    if decision is None:
-        return "success"
-    if isinstance(decision, RetryLater):
-        return "retry"
-    return "dead-letter" if isinstance(decision, SendToDeadLetters) else "discard"
 
 
 def _say(result: BatchResult, error: BaseException | None) -> None:
@@ -195,12 +188,12 @@ def _say(result: BatchResult, error: BaseException | None) -> None:
         log.info("%s: done in %.1f s", what, result.duration_ms / 1000)
     else:
         log.error(
-            "%s: %s in attempt %d (%s: %s): %s",
+            "%s: attempt %d failed (%s: %s): %s, %s",
             what,
-            "failed",
             result.attempt,
             result.error_type,
             result.error,
-            f"{result.outcome}, {result.reason}",
+            result.outcome,
+            result.reason,
             exc_info=error,
         )

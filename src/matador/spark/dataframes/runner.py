@@ -1,4 +1,4 @@
-"""Runs DataFrame subscribers over a journal, each as a stream of its own; redrives dead batches."""
+"""Runs DataFrame subscribers over a journal, each as its own stream; redrives dead batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WAIT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """What became of the batches of one DataFrame subscriber in a run."""
+    """The totals of one DataFrame subscriber in a run."""
 
     subscriber: str
     batches: int = 0
@@ -42,7 +42,7 @@ class BatchTotals:
     last_error: str | None = None
 
     def plus(self, result: BatchResult) -> BatchTotals:
-        """With one result more."""
+        """The totals including one more result."""
         return replace(
             self,
             batches=self.batches + (result.outcome == "success"),
@@ -65,23 +65,23 @@ def run_dataframe_subscribers(
     stop: threading.Event | None = None,
     on_result: Callable[[BatchResult], None] | None = None,
 ) -> list[BatchTotals]:
-    """Give DataFrame subscribers what is new in a journal; what became of it, for each of them.
+    """Run DataFrame subscribers with the new events of a journal; returns the totals of each.
 
-    Each has its own progress in ``checkpoint``, and fails alone: a batch that fails is retried and
-    in the end dead-lettered as its retry policy says, while the others go on. Killed at any moment,
-    the next run goes on with the batch that was running, under the same number.
+    Each has its own progress in ``checkpoint``, and fails alone: a failed batch is retried and
+    finally dead-lettered by its retry policy, while the others continue. After a kill at any moment
+    the next run resumes with the batch that was running, under the same number.
 
     Args:
         journal: the folder of a journal; or a streaming DataFrame that can be read again, with the
             columns of the lake's ``events`` table.
-        checkpoint: a folder for their progress and dead batches, seen by driver and executors.
-        follow: go on until SIGTERM, SIGINT or ``stop``; else end once all there is was given.
-        poll: with ``follow``, how often to look for new segments, in seconds.
+        checkpoint: a folder for progress and dead batches that driver and executors see.
+        follow: continue until SIGTERM, SIGINT or ``stop``; else end after the existing events.
+        poll: with ``follow``, the seconds between two looks for new segments.
         batch_size: bytes of the journal in a batch.
         on_result: called with the result of every attempt.
 
     Raises:
-        ConfigurationError: an option that cannot be.
+        ConfigurationError: an option is invalid.
         StorageLockedError: another process runs one of them with this checkpoint.
         ClusterError: a stream failed, and not because of a subscriber.
     """
@@ -92,7 +92,7 @@ def run_dataframe_subscribers(
     if not isinstance(journal, DataFrame):
         journal = local_path(journal, "journal").absolute()
         if not journal.is_dir():
-            raise ConfigurationError(f"there is no journal in {journal}")
+            raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
     session = spark or (journal.sparkSession if isinstance(journal, DataFrame) else spark_session())
     stopping = stop or threading.Event()
     totals = _Totals(subscribers, on_result)
@@ -136,10 +136,10 @@ def redrive_dead_batches(
     batch_ids: Iterable[int] | None = None,
     on_result: Callable[[BatchResult], None] | None = None,
 ) -> list[BatchTotals]:
-    """Give dead batches to their subscribers once more, as new ones; what became of them.
+    """Run dead batches again, like new ones; returns the totals of each subscriber.
 
-    A batch that succeeds is gone from the dead letters; one that fails again stays, with the new
-    reason. The payload type is that of now: a field that was added since can be read.
+    A batch that succeeds is removed from the dead letters; one that fails again stays, with the new
+    reason. Events are decoded with the current payload type, including fields added since.
 
     Raises:
         StorageLockedError: another process runs one of them with this checkpoint.
@@ -155,7 +155,7 @@ def redrive_dead_batches(
             handler = BatchHandler(one, store, threading.Event(), totals.add)
             for dead in store.dead():
                 if wanted is None or dead.batch_id in wanted:
-                    # Read as a whole first: a batch that fails again replaces its own files.
+                    # Read completely first: a batch that fails again replaces its own files.
                     events = session.read.parquet(dead.events).localCheckpoint()
                     if handler.redrive(events, dead.batch_id, dead.rows):
                         store.forget(dead)
@@ -179,7 +179,7 @@ class _Stream:
         self._query: Any = None
 
     def start(self, every: float | None) -> None:
-        """Start; ``every``: seconds between two looks, None: end with what there is."""
+        """Start, and look for events every so many seconds; None: end after the existing ones."""
         writer: Any = self._source.writeStream.foreachBatch(self._handle)
         writer = writer.option("checkpointLocation", str(self._store.stream))
         writer = writer.queryName(f"matador-{self._subscriber.name}")
@@ -190,10 +190,10 @@ class _Stream:
         self._query = writer.start()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end of the stream; True if it is there.
+        """Wait for the end of the stream; returns whether it has ended.
 
         Raises:
-            ClusterError: it failed.
+            ClusterError: the stream failed.
         """
         try:
             return bool(self._query.awaitTermination(timeout))
@@ -203,7 +203,7 @@ class _Stream:
             ) from error
 
     def end(self) -> None:
-        """Stop it once the attempt that runs has ended: cut short, it would seem to fail."""
+        """Stop after the running attempt: if interrupted, it would count as failed."""
         if self._query is None:
             return
         with self._handler.busy:
@@ -221,7 +221,7 @@ def _wait(streams: Sequence[_Stream], stop: threading.Event) -> None:
 
 
 class _Totals:
-    """Counts results, which come from the threads of all streams."""
+    """Adds up results, which come from the threads of all streams."""
 
     def __init__(
         self,
@@ -246,4 +246,4 @@ def _check_names(subscribers: Sequence[DataFrameSubscriber]) -> None:
     names = [one.name for one in subscribers]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigurationError(f"there are two DataFrame subscribers {name!r}")
+            raise ConfigurationError(f"duplicate DataFrame subscriber {name!r}")

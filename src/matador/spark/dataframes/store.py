@@ -1,8 +1,8 @@
-"""What is kept of the batches of a DataFrame subscriber: how far each is, and the dead ones.
+"""The state of the batches of a DataFrame subscriber, and its dead batches.
 
-``CHECKPOINT/NAME/stream`` is Spark's own, ``batches`` has a small file for each of the last
-batches, ``dead-letters`` a folder for each batch that was given up, with its events as Parquet and
-the reason. The driver and the executors must see the folder under the same path.
+``CHECKPOINT/NAME/stream`` belongs to Spark, ``batches`` has a small file for each of the last
+batches, ``dead-letters`` a folder for each dead batch, with its events as Parquet and the reason.
+The driver and the executors must see the folder under the same path.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from matador.observe.journal.records import Outcome
 from matador.spark.dataframes.subscriber import BatchResult
 from matador.spark.runtime.files import move, private_folder, remove, sync_tree, write_json
 
-_KEPT = 20  # Spark gives the last batch again, never an older one
+_KEPT = 20  # Spark repeats the last batch, never an older one
 _BATCH = "batch="
 _REASON = "reason.json"
 
 
 class BatchState(msgspec.Struct, frozen=True):
-    """How far a batch is.
+    """The progress of a batch.
 
     Attributes:
-        deliveries: how often it was handed over without an outcome, this time included.
+        deliveries: how often it was delivered without an outcome, including this time.
         attempts: how many attempts have ended.
-        running: another attempt was begun, and its end is not known.
-        outcome: the last word on it.
+        running: another attempt was started, and its end is unknown.
+        outcome: the final outcome.
     """
 
     deliveries: int = 0
@@ -40,7 +40,7 @@ class BatchState(msgspec.Struct, frozen=True):
 
 
 class DeadBatch(msgspec.Struct, frozen=True):
-    """A batch that was given up: whose it is, why, and where its events are."""
+    """A batch that failed for good: its subscriber, the reason, and its events."""
 
     subscriber: str
     event_key: str
@@ -69,30 +69,30 @@ class BatchStore:
 
     @property
     def stream(self) -> Path:
-        """Where Spark keeps what it has read."""
+        """The checkpoint of Spark."""
         return self._root / "stream"
 
     @property
     def lock(self) -> Path:
-        """Held by the process that runs it."""
+        """The lock of the process that runs the subscriber."""
         return self._root / "lock"
 
     def make(self) -> None:
-        """Make the folders."""
+        """Create the folders."""
         private_folder(self._batches)
         private_folder(self._dead)
 
-    # -- how far batches are ----------------------------------------------------------------------
+    # -- progress ---------------------------------------------------------------------------------
 
     def state(self, batch_id: int) -> BatchState:
-        """What is known of a batch; of a new one, nothing."""
+        """The progress of a batch; that of a new one is empty."""
         try:
             return msgspec.json.decode(self._file(batch_id).read_bytes(), type=BatchState)
         except FileNotFoundError:
             return BatchState()
 
     def save(self, batch_id: int, state: BatchState) -> None:
-        """Remember how far a batch is, durably; forget those long done."""
+        """Save the progress of a batch durably, and remove that of old ones."""
         write_json(self._file(batch_id), state)
         self._file(batch_id - _KEPT).unlink(missing_ok=True)
 
@@ -102,7 +102,7 @@ class BatchStore:
     # -- dead letters -----------------------------------------------------------------------------
 
     def bury(self, events: DataFrame, result: BatchResult, died_at: datetime) -> DeadBatch:
-        """Keep a batch that is given up; it appears as a whole. Idempotent."""
+        """Keep a dead batch, atomically. Idempotent."""
         target = self._dead / f"{_BATCH}{result.batch_id}"
         staged = self._dead / f"_new-{result.batch_id}"
         events.write.mode("overwrite").parquet(str(staged / "events"))

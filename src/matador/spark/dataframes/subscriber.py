@@ -1,6 +1,6 @@
-"""``@dataframe_subscriber``: a function that is given many events at once, as a typed DataFrame.
+"""``@dataframe_subscriber``: a function that receives many events at once, as a typed DataFrame.
 
-Here it is only described; ``dataframe_runner`` runs it.
+``runner`` runs it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NAME = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a DataFrame subscriber is told of its batch, if it takes a second argument.
+    """The second argument of a DataFrame subscriber that takes two.
 
     Attributes:
         id: the number of the batch. After a crash the same rows come again under the same number,
-            so that a write keyed by it (a partition that is overwritten, say) has them once.
-        attempt: which attempt this is, from 1.
-        redelivered: it was started before, and nobody knows how far it came.
-        rows: how many there are.
+            so that a write with this key (overwriting a partition, say) contains them once.
+        attempt: the number of this attempt, from 1.
+        redelivered: the batch was started before, and its progress is unknown.
+        rows: the number of rows.
     """
 
     id: int
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """How one attempt to handle a batch ended; the same words as for deliveries."""
+    """The result of one attempt to handle a batch, in the terms of deliveries."""
 
     subscriber: str
     event_key: str
@@ -60,7 +60,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFrameSubscriber:
-    """A DataFrame subscriber. Call it to call the function, as a unit test would."""
+    """A DataFrame subscriber. Calling it calls the function, for unit tests."""
 
     event: EventType
     subscriber: Subscriber[Any]
@@ -70,7 +70,7 @@ class DataFrameSubscriber:
 
     @property
     def name(self) -> str:
-        """Its name, which its folder has as well."""
+        """Its name, which is also the name of its folder."""
         return self.subscriber.name
 
     def __call__(self, events: DataFrame, *batch: Batch) -> Any:
@@ -96,25 +96,24 @@ def dataframe_subscriber(
     copy_for: str | None = None,
     replays: bool = False,
 ) -> Callable[[Callable[..., Any]], DataFrameSubscriber]:
-    """Declare a function of a DataFrame to be a subscriber of an event.
+    """Make a function that takes a DataFrame a subscriber of an event.
 
     The function takes ``(events)`` or ``(events, batch)``. ``events`` has the columns of the lake's
     ``events`` table, with the typed payload as ``data``; ``batch`` is a ``Batch``.
 
     Args:
         event: the payload class.
-        name: with which it is reported, and under which its progress is kept; else that of the
-            function, with dashes.
-        idempotent: may a batch run again that was running when the process died? With ``no`` it is
-            dead-lettered instead.
-        retry: what becomes of a batch that failed; the standard policy by default.
+        name: its name in reports and of its progress; by default that of the function, with dashes.
+        idempotent: whether a batch may run again that was running when the process died. With
+            ``no`` it becomes a dead letter instead.
+        retry: decides about a batch that failed; the standard policy by default.
         copy_for: take the envelopes for this subscriber. An event is sent once to each of its
-            subscribers; without this, those copies are one row.
+            subscribers; by default those copies are one row.
         replays: take replayed events too.
 
     Raises:
-        InvalidEventError: the class is no event.
-        ConfigurationError: an option that cannot be.
+        InvalidEventError: the class is not an event.
+        ConfigurationError: an option is invalid.
 
     Example:
         >>> @dataframe_subscriber(OrderPlaced, description="Revenue by day.")
@@ -132,7 +131,7 @@ def dataframe_subscriber(
             raise ConfigurationError(f"DataFrame subscriber {made.name!r} must not be async")
         if not _NAME.fullmatch(made.name):
             raise ConfigurationError(
-                f"DataFrame subscriber {made.name!r}: the name is that of a folder too; use "
+                f"invalid name {made.name!r} of a DataFrame subscriber: it names a folder too; use "
                 "letters, digits, dots and dashes"
             )
         return DataFrameSubscriber(

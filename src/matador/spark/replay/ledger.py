@@ -1,7 +1,7 @@
-"""The ledger of a replay: what is to be sent, fixed before the first is sent, and what was.
+"""The ledger of a replay: the plan, fixed before anything is sent, and the progress.
 
-A replay that is killed goes on with the same rows, whatever was ingested, compacted or expired
-meanwhile. The plan is a folder of Parquet files, its chunks; each has a small file once it is sent.
+A replay that was killed resumes with the same rows, whatever has been ingested, compacted or
+expired since. The rows are in Parquet files, called chunks; each gets a small file when it is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Kind = Literal["replay", "backfill"]
 
 
 class ReplayCount(msgspec.Struct, frozen=True):
-    """How many messages of one event go to one subscriber."""
+    """The number of messages of one event to one subscriber."""
 
     event_key: str
     subscriber: str
@@ -33,15 +33,16 @@ class ReplayCount(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
-    """What a replay is to send.
+    """What a replay sends.
 
     Attributes:
-        kind: where the rows come from: the lake, or a DataFrame of the user's.
-        request: what was asked for, so that nobody goes on with another replay by mistake.
+        kind: where the rows come from: the lake, or the user's DataFrame.
+        request: the options, so that nobody resumes another replay by mistake.
         chunks: the names of the files.
         counts: the messages, per event and subscriber.
-        ignored: rows that nobody receives any more.
-        to: the subscriber or queue to send to, instead of the original subscriber.
+        ignored: rows that no longer have a receiver.
+        subscriber, queue, everybody: where to send to, instead of the original subscriber.
+        event: the event of a backfill.
     """
 
     kind: Kind
@@ -56,14 +57,14 @@ class ReplayPlan(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A row that could not be sent, by its place in its chunk, and why."""
+    """A row that could not be sent, by its index in the chunk, and why."""
 
     row: int
     why: str
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What came of one chunk: messages sent, subscribers skipped, rows that failed."""
+    """The result of one chunk: messages sent, subscribers skipped, rows that failed."""
 
     sent: int = 0
     skipped: int = 0
@@ -76,8 +77,7 @@ class Ledger:
     def __init__(self, root: Path, replay_id: str) -> None:
         if not _ID.fullmatch(replay_id):
             raise ConfigurationError(
-                f"{replay_id!r} cannot be the id of a replay: "
-                f"use letters, digits, '_', '-' and '.', 100 at most"
+                f"invalid replay id {replay_id!r}: use up to 100 letters, digits, '_', '-', '.'"
             )
         self._folder = root / replay_id
         self._id = replay_id
@@ -94,7 +94,7 @@ class Ledger:
 
     @property
     def plan(self) -> ReplayPlan | None:
-        """What is to be sent; None as long as that is not fixed."""
+        """The plan; None until it is fixed."""
         try:
             return msgspec.json.decode((self._folder / "plan.json").read_bytes(), type=ReplayPlan)
         except FileNotFoundError:
@@ -102,10 +102,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Keep other processes from sending the same at the same time.
+        """Keep other processes from running the same replay.
 
         Raises:
-            StorageLockedError: one does already.
+            StorageLockedError: another process is running it.
         """
         private_folder(self._folder / "done")
         try:
@@ -113,15 +113,15 @@ class Ledger:
                 yield
         except StorageLockedError as error:
             raise StorageLockedError(
-                f"replay {self._id} is running already, in another process"
+                f"replay {self._id} is already running in another process"
             ) from error
 
     def clear(self) -> None:
-        """Remove the rows of a plan that was never finished: nothing of it was sent."""
+        """Remove the rows of a plan that was never fixed: nothing of it was sent."""
         remove(self.rows)
 
     def groups(self, chunks: Sequence[str]) -> dict[tuple[str, str], int]:
-        """How many rows there are of an event and a subscriber: two columns are read for it."""
+        """The number of rows by event and subscriber; only these two columns are read."""
         found: Counter[tuple[str, str]] = Counter()
         for name in chunks:
             table = parquet.read_table(self.rows / name, columns=["event_key", "subscriber"])
@@ -131,27 +131,27 @@ class Ledger:
         return found
 
     def count(self, chunks: Sequence[str]) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(parquet.read_metadata(self.rows / name).num_rows for name in chunks)
 
     def fix(self, plan: ReplayPlan) -> None:
-        """From here on the plan is not changed, and is on the disk, rows and all."""
+        """Write the plan and its rows to disk. It does not change any more."""
         sync_tree(self.rows)
         write_json(self._folder / "plan.json", plan)
 
     def chunk(self, name: str) -> Chunk | None:
-        """What came of a chunk; None if it was not sent, or not to its end."""
+        """The result of a chunk; None if it is not done."""
         try:
             return msgspec.json.decode(self._done(name).read_bytes(), type=Chunk)
         except FileNotFoundError:
             return None
 
     def note(self, name: str, chunk: Chunk) -> None:
-        """A chunk came to its end."""
+        """Note the result of a chunk that is done."""
         write_json(self._done(name), chunk)
 
     def chunks(self, plan: ReplayPlan) -> list[Chunk]:
-        """What came of the chunks that came to their end."""
+        """The results of the chunks that are done."""
         return [one for one in map(self.chunk, plan.chunks) if one is not None]
 
     def _done(self, name: str) -> Path:

@@ -1,10 +1,10 @@
-"""Sends dead letters back to their queues, chosen by what the lake knows of why they died."""
+"""Sends dead letters back to their queues, selected by their error signature."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -27,15 +27,15 @@ from matador.transports.base import Browsing
 _MOST_SUGGESTED = 100
 
 Outcome: TypeAlias = tuple[list[Place], Moved, set[str]]
-"""Where they were, what came of moving them, and which of the others wait in a work queue."""
+"""Where the letters were, the result of moving them, and which others are in a work queue."""
 
 Missing: TypeAlias = Literal["leave", "replay"]
-"""What becomes of dead letters that are in the lake, but not in the broker any more."""
+"""What to do with dead letters that are in the lake but no longer in the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadChoice:
-    """Which dead letters are meant; what is None does not matter."""
+    """Which dead letters to select; None does not restrict them."""
 
     signature: str | None = None
     event: type[Any] | str | EventType | None = None
@@ -46,17 +46,17 @@ class DeadChoice:
 
 @dataclass(frozen=True, slots=True)
 class RedriveResult:
-    """What came of a redrive, or would.
+    """The result of a redrive, or of a dry run.
 
     Attributes:
-        chosen: how many dead letters of the lake are meant.
+        chosen: the dead letters of the lake that were selected.
         found: how many of them are in the broker now.
         counts: those found, per event and subscriber.
         moved: how many were sent back to their queues.
-        held: how many somebody else holds right now.
+        held: how many another process is working on.
         failed: the ids of those that could not be moved, and why.
-        missing: how many are not in the broker any more, and were never handled since.
-        replayed: what came of replaying those, if that was asked for.
+        missing: how many are no longer in the broker, and were not handled since.
+        replayed: the result of replaying the missing ones, if requested.
         dry_run: nothing was moved.
     """
 
@@ -80,7 +80,7 @@ def redrive(
     missing: Missing = "leave",
     options: ReplayOptions | None = None,
 ) -> RedriveResult:
-    """Send chosen dead letters back. See ``Lake.redrive``."""
+    """See ``Lake.redrive``."""
     how = options or ReplayOptions()
     known = application_of(app)
     dead = dead_letters(lake, known, choice)
@@ -108,7 +108,7 @@ def redrive(
 
 
 def dead_letters(lake: LakeTables, app: Matador, choice: DeadChoice) -> DataFrame:
-    """The deliveries that ended among the dead letters and are meant.
+    """The selected deliveries that ended in dead letters.
 
     Raises:
         ConfigurationError: no group has that signature.
@@ -138,7 +138,7 @@ def dead_letters(lake: LakeTables, app: Matador, choice: DeadChoice) -> DataFram
 
 
 def _counts(lake: LakeTables, dead: DataFrame, found: set[str]) -> tuple[ReplayCount, ...]:
-    """Those that are in the broker now, per event and subscriber."""
+    """The dead letters that are in the broker now, per event and subscriber."""
     if not found:
         return ()
     groups = dead.join(_frame(lake, found), "id", "left_semi").groupBy("event_key", "subscriber")
@@ -147,12 +147,12 @@ def _counts(lake: LakeTables, dead: DataFrame, found: set[str]) -> tuple[ReplayC
 
 
 def _frame(lake: LakeTables, ids: set[str]) -> DataFrame:
-    spark: Any = lake.spark  # createDataFrame speaks of pandas, which is not typed here
+    spark: Any = lake.spark  # the types of createDataFrame need those of pandas
     return spark.createDataFrame([(one,) for one in sorted(ids)], "id string")
 
 
 def _gone(lake: LakeTables, dead: DataFrame, found: set[str]) -> DataFrame:
-    """The ids of dead letters that are in no queue any more, and were not handled since."""
+    """The ids of dead letters that are in no queue, and were not handled since."""
     there = _frame(lake, found)
     handled = lake.deliveries().where("outcome = 'success'").select("id")
     replayed = lake.events().where("replay_of is not null").select(sql.col("replay_of").alias("id"))
@@ -169,32 +169,20 @@ def _in_its_loop(
     dry_run: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Outcome:
-    """Find and move them, in an event loop that is not the caller's."""
+    """Find and move them, in an event loop other than the caller's."""
     if isinstance(app, SyncMatador):
         return app.wait(_move(known, ids, dry_run, progress))
     producer = known.producer()
-    outcome: list[Outcome] = []
-    problem: list[BaseException] = []
 
-    async def alone() -> None:
+    async def connected() -> Outcome:
         await producer.transport.connect()
         try:
-            outcome.append(await _move(producer, ids, dry_run, progress))
+            return await _move(producer, ids, dry_run, progress)
         finally:
             await producer.transport.disconnect()
 
-    def run() -> None:
-        try:
-            asyncio.run(alone())
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            problem.append(error)
-
-    thread = threading.Thread(target=run, name="matador-redrive")
-    thread.start()
-    thread.join()
-    if problem:
-        raise problem[0]
-    return outcome[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="matador-redrive") as thread:
+        return thread.submit(asyncio.run, connected()).result()
 
 
 async def _move(
@@ -203,8 +191,8 @@ async def _move(
     dry_run: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Outcome:
-    office = app.dead_letters
-    places = await office.choose(Selection(exactly=ids))
+    letters = app.dead_letters
+    places = await letters.choose(Selection(exactly=ids))
     waiting = await _waiting(app, ids - {place.id for place in places})
     if dry_run:
         return places, Moved(), waiting
@@ -216,12 +204,12 @@ async def _move(
         if progress is not None:
             progress(done, len(places))
 
-    moved = await office.redrive(places, patience=office.patience, progress=report)
+    moved = await letters.redrive(places, patience=letters.patience, progress=report)
     return places, moved, waiting
 
 
 async def _waiting(app: Matador, ids: frozenset[str]) -> set[str]:
-    """Those that are back in a work queue: somebody redrove them before."""
+    """The letters that are back in a work queue: somebody has redriven them before."""
     transport = app.transport
     if not ids or not isinstance(transport, Browsing):
         return set()

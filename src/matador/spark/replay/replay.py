@@ -1,8 +1,8 @@
-"""Sends events of a lake, or of any DataFrame, once more: planned, resumable, each once.
+"""Sends events of a lake or of any DataFrame again: planned, resumable, each once.
 
-Rows are chosen first and fixed in a ledger; then they are sent, chunk by chunk. An application that
-is given by its reference (``module:attribute``) is loaded by the executors, which send in parallel;
-one that is given as an object sends from here.
+Rows are selected and fixed in a ledger first; then they are sent, chunk by chunk. An application
+given by its reference (``module:attribute``) is loaded by the executors, which send in parallel;
+one given as an object sends from the driver.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from matador.spark.tables.reader import LakeTables
 
 AnyApp: TypeAlias = "Matador | SyncMatador | str"
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many messages were sent so far, and of how many."""
+"""Called with the number of messages sent so far, and the total."""
 
-_CHUNK_ROWS = 10_000  # where what was stored is not stored again
-_SMALL_CHUNK_ROWS = 1_000  # elsewhere: so many may be sent twice when a task is killed
+_CHUNK_ROWS = 10_000  # where the transport stores no row twice
+_SMALL_CHUNK_ROWS = 1_000  # elsewhere: at most so many are sent twice when a task is killed
 _LOOK_AGAIN = 0.25
 _MOST_ERRORS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of a replay, or would.
+    """The result of a replay, or of a dry run.
 
     Attributes:
-        replay_id: with it a replay that was interrupted goes on.
-        counts: the messages to be sent, per event and subscriber.
-        ignored: rows that nobody receives any more, per event and original subscriber.
-        sent: how many were sent, by earlier runs too; 0 for a dry run.
-        skipped: how many were not, as their subscriber is not enabled.
-        failed: how many rows could not be sent; the same call tries those again.
-        errors: why, for the first few.
+        replay_id: resumes the replay if it was interrupted.
+        counts: the messages to send, per event and subscriber.
+        ignored: rows that no longer have a receiver, per event and original subscriber.
+        sent: the messages sent, including those of earlier runs; 0 for a dry run.
+        skipped: the messages not sent because their subscriber is disabled.
+        failed: the rows that could not be sent; the same call tries them again.
+        errors: the first few reasons.
         dry_run: nothing was sent.
-        resumed: an earlier run had begun.
+        resumed: an earlier run had started.
     """
 
     replay_id: str
@@ -72,7 +72,7 @@ class ReplayResult:
 
     @property
     def total(self) -> int:
-        """How many messages there are to send."""
+        """The number of messages to send."""
         return sum(one.count for one in self.counts)
 
 
@@ -86,7 +86,9 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not self.rate > 0:
-            raise ConfigurationError(f"rate must be messages a second, got {self.rate!r}")
+            raise ConfigurationError(
+                f"rate must be positive, got {self.rate!r} messages per second"
+            )
 
 
 def replay(
@@ -99,7 +101,7 @@ def replay(
     options: ReplayOptions | None = None,
     among: DataFrame | None = None,
 ) -> ReplayResult:
-    """Send chosen events again. See ``Lake.replay``; ``among`` has the ids of the only ones."""
+    """See ``Lake.replay``; ``among`` has the ids to which the selection is restricted."""
     how = options or ReplayOptions()
     known = application_of(app)
     target = target_of(known, to)
@@ -138,7 +140,7 @@ def backfill(
     frame: DataFrame,
     options: ReplayOptions | None = None,
 ) -> ReplayResult:
-    """Publish every row of a DataFrame as an event. See ``Lake.backfill``."""
+    """See ``Lake.backfill``."""
     how = options or ReplayOptions()
     known = application_of(app)
     key = known.schema.event(event).key
@@ -156,7 +158,7 @@ def backfill(
 
 
 def so_far(ledger: Ledger) -> ReplayResult | None:
-    """How far a replay is that was begun; None if nothing of it is fixed yet."""
+    """The progress of a replay that was started; None if its plan is not fixed yet."""
     plan = ledger.plan
     if plan is None:
         return None
@@ -165,7 +167,7 @@ def so_far(ledger: Ledger) -> ReplayResult | None:
 
 
 def application_of(app: AnyApp) -> Matador:
-    """The application that is meant, to look at."""
+    """The application itself, to inspect it."""
     if isinstance(app, str):
         return load_application(app).app
     return cast("Matador", app.app) if isinstance(app, SyncMatador) else app
@@ -193,8 +195,8 @@ def _run(
             ledger.fix(plan)
         elif asked != plan.request and asked:
             raise ConfigurationError(
-                f"replay {replay_id} was begun with {_said(plan.request)}, "
-                f"not with {_said(asked)}; give the same, or another id"
+                f"replay {replay_id} was started with {_said(plan.request)}, not with "
+                f"{_said(asked)}; use the same options, or another id"
             )
         result = ReplayResult(replay_id, plan.counts, plan.ignored, resumed=resumed)
         if isinstance(app, str):
@@ -202,7 +204,7 @@ def _run(
                 _from_executors(spark, app, ledger, plan, how, result.total)
             except (PySparkException, Py4JError) as error:
                 raise ClusterError(
-                    f"replay {replay_id} is not finished, the same id goes on with it: "
+                    f"replay {replay_id} is not finished; the same id resumes it: "
                     f"{spark_error(error)}"
                 ) from error
         else:
@@ -220,7 +222,7 @@ def _from_executors(
     spark: SparkSession, app: str, ledger: Ledger, plan: ReplayPlan, how: ReplayOptions, total: int
 ) -> None:
     count = len(plan.chunks)
-    # So many tasks run at once at most, each with its share of the rate.
+    # The tasks that run at the same time share the rate.
     slots = min(count, spark.sparkContext.defaultParallelism)
     rate = None if how.rate is None else how.rate / max(slots, 1)
     local = is_local(spark.sparkContext.master or "")
@@ -258,7 +260,7 @@ def _from_here(
 
 @contextmanager
 def _publisher(app: AnyApp) -> Generator[EventPublisher]:
-    if isinstance(app, SyncMatador):  # running already, in a thread of its own
+    if isinstance(app, SyncMatador):  # already running, in its own thread
         yield EventPublisher(application_of(app), app)
         return
     with open_publisher(app) as publisher:
@@ -266,7 +268,7 @@ def _publisher(app: AnyApp) -> Generator[EventPublisher]:
 
 
 def _written(rows: DataFrame, ledger: Ledger, app: Matador) -> tuple[str, ...]:
-    """Write the rows into the ledger; the names of its chunks."""
+    """Write the rows into the ledger; returns the names of its chunks."""
     most = _CHUNK_ROWS if app.transport.capabilities.once else _SMALL_CHUNK_ROWS
     rows.write.option("maxRecordsPerFile", most).parquet(str(ledger.rows))
     return tuple(sorted(path.name for path in ledger.rows.glob("part-*.parquet")))

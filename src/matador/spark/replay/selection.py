@@ -1,4 +1,4 @@
-"""Chooses the events of a replay out of a lake: by event, subscriber, time and SQL predicate."""
+"""Selects the events of a replay: by event, subscriber, time and SQL predicate."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ROWS = (
     "data_json",
     "before_json",
 )
-"""What a replay has to know of an event."""
+"""The columns that a replay needs."""
 
 _SAME_EVENT = ("event_key", "created_at", "correlation_id", "data_json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which events are meant; what is None does not matter."""
+    """Which events to select; None does not restrict them."""
 
     event: type[Any] | str | EventType | None = None
     subscriber: str | None = None
@@ -46,7 +46,7 @@ class Choice:
     replays: bool = False
 
     def request(self, to: str | None) -> dict[str, str]:
-        """What was asked for, as text."""
+        """The options that were given, as text."""
         event = self.event
         named = event if isinstance(event, str | None) else getattr(event, "key", repr(event))
         asked = {
@@ -63,7 +63,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """To whom events are sent: their original subscriber, another one, everybody; and where."""
+    """Where events are sent: to their original subscriber, another one or all; and the queue."""
 
     subscriber: str | None = None
     queue: str | None = None
@@ -71,15 +71,15 @@ class ReplayTarget:
 
     @property
     def by_event(self) -> bool:
-        """Is an event sent once, however many subscribers it was for?"""
+        """Whether an event is sent once, however many subscribers it had."""
         return self.everybody or self.subscriber is not None
 
 
 def target_of(app: Application, to: str | None) -> ReplayTarget:
-    """Whom ``to`` means: None, ``all``, a subscriber or a queue.
+    """The target that ``to`` names: None, ``all``, a subscriber or a queue.
 
     Raises:
-        ConfigurationError: nobody and nothing of that name.
+        ConfigurationError: there is no subscriber or queue of that name.
     """
     if to is None:
         return ReplayTarget()
@@ -92,16 +92,16 @@ def target_of(app: Application, to: str | None) -> ReplayTarget:
         return ReplayTarget(queue=to)
     known = ["all", *sorted(names), *(queue.name for queue in app.topology.queues)]
     raise ConfigurationError(
-        f"replay to {to!r}: neither a subscriber nor a queue of the application, nor 'all'"
+        f"replay to {to!r}: not a subscriber, not a queue of the application, and not 'all'"
         f"{suggestion(to, known)}"
     )
 
 
 def choose(lake: LakeTables, app: Application, choice: Choice, target: ReplayTarget) -> DataFrame:
-    """The rows that are meant, one a message or, if the target says so, one an event.
+    """The selected rows, one for each message or, if the target requires it, for each event.
 
     Raises:
-        ConfigurationError: a predicate that is none, a time that is none.
+        ConfigurationError: an invalid predicate, time or subscriber.
         EventNotRegisteredError: the application has no such event.
     """
     event = None if choice.event is None else app.schema.event(choice.event)
@@ -121,11 +121,11 @@ def choose(lake: LakeTables, app: Application, choice: Choice, target: ReplayTar
 
 
 Groups: TypeAlias = Mapping[tuple[str, str], int]
-"""How many rows there are of an event and an original subscriber."""
+"""The number of rows by event and original subscriber."""
 
 
 def groups_of(rows: DataFrame) -> Groups:
-    """The rows, counted by Spark."""
+    """The rows, counted in Spark."""
     found = rows.groupBy("event_key", "subscriber").count().collect()
     return {(str(row[0]), str(row[1])): int(row[2]) for row in found}
 
@@ -133,7 +133,7 @@ def groups_of(rows: DataFrame) -> Groups:
 def counted(
     groups: Groups, app: Application, target: ReplayTarget
 ) -> tuple[list[ReplayCount], list[ReplayCount]]:
-    """The messages that sending the rows makes, and the rows that nobody receives any more."""
+    """The messages that the rows become, and the rows that no longer have a receiver."""
     counts: dict[tuple[str, str], int] = {}
     ignored: list[ReplayCount] = []
     for (event_key, subscriber), count in sorted(groups.items()):
@@ -148,7 +148,7 @@ def counted(
 def receivers(
     app: Application, event_key: str, subscriber: str, target: ReplayTarget
 ) -> Sequence[str]:
-    """The subscribers that a row is sent to; empty if there is none of that name any more."""
+    """The subscribers that a row is sent to; empty if they no longer exist."""
     known = [one.name for one in app.schema.subscribers(event_key)]
     if target.everybody:
         return known
@@ -157,10 +157,10 @@ def receivers(
 
 
 def moment(given: datetime | str, what: str) -> datetime:
-    """A point in time; one without a zone is UTC.
+    """A point in time; without a time zone it is UTC.
 
     Raises:
-        ConfigurationError: not a time.
+        ConfigurationError: it is not a time.
     """
     try:
         found = datetime.fromisoformat(given) if isinstance(given, str) else given
@@ -172,10 +172,10 @@ def moment(given: datetime | str, what: str) -> datetime:
 
 
 def check_subscriber(app: Application, name: str) -> None:
-    """Check that there is a subscriber of that name.
+    """Check that a subscriber exists.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: it does not.
     """
     known = {one.name for _, subscribers in app.schema for one in subscribers}
     if name not in known:
@@ -188,16 +188,16 @@ def _filtered(rows: DataFrame, where: str, *, typed: bool) -> DataFrame:
             check_predicate(rows.sparkSession, where)
             return rows.where(where)
     except (AnalysisException, ParseException) as error:
-        hint = "" if typed else " (name an event to have its fields, as data.field)"
+        hint = "" if typed else " (to use its fields as data.field, name an event)"
         said = (error.getMessage() or str(error)).strip().splitlines()[0]
-        raise ConfigurationError(f"where: {where!r} cannot be used{hint}: {said}") from error
+        raise ConfigurationError(f"invalid predicate where={where!r}{hint}: {said}") from error
 
 
 def _one_an_event(rows: DataFrame) -> DataFrame:
-    """One row for each event that was sent, of those for its subscribers.
+    """One row for each event, out of those for its subscribers.
 
-    They have all in common but their id and subscriber. Two events that are alike to the
-    microsecond are two all the same: each subscriber has two rows then.
+    These rows differ only in id and subscriber. Two events that are equal to the microsecond still
+    count as two: each subscriber has two rows then.
     """
     alike = Window.partitionBy(*_SAME_EVENT, "subscriber").orderBy("id")
     each = Window.partitionBy(*_SAME_EVENT, "nth").orderBy("id")

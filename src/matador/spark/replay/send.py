@@ -1,4 +1,4 @@
-"""Sends one chunk of a replay. Runs in the executors, or in the driver."""
+"""Sends one chunk of a replay, in an executor or in the driver."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ from matador.spark.runtime.arrow import parquet
 from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
 
 _COLUMNS = (
-    "id",
-    "event_key",
-    "subscriber",
-    "correlation_id",
-    "metadata",
-    "data_json",
-    "before_json",
+    *("id", "event_key", "subscriber", "correlation_id", "metadata", "data_json", "before_json"),
 )
 _MOST = 1000  # rows published in one call
-_BURST = 0.1  # seconds' worth of a rate that may go at once
+_BURST = 0.1  # how many seconds of the rate may be sent at once
 
 
 class Pace:
-    """Lets so many messages a second through, without ever making up for lost time."""
+    """Limits the messages per second, without catching up on lost time."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -43,11 +37,11 @@ class Pace:
 
     @property
     def portion(self) -> int:
-        """How many may be sent at once."""
+        """How many messages may be sent at once."""
         return _MOST if self._rate is None else max(1, min(_MOST, int(self._rate * _BURST)))
 
     async def wait(self, count: int) -> None:
-        """Wait until ``count`` more may be sent."""
+        """Wait until ``count`` more messages may be sent."""
         if self._rate is None:
             return
         now = time.monotonic()
@@ -58,7 +52,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Resending:
-    """All that a task has to know. Pickled: the application travels as its reference."""
+    """What a task needs to know. Pickled, with a reference to the application."""
 
     ledger: Ledger
     plan: ReplayPlan
@@ -66,7 +60,7 @@ class Resending:
     rate: float | None
 
     def __call__(self, number: int) -> bytes:
-        """Send a chunk, unless that is done, and say what came of it."""
+        """Send a chunk, unless it is done; returns its result."""
         name = self.plan.chunks[number]
         done = self.ledger.chunk(name)
         if done is None or done.failed:
@@ -76,16 +70,16 @@ class Resending:
 
 
 def scope_of(ledger: Ledger, chunk: int) -> Once:
-    """Under what a chunk is sent once.
+    """The scope within which the rows of a chunk are sent once.
 
-    The rows of a chunk are fixed, so each is a part of its own: the transport has to look for an
-    id among those of one chunk only.
+    The rows of a chunk are fixed, so each chunk has its own scope: the transport compares an id
+    only with those of the same chunk.
     """
     return Once(f"replay:{ledger.replay_id}", chunk)
 
 
 def _nobody(_: int) -> None:
-    """Nobody wants to know how many more were sent."""
+    """Report nothing."""
 
 
 def send_chunk(
@@ -96,10 +90,10 @@ def send_chunk(
     pace: Pace,
     report: Callable[[int], None] = _nobody,
 ) -> Chunk:
-    """Send the rows of a chunk that were not sent, and note it.
+    """Send the rows of a chunk that were not sent yet, and note the result.
 
-    Killed before the note, it sends the chunk again: a transport that can (``capabilities.once``)
-    does not store those rows again, another one does, under the same ids.
+    If killed before the note, the chunk is sent again: a transport with ``capabilities.once`` does
+    not store the rows again, any other does, under the same ids.
     """
     sending = _Sending(publisher, ledger, plan, name, pace)
     done = publisher.wait(sending.run(report))
@@ -108,10 +102,10 @@ def send_chunk(
 
 
 class _Sending:
-    """A chunk being sent, and what came of its rows so far. Runs in the publisher's event loop.
+    """A chunk being sent, and its counts so far. Runs in the publisher's event loop.
 
-    While the broker stores some rows the next are made, by the same thread: another one would
-    take turns with it, milliseconds each.
+    While the broker stores some rows, the same thread prepares the next: a second thread would only
+    take turns with it.
     """
 
     def __init__(
@@ -128,7 +122,7 @@ class _Sending:
         self._pace = pace
 
     async def run(self, report: Callable[[int], None]) -> Chunk:
-        """Send all that is to be sent; ``report`` is told of every portion."""
+        """Send all rows; ``report`` is called with the size of every portion sent."""
         again = self._again
         rows = (one for one in self._items if not again or one[0] in again)
         sending: asyncio.Task[int] | None = None
@@ -137,18 +131,18 @@ class _Sending:
                 report(await sending)
             await self._pace.wait(len(portion))
             sending = asyncio.create_task(self._publish(portion))
-            await asyncio.sleep(0)  # it goes on until it waits for the broker
+            await asyncio.sleep(0)  # it runs until it waits for the broker
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
 
     async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:
-        """Publish some rows; how many messages that were."""
+        """Publish some rows; returns the number of messages."""
         before = self._sent
         items = [item for _, item in portion]
         results = await self._app.publish(items, once=self._once, send_errors="report")
         for (row, _), result in zip(portion, results, strict=True):
-            if result.errors:  # all its messages are counted once none of them fails
+            if result.errors:  # counted when none of its messages fails
                 self._failed.append(Failure(row, str(result.errors[0])))
             else:
                 self._sent += result.sent
@@ -185,7 +179,7 @@ def _items(
 
 
 class _Again:
-    """Makes the events of a replay out of rows of the lake."""
+    """Turns rows of the lake into the events of a replay."""
 
     def __init__(self, publisher: EventPublisher, replay_id: str, plan: ReplayPlan) -> None:
         self._publisher = publisher
@@ -204,10 +198,10 @@ class _Again:
         data: str,
         before: str | None,
     ) -> Item | None:
-        """The event of a row, None if nobody receives it any more.
+        """The event of a row; None if it no longer has a receiver.
 
         Raises:
-            InvalidEventError: its payload does not fit its type any more.
+            InvalidEventError: its payload no longer fits its type.
         """
         try:
             route = self._routes[event_key, subscriber]
@@ -217,8 +211,8 @@ class _Again:
             return None
         event, name = route
         decode = self._publisher.json.decode_payload
-        # The id of an envelope is made of the replay's, the original's and the subscriber's name:
-        # for one subscriber here, for all of them by the fan-out.
+        # The id of an envelope is derived from the ids of the replay and of the original, and the
+        # name of the subscriber: here for one subscriber, by the fan-out for all.
         everybody = self._plan.everybody
         parts = (self._replay_id, original)
         own = {REPLAY_ID: self._replay_id, REPLAY_OF: original}

@@ -1,4 +1,4 @@
-"""``Report``: the findings of a lake, printed as tables or written as a page."""
+"""Reports about a lake: printed as tables, or written as an HTML page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matador.spark.runtime.files import private_file
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of a lake.
+    """A report about a lake.
 
     Example:
         >>> lake.report().show()
@@ -32,7 +32,7 @@ class Report:
             chosen.print(table)
 
     def html(self, path: str | Path) -> Path:
-        """Write it as one page that needs nothing else; where it is.
+        """Write it as one self-contained page; returns the path.
 
         A new file is readable by its owner alone.
         """

@@ -1,7 +1,7 @@
-"""Charts as SVG, with nothing but text: no script, no font, no library.
+"""Charts as SVG: no script, no font, no library.
 
-Colours are classes (``s0`` … for series), so that the page's style decides them, in light and dark.
-Hovering shows a bar's or a point's numbers.
+Colours are classes (``s0`` … for series), so that the style sheet decides, in light and dark mode.
+Hovering over a bar or a point shows its numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
 _WIDEST_BAR = 64
 _Label: TypeAlias = Callable[[float], str]
 _STEPS = (1, 2, 2.5, 5, 10)
-_MOST = 1e18  # what is larger is drawn as this: no axis has room for more
+_MOST = 1e18  # larger values are drawn as this: no axis has room for more
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One value a moment; None: there is none. ``style`` is the class that colours it."""
+    """One value for each moment, or None. ``style`` is the class that colours it."""
 
     name: str
     values: Sequence[float | None]
@@ -37,7 +37,7 @@ class Series:
 def stacked_bars(
     times: Sequence[datetime], step: int, series: Sequence[Series], width: int = WIDE
 ) -> Html:
-    """Bars over time, the series on top of each other. ``step``: seconds a bar stands for."""
+    """Bars over time, with the series stacked. ``step``: the seconds a bar covers."""
     series = [_drawable(one) for one in series]
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
     scale = _Scale(0, max(totals, default=0))
@@ -75,7 +75,7 @@ def stacked_bars(
 def lines(
     times: Sequence[datetime], step: int, series: Sequence[Series], width: int = NARROW
 ) -> Html:
-    """Lines over time of durations in milliseconds; a gap is where there was nothing."""
+    """Lines over time of durations in milliseconds; moments without a value are gaps."""
     series = [_drawable(one) for one in series]
     values = [value for one in series for value in one.values if value is not None]
     scale = _Scale(min(values, default=0), max(values, default=0), maybe_log=True)
@@ -104,7 +104,7 @@ def lines(
 
 
 def share_bar(parts: Sequence[Series]) -> Html:
-    """One bar over the whole width, parted by the first value of each series."""
+    """One bar over the whole width, divided by the first value of each series."""
     parts = [_drawable(one) for one in parts]
     total = sum(one.values[0] or 0 for one in parts)
     x = 0.0
@@ -137,7 +137,7 @@ def duration(milliseconds: float | None) -> str:
 
 
 def _drawable(series: Series) -> Series:
-    """A series without what no chart can show: a record may hold any number."""
+    """A series without values that no chart can show: a record may hold any number."""
     values = [
         None if value is None or math.isnan(value) else min(max(value, 0), _MOST)
         for value in series.values
@@ -146,7 +146,7 @@ def _drawable(series: Series) -> Series:
 
 
 class _Scale:
-    """Where a value stands between bottom and top."""
+    """Maps values to heights, linear or logarithmic."""
 
     def __init__(self, lowest: float, highest: float, *, maybe_log: bool = False) -> None:
         self._log = maybe_log and lowest >= 0 and highest > 50 * max(lowest, 0.01)
@@ -210,7 +210,7 @@ def _slot(count: int, width: int) -> float:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[int]]:
-    """The places of values in runs without a gap."""
+    """The indexes of the values, in runs without gaps."""
     runs: list[list[int]] = []
     for at, value in enumerate(values):
         if value is not None:
@@ -222,7 +222,7 @@ def _runs(values: Sequence[float | None]) -> list[list[int]]:
 
 
 def _nice(step: float) -> float:
-    """The round number at or above: 1, 2, 2.5, 5 times a power of ten; at least 1."""
+    """The next round number: 1, 2, 2.5 or 5 times a power of ten; at least 1."""
     if step <= 1:
         return 1
     power = 10 ** math.floor(math.log10(step))

@@ -1,6 +1,6 @@
-"""What a report says: how everyone does, who is slow, who fails, what grows, what died and why.
+"""The content of a report: health, slow and failing subscribers, growth, dead letters.
 
-Plain values, bounded however large the lake is. How they are found is in ``findings_query``.
+Everything is computed in Spark; what is collected is bounded, however large the lake is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.spark.aggregates import health, store
 from matador.spark.aggregates.reconcile import Reconciliation
+from matador.spark.runtime.outcomes import OUTCOMES
 from matador.spark.tables.reader import LakeTables
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberHealth:
-    """How one subscriber of an event did. Times in milliseconds; None: it never ran.
+    """The health of one subscriber of an event. Times in milliseconds; None if it never ran.
 
-    ``sent`` and the two halves of it are by the middle of the report's period.
+    ``sent_early`` and ``sent_late`` are the halves before and after the middle of the period.
     """
 
     event_key: str
@@ -43,28 +44,28 @@ class SubscriberHealth:
 
     @property
     def success_rate(self) -> float:
-        """Attempts that succeeded, of all."""
+        """The share of attempts that succeeded."""
         return self.successes / self.count if self.count else 0.0
 
     @property
     def retry_rate(self) -> float:
-        """Attempts that are tried again, of all."""
+        """The share of attempts that are retried."""
         return self.retries / self.count if self.count else 0.0
 
     @property
     def dead_letter_rate(self) -> float:
-        """Attempts that ended in dead letters, of all."""
+        """The share of attempts that ended in dead letters."""
         return self.dead_letters / self.count if self.count else 0.0
 
     @property
     def growth(self) -> float | None:
-        """The later half of what was sent against the earlier; None: there was no earlier."""
+        """What was sent in the second half, relative to the first; None if that was nothing."""
         return self.sent_late / self.sent_early if self.sent_early else None
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What happened in one step of the charts."""
+    """The counts and times of one step of the charts."""
 
     start: datetime
     sent: int = 0
@@ -79,7 +80,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Dead letters of one error signature; see ``triage``."""
+    """The dead letters of one error signature; see ``triage``."""
 
     signature: str
     error_type: str | None
@@ -97,9 +98,9 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All of it. Of subscribers and groups the first few; ``more_…`` says how many there are more.
+    """The whole content. ``more_…`` counts the subscribers and groups that are left out.
 
-    ``step``: the seconds that a moment lasts.
+    ``step``: the length of a moment in seconds.
     """
 
     lake: str
@@ -115,19 +116,19 @@ class Findings:
 
     @property
     def slowest(self) -> list[SubscriberHealth]:
-        """Those that run, by the 95th percentile of their running time, the slowest first."""
+        """Subscribers by the 95th percentile of their running time, slowest first."""
         ran = [one for one in self.subscribers if one.duration_p95 is not None]
         return sorted(ran, key=lambda one: -(one.duration_p95 or 0))
 
     @property
     def failing(self) -> list[SubscriberHealth]:
-        """Those with dead letters or retries, the worst first."""
+        """Subscribers with dead letters or retries, worst first."""
         failed = [one for one in self.subscribers if one.dead_letters or one.retries]
         return sorted(failed, key=lambda one: (-one.dead_letter_rate, -one.retry_rate))
 
     @property
     def growing(self) -> list[SubscriberHealth]:
-        """Those that got more in the later half of the period than in the earlier."""
+        """Subscribers that got more in the second half of the period than in the first."""
         more = [one for one in self.subscribers if one.sent_late > one.sent_early]
         return sorted(more, key=lambda one: -(one.growth or one.sent_late))
 
@@ -139,7 +140,7 @@ class Findings:
 MOST_SUBSCRIBERS: Final = 50
 MOST_GROUPS: Final = 50
 MOST_EVENTS: Final = 7
-"""Events that a chart tells apart; the rest is one."""
+"""Events that a chart shows separately; the rest are shown as one."""
 
 OTHERS: Final = "others"
 
@@ -151,7 +152,7 @@ _STEPS = (
     *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
     *(_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY, 3650 * _DAY),
 )
-_VOLUME = ("sent", "handled", "retried", "dead_lettered", "discarded")
+_VOLUME = ("sent", *(names.messages for names in OUTCOMES.values()))
 _KEY = ["event_key", "subscriber"]
 
 
@@ -173,7 +174,7 @@ def find(lake: LakeTables, reconciliation: Reconciliation) -> Findings:
     if start is None or end is None:
         return findings
     step = next((one for one in _STEPS if (end - start) // one < _MOMENTS), _STEPS[-1])
-    if step < health.WINDOW:  # finer than what is kept; so short a time is quickly counted again
+    if step < health.WINDOW:  # finer than what is stored; a short period is counted quickly
         sent = health.volume_piece(lake.events(), step)
         handled = health.health_piece(lake.deliveries(), step)
     subscribers, more = _subscribers(sent, handled, (start + end) // 2)
@@ -219,7 +220,7 @@ def _moments(sent: DataFrame, handled: DataFrame, step: int) -> tuple[Moment, ..
 
 
 def _by_event(volume: DataFrame) -> list[tuple[int, str, int]]:
-    """What was sent of the commonest events, and of all others together, by moment."""
+    """What was sent of the most frequent events, and of all others together, by moment."""
     ranked = volume.groupBy("event_key").agg(F.sum("sent").alias("sent"))
     common = ranked.orderBy(F.desc("sent"), "event_key").limit(MOST_EVENTS).collect()
     names = [str(row["event_key"]) for row in common]
@@ -259,7 +260,7 @@ def _subscriber(row: Row) -> SubscriberHealth:
         for what in ("wait", "duration")
         for rank in health.QUANTILES
     }
-    counts = ("sent", "sent_early", "count", "successes", "retries", "dead_letters", "discards")
+    counts = ("sent", "sent_early", "count", *(names.attempts for names in OUTCOMES.values()))
     return SubscriberHealth(
         event_key=row["event_key"],
         subscriber=row["subscriber"],

@@ -1,7 +1,7 @@
-"""HTML that is safe by how it is made: text is escaped, and only ``Html`` is not.
+"""HTML that is safe by construction: all text is escaped, except ``Html``.
 
-Error messages, event keys and ids come from anywhere, and may hold tags, quotes, terminal escapes
-or characters that turn the direction of text round.
+Error messages, event keys and ids come from anywhere, and may contain tags, quotes, terminal
+escapes or characters that reverse the direction of text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import html
 import re
 from typing import TypeAlias
 
-# Control characters but tabs and line ends, and those that turn the direction of what follows.
+# Control characters except tabs and line ends, and those that change the direction of text.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -21,11 +21,11 @@ class Html(str):
 
 
 Child: TypeAlias = "str | int | None"
-"""What an element may contain: text (escaped), ``Html`` (as it is), a number, or nothing."""
+"""What an element may contain: text (escaped), ``Html`` (unchanged), a number, or nothing."""
 
 
 def printable(text: str) -> str:
-    """Text without what does not show, or would change how the rest shows; safe on a terminal."""
+    """Text without invisible characters and those that affect others; safe on a terminal."""
     return _UNSEEN.sub("\ufffd", text)
 
 
@@ -39,7 +39,7 @@ def escaped(child: Child) -> str:
 
 
 def element(name: str, *children: Child, **attributes: str | float | None) -> Html:
-    """An element. Attributes: ``class_`` for class, ``stroke_width`` for stroke-width; None: none.
+    """An element. Attributes: ``class_`` for class, ``stroke_width`` for stroke-width.
 
     Example:
         >>> element("p", "1 < 2", class_="note")
@@ -54,7 +54,7 @@ def element(name: str, *children: Child, **attributes: str | float | None) -> Ht
 
 
 def joined(*children: Child) -> Html:
-    """Children one behind the other."""
+    """Children, concatenated."""
     return Html("".join(map(escaped, children)))
 
 

@@ -18,7 +18,7 @@ _LONGEST = 100
 
 
 def tables(findings: Findings) -> Iterator[RenderableType]:
-    """What to print, one below the other."""
+    """The tables to print, in order."""
     if not findings.moments:
         yield Text(f"The lake {printable(findings.lake)} has no events yet.")
         return
@@ -75,7 +75,7 @@ def _growing(ones: Iterable[SubscriberHealth]) -> Table:
         )
         for one in ones
     ]
-    columns = ("event", "subscriber", "earlier half >", "later half >", "growth >")
+    columns = ("event", "subscriber", "first half >", "second half >", "growth >")
     return _table("Growing", *columns, rows=rows)
 
 

@@ -1,4 +1,4 @@
-"""The border to pyarrow, which ships no types: here it is named once, and untyped on purpose."""
+"""The border to pyarrow, which ships no types: it is named here, untyped on purpose."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def map_in_arrow(
     function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]],
     schema: str | StructType,
 ) -> DataFrame:
-    """``DataFrame.mapInArrow``, whose types are of pyarrow."""
+    """``DataFrame.mapInArrow``, whose types are those of pyarrow."""
     untyped: Any = frame
     return untyped.mapInArrow(function, schema)

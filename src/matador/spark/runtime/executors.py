@@ -1,4 +1,4 @@
-"""Gets applications and payload types to the executors, where they are imported again."""
+"""Runs functions in the executors, and sends applications and payload types there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from matador.spark.runtime.session import import_paths, is_local
 
 _pickler: Any = cloudpickle  # it has no types
 
-# A dataclass of a script travels by value. Its fields without a default say so by one object, which
-# must be the same one when it arrives: else every field would have a default, and nothing be wrong.
+# A dataclass of a script is pickled by value. Fields without a default refer to one marker object,
+# which must be the same object after unpickling: else every field would seem to have a default.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 def ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path] = ()) -> str:
-    """Send files to the executors; the reference under which they find the application."""
+    """Send files to the executors; returns the reference that finds the application there."""
     where, attribute = split_reference(reference)
     files = [str(Path(one).resolve()) for one in py_files]
     if is_file(where):
@@ -44,29 +44,29 @@ def ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path] = (
 
 @dataclass(frozen=True, slots=True)
 class EventTypes:
-    """The event types of a schema, by key and alias, without the subscribers' code. Pickled.
+    """The event types of a schema, by key and alias, without the code of subscribers. Pickled.
 
     Attributes:
-        pickled: the types; classes of modules are in it by their names.
-        paths: where executors on this machine find those modules, besides their own places.
+        pickled: the types; classes of modules are pickled by name.
+        paths: where executors on this machine find those modules, besides their own paths.
     """
 
     pickled: bytes
     paths: tuple[str, ...]
 
     def load(self) -> Mapping[str, EventType]:
-        """The types, in an executor. Raises whatever the import of their modules does."""
+        """The types, in an executor. Raises whatever importing their modules raises."""
         sys.path.extend(path for path in self.paths if path not in sys.path)
         return _pickler.loads(self.pickled)
 
 
 def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
-    """The event types of a schema, ready to travel.
+    """The event types of a schema, ready to be sent to executors.
 
-    Modules of one file are sent with them, unless the executors see the same files anyway.
+    Single-file modules are sent along, unless the executors see the same files anyway.
 
     Raises:
-        ConfigurationError: they cannot be pickled.
+        ConfigurationError: the types cannot be pickled.
     """
     keys = {key for event in schema.events for key in event.keys}
     events = {key: replace(schema.event(key), metadata={}) for key in keys}
@@ -74,8 +74,8 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
         pickled: bytes = _pickler.dumps(events)
     except Exception as error:  # the classes of users decide what is raised
         raise ConfigurationError(
-            "the payload types of the schema cannot be sent to Spark's workers; define them at the "
-            f"top of a module that the workers can import ({error})"
+            "the payload types of the schema cannot be sent to the Spark executors; define them at "
+            f"the top level of a module that the executors can import ({error})"
         ) from error
     if is_local(spark.sparkContext.master or ""):
         return EventTypes(pickled, tuple(import_paths()))
@@ -85,7 +85,7 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
 
 
 class _Modules(pickle.Unpickler):
-    """Notes the modules that a pickle names."""
+    """Collects the modules that a pickle refers to."""
 
     def __init__(self, pickled: bytes) -> None:
         super().__init__(io.BytesIO(pickled))
@@ -103,7 +103,7 @@ def _modules_of(pickled: bytes) -> set[str]:
 
 
 def _single_files(modules: Iterable[str]) -> list[str]:
-    """The files of those modules that are neither installed nor part of a package."""
+    """The files of modules that are neither installed nor part of a package."""
     installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     files = [
         getattr(sys.modules.get(name), "__file__", None) for name in modules if "." not in name
@@ -116,10 +116,10 @@ def _single_files(modules: Iterable[str]) -> list[str]:
 
 
 def run_tasks(spark: SparkSession, work: Callable[[int], bytes], count: int) -> list[bytes]:
-    """``work(0)`` to ``work(count - 1)``, each in a task of its own; their answers in order.
+    """Run ``work(0)`` to ``work(count - 1)``, each in its own task; returns the answers in order.
 
-    ``work`` is pickled, so it is a function of a module, or a ``functools.partial`` of one. A task
-    may run more than once: what it leaves behind must not get in the way of another attempt.
+    ``work`` is pickled: it must be a function of a module, or a ``functools.partial`` of one. A
+    task may run more than once, so its leftovers must not disturb another attempt.
     """
     if count == 0:
         return []

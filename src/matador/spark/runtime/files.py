@@ -1,6 +1,6 @@
-"""Small promises about files: written whole and durable, moved in one step, locked by one.
+"""Files that are replaced atomically and durably, moved in one step, and locked by one process.
 
-What is made is readable by its owner alone: payloads are in it as they were sent.
+New files are readable by their owner alone: they contain payloads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matador.errors import StorageLockedError
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a file as a whole; after a crash it is the old one or the new one."""
+    """Replace a file atomically: after a crash it has the old content or the new."""
     hidden = path.with_name(f".{path.name}.new")
     with private_file(hidden) as file:
         file.write(msgspec.json.encode(content))
@@ -30,13 +30,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def private_file(path: Path) -> BinaryIO:
-    """A new file, or an old one made empty, to write to."""
+    """Open a file for writing, readable by its owner alone; existing content is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, and those above it; one that is there is left as it is."""
+    """Create a folder and its parents, unless they exist."""
     if not path.is_dir():
         private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -44,7 +44,7 @@ def private_folder(path: Path) -> Path:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder durable whose files somebody else has written: Spark does not sync."""
+    """Make all files below a folder durable: Spark does not sync what it writes."""
     for path in folder.rglob("*"):
         if path.is_file():
             sync_file(path)
@@ -54,7 +54,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -63,7 +63,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make what was written to a file durable."""
+    """Make the content of a file durable."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -72,7 +72,7 @@ def sync_file(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Move a file or folder to its place, unless an earlier run has done so already."""
+    """Move a file or folder to its place, unless an earlier run has done so."""
     if source.exists():
         remove(target)
         source.rename(target)
@@ -80,9 +80,9 @@ def move(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it is there.
+    """Remove a file or folder, if it exists.
 
-    A folder gets a hidden name first, so that no reader finds a part of it.
+    A folder is renamed first, so that no reader sees a part of it.
     """
     if path.is_dir():
         hidden = path.with_name(f".removed-{path.name}")
@@ -95,10 +95,10 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Hold a lock that the kernel lets go with this process, however it ends.
+    """Hold a lock that the kernel releases when this process ends, however it ends.
 
     Raises:
-        StorageLockedError: another process has it.
+        StorageLockedError: another process holds it.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -106,7 +106,7 @@ def locked(path: Path) -> Generator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StorageLockedError(
-                f"another process is writing to the lake {path.parent.parent}; wait for it"
+                f"another process is writing to {path.parent.parent}; wait until it is done"
             ) from error
         yield
     finally:

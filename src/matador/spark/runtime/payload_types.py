@@ -1,13 +1,12 @@
-"""Payload types as Spark types: the columns of an event are read off its class.
+"""Payload types as Spark types: the columns of an event are derived from its class.
 
-msgspec says what dataclasses, structs, attrs classes and TypedDicts hold; pydantic models say it
-themselves, and pydantic is not imported for it. The names are those on the wire. Every column may
+msgspec describes dataclasses, structs, attrs classes and TypedDicts; pydantic models describe
+themselves, without importing pydantic here. The names are those on the wire. Every column may
 be null: an event that was recorded before a field was added lacks it.
 
-What JSON writes as text stays text (UUID, time, timedelta). What has no one shape is kept as its
-JSON, in a string column: ``Any``, unions of unlike types, elements of a tuple of unlike types, and
-a type inside itself. Strings in such a column stand there without their quotes, as ``from_json``
-leaves them.
+What JSON writes as text stays text (UUID, time, timedelta). What has no single shape is kept as
+JSON in a string column: ``Any``, unions of different types, elements of a tuple of different types,
+and recursive types. Strings in such a column have no quotes, as ``from_json`` leaves them.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from matador.errors import InvalidEventError
 from matador.model.event import EventType, event_type_of
 
 JSON_OPTIONS: Final = {"timeZone": "UTC"}
-"""What ``from_json`` needs beside the struct: a time without a zone is UTC, whatever the session's
-time zone."""
+"""Options for ``from_json``: a time without a zone is UTC, whatever the session's time zone."""
 
 DEFAULT: Final = "default"
 """The key of a field's default in the metadata of its column."""
@@ -60,7 +58,7 @@ _SIMPLE: Final[dict[type[inspect.Type], DataType]] = {
     inspect.DecimalType: DecimalType(38, 18),
 }
 
-# Classes of pydantic's that stand for a time in annotations but are not one.
+# Pydantic classes that stand for a time in annotations but are not one.
 _PYDANTIC_TIMES: Final[dict[str, DataType]] = {
     "AwareDatetime": TimestampType(),
     "NaiveDatetime": TimestampType(),
@@ -87,7 +85,7 @@ def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> Struct
     that differs from call to call (a time, a new id) is left out.
 
     Raises:
-        InvalidEventError: the payload is not written as a JSON object, or its type cannot be read.
+        InvalidEventError: the payload is not a JSON object, or its type cannot be inspected.
 
     Example:
         >>> struct_of(OrderPlaced).simpleString()
@@ -100,8 +98,8 @@ def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> Struct
         raise InvalidEventError(f"{payload.__name__} has no columns: {error}") from error
     if not isinstance(found, StructType):
         raise InvalidEventError(
-            f"{payload.__name__} is not written as a JSON object, so it has no columns; "
-            "use the column data_json"
+            f"{payload.__name__} is not encoded as a JSON object, so it has no columns; "
+            "use the column data_json instead"
         )
     return found
 
@@ -114,7 +112,7 @@ def _payload_of(payload: type[Any]) -> type[Any]:
 
 
 class _Reader:
-    """Reads one payload type; remembers which classes it is inside of."""
+    """Inspects one payload type; keeps track of the classes it is inside of."""
 
     def __init__(self, pydantic: bool, defaults: bool) -> None:
         # pydantic writes bytes as text, msgspec as base64.
@@ -123,13 +121,13 @@ class _Reader:
         self._inside: list[object] = []
 
     def annotation(self, annotation: object) -> DataType:
-        """The Spark type of a class or of what stands behind a field's colon."""
+        """The Spark type of a class or of the annotation of a field."""
         if hasattr(annotation, "__pydantic_fields__"):
             return self._model(cast("type[Any]", annotation))
         return self._type(inspect.type_info(annotation))
 
     def _loosely(self, annotation: Any) -> DataType:
-        """The same for a field of a pydantic model, which may be more than msgspec can read."""
+        """The same for a field of a pydantic model, of any type that pydantic knows."""
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
             return self._loosely(args[0])
@@ -143,7 +141,7 @@ class _Reader:
             return ArrayType(_common([self._loosely(one) for one in args]))
         try:
             return self.annotation(annotation)
-        except TypeError:  # a type of pydantic's world alone
+        except TypeError:  # a type that only pydantic knows
             return _TEXT
 
     def _type(self, node: inspect.Type) -> DataType:
@@ -217,7 +215,7 @@ class _Reader:
         return StructField(name, kind, metadata=None if found is None else {DEFAULT: found})
 
     def _struct(self, columns: list[StructField]) -> DataType:
-        # Parquet has no room for a struct of nothing.
+        # Parquet cannot store a struct without fields.
         return StructType(columns) if columns or not self._inside else _TEXT
 
 
@@ -254,7 +252,7 @@ def _type_of_values(values: Iterable[object]) -> DataType:
 
 
 def _common(choices: list[DataType]) -> DataType:
-    """The one type that holds all the choices as they are, or text."""
+    """The type that holds all the choices unchanged, or text."""
     if choices and all(one == choices[0] for one in choices):
         return choices[0]
     if choices and all(isinstance(one, LongType | DoubleType) for one in choices):
@@ -263,7 +261,7 @@ def _common(choices: list[DataType]) -> DataType:
 
 
 def _merged(structs: list[StructType]) -> DataType:
-    """One struct with the fields of all: what a union of records looks like in a column."""
+    """One struct with the fields of all: the column of a union of records."""
     columns: dict[str, DataType] = {}
     for struct in structs:
         for column in struct.fields:

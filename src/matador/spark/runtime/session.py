@@ -1,7 +1,7 @@
-"""A Spark session that starts quickly, keeps quiet and runs this interpreter in its workers.
+"""A Spark session that starts quickly, prints nothing and runs this interpreter in its workers.
 
-Everything in this package works with a session of the user's own as well: what a query needs is
-set with the query, not here.
+Everything in this package works with the user's own session as well: queries bring their settings
+with them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     java_options: Sequence[str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process: the one there is, or a new one.
+    """The Spark session of this process: the running one, or a new one.
 
-    ``master`` is ``local[*]`` unless given. ``config`` goes over our settings. A session that runs
-    already is returned as it is, with ``config`` applied as far as Spark can still do that.
-    ``java_options`` are for the Java of a new session; else it uses the archive of classes, if
-    ``matador spark prepare`` has made one.
+    ``master`` is ``local[*]`` by default. ``config`` overrides our settings. A session that is
+    already running is returned, with ``config`` applied as far as Spark allows. ``java_options``
+    are for the Java of a new session; by default it uses the class archive, if
+    ``matador spark prepare`` has created one.
 
     Raises:
-        ConfigurationError: there is no Java 17 or newer; the message says how to get one.
+        ConfigurationError: there is no Java 17 or newer; the message says how to install one.
+        KeyboardInterrupt: Ctrl-C was pressed while Spark started; its Java is gone.
 
     Example:
         >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
@@ -65,9 +66,9 @@ def spark_session(
 def session_for(
     spark: SparkSession | None, master: str | None, *, app_name: str
 ) -> Generator[SparkSession]:
-    """A session to work with: the one given, else the one that runs, else a new one.
+    """A session to work with: the given one, else the running one, else a new one.
 
-    Only a new one is stopped at the end: any other has somebody who goes on using it.
+    Only a new one is stopped at the end: others are still in use.
     """
     found = spark or _running_session()
     if found is not None:
@@ -141,11 +142,11 @@ def _forget_java() -> None:
 
 
 def _running_session() -> SparkSession | None:
-    """The session of this process, if there is one; a bare ``SparkContext`` gets one."""
+    """The session of this process, if there is one; a bare ``SparkContext`` is given one."""
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    contexts: Any = SparkContext  # what is active is so in one thread only
+    contexts: Any = SparkContext  # a session is only active in one thread
     return None if contexts._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
@@ -156,7 +157,7 @@ def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
-        # A stack this deep: stopping a streaming query recurses through its plan.
+        # Stopping a streaming query recurses through its plan, which needs a deep stack.
         "spark.driver.extraJavaOptions": " ".join(
             (
                 "-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC",
@@ -176,7 +177,7 @@ def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
 def _surroundings(master: str) -> dict[str, str]:
     wanted = {"JAVA_HOME": str(find_java_home())}
     if "PYSPARK_PYTHON" not in os.environ:
-        wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 there is
+        wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 on the path
     if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
     if is_local(master):
@@ -185,20 +186,20 @@ def _surroundings(master: str) -> dict[str, str]:
 
 
 def import_paths() -> list[str]:
-    """Where this process imports from, besides the interpreter's own: its workers do so too."""
+    """The import paths of this process, without the interpreter's own; its workers need them."""
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     given = [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return list(dict.fromkeys(path for path in given if path and not path.startswith(own)))
 
 
 def is_local(master: str) -> bool:
-    """Do the executors of a master run on this machine, and see its files?"""
+    """Whether the executors of a master run on this machine and see its files."""
     return master.startswith("local")
 
 
 @contextlib.contextmanager
 def _environment(wanted: Mapping[str, str]) -> Generator[None]:
-    """Set variables while Java starts; the caller's own environment is as it was afterwards."""
+    """Set variables while Java starts, and restore the environment afterwards."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -1,9 +1,9 @@
-"""Tells tasks on a cluster to stop early, and the driver's signals to whoever waits for them.
+"""Stops tasks on a cluster early, and turns signals into events.
 
-A task cannot be asked to stop through Spark: cancelling it kills its process, messages and all. So
-the driver listens on a port, and each task holds a connection to it. Once that ends, because the
-driver stops or is gone, the task stops. Where the port cannot be reached nothing is lost: the task
-stops at the end of its slice.
+Spark cannot ask a task to stop: cancelling it kills its process and what it is working on. So the
+driver listens on a port, and each task keeps a connection to it. When the connection ends, because
+the driver stops or is gone, the task stops. Where the port cannot be reached, the task stops at the
+end of its slice.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _LOOK_EVERY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StopAddress:
-    """Where tasks hear of the end. Travels with them."""
+    """The address where tasks learn that they must stop. Pickled with them."""
 
     host: str
     port: int
 
     async def wait(self) -> bool:
-        """Wait until the driver stops. False, at once, if it cannot be reached."""
+        """Wait until the driver stops; returns False at once if it cannot be reached."""
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError as error:
-            log.warning("cannot hear of an early stop from %s:%d: %s", self.host, self.port, error)
+            log.warning("cannot learn of an early stop from %s:%d: %s", self.host, self.port, error)
             return False
         try:
-            with contextlib.suppress(OSError):  # a driver that was killed ends it too
+            with contextlib.suppress(OSError):  # a driver that is killed breaks the connection
                 await reader.read()
             return True
         finally:
@@ -50,9 +50,9 @@ class StopAddress:
 
 
 class StopLine:
-    """The driver's end: accepts connections, says nothing, and hangs up once ``stop`` is set.
+    """The driver's side: accepts connections, and closes them once ``stop`` is set.
 
-    Whoever calls after that is hung up on at once.
+    Later connections are closed at once.
 
     Example:
         >>> with StopLine("127.0.0.1", stop) as line:
@@ -68,7 +68,7 @@ class StopLine:
         self._thread = threading.Thread(target=self._run, name="matador-stop-line", daemon=True)
 
     def address(self, host: str) -> StopAddress:
-        """Where tasks reach it, if they reach this machine as ``host``."""
+        """The address for tasks that reach this machine as ``host``."""
         return StopAddress(host, self._listener.getsockname()[1])
 
     def __enter__(self) -> Self:
@@ -91,12 +91,12 @@ class StopLine:
             while not self._closed.is_set():
                 for key, _ in selector.select(_LOOK_EVERY):
                     if key.fileobj is self._listener:
-                        with contextlib.suppress(OSError):  # gone again before it was accepted
+                        with contextlib.suppress(OSError):  # closed again before it was accepted
                             connection, _ = self._listener.accept()
                             connections.add(connection)
                             selector.register(connection, selectors.EVENT_READ)
                         continue
-                    # Tasks say nothing: this one has ended.
+                    # Tasks send nothing: this one has ended.
                     gone = {one for one in connections if one is key.fileobj}
                     connections -= _hang_up(gone, selector)
                 if self._stop.is_set():
@@ -115,13 +115,13 @@ def _hang_up(
 
 @contextlib.contextmanager
 def signals_set(stop: threading.Event) -> Generator[None]:
-    """Have SIGTERM and SIGINT set an event meanwhile; in threads, where none arrive, nothing."""
+    """Have SIGTERM and SIGINT set an event; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def signalled(number: int, frame: Any) -> None:
-        log.info("%s: stopping, once what has started is finished", signal.Signals(number).name)
+        log.info("%s: stopping after the work in progress is finished", signal.Signals(number).name)
         stop.set()
 
     before = {one: signal.signal(one, signalled) for one in (signal.SIGTERM, signal.SIGINT)}

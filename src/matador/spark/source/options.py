@@ -1,4 +1,7 @@
-"""The options of the data source, checked when they are read. URLs are never repeated."""
+"""The options of the data source, and the queue, codec and event they name. No connections.
+
+URLs may hold passwords, so they are never part of an error.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ T = TypeVar("T")
 
 _READ = {
     "url": "the broker, such as sqlite:///shop.db",
-    "queue": "the queue to read, by its full name; its short one with namespace or app",
+    "queue": "the queue to read, by its full name, or its short one with namespace or app",
     "namespace": "the namespace of the queue",
     "journal": "the folder of a journal, instead of a queue",
     "app": "the application, as module:attribute or file.py:attribute",
     "event": "the one event to read, by its key (with app) or as module:Class",
-    "partitions": "in how many parts a queue is read",
+    "partitions": "the number of partitions of a queue",
     "max_rows": "stream: the most messages of a queue in one batch",
     "max_files": "stream: the most segments of a journal in one batch",
     "max_bytes": "stream: the most bytes of a journal in one batch",
@@ -45,13 +48,13 @@ _WRITE = {
     "event": "the event to publish, by its key; or have a column event_key",
     "write_id": "the name of this write: a second one of the same name publishes nothing twice",
 }
-# What Spark itself puts among the options of every source or sink.
+# Options that Spark itself passes to every source or sink.
 _SPARKS = {"checkpointlocation", "path", "queryname"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read. Either ``journal``, or a queue of ``url`` or ``app``."""
+    """What to read: a ``journal``, or a queue of ``url`` or ``app``."""
 
     url: str | None = None
     queue: str | None = None
@@ -65,14 +68,14 @@ class ReadOptions:
     max_bytes: int | None = None
 
     def __repr__(self) -> str:
-        # Spark may show a reader in a plan or in an error, and a URL may hold a password.
+        # Spark may show a reader in a plan or in an error.
         where = f"journal={self.journal!r}" if self.journal else f"queue={self.queue!r}"
         return f"ReadOptions({where}, event={self.event!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What to publish, and by which application."""
+    """What to publish, and with which application."""
 
     app: str
     event: str | None = None
@@ -83,19 +86,19 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read.
 
     Raises:
-        ConfigurationError: one that there is not, one too many or too few, or no number.
+        ConfigurationError: an option is unknown, missing, invalid or in conflict with another.
     """
     options = _known(given, _READ)
     if "journal" in options:
         _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
     elif "queue" not in options:
         raise ConfigurationError(
-            "matador: nothing to read; give option('journal', folder), or option('url', …) and "
+            "matador: nothing to read; set option('journal', folder), or option('url', …) and "
             "option('queue', …)"
         )
     elif "url" not in options and "app" not in options:
         raise ConfigurationError(
-            "matador: which broker? give option('url', 'sqlite:///shop.db'), or option('app', …)"
+            "matador: no broker; set option('url', 'sqlite:///shop.db'), or option('app', …)"
         )
     else:
         _exclude(options, "queue", ("max_files", "max_bytes"))
@@ -110,13 +113,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a write.
 
     Raises:
-        ConfigurationError: one that there is not, or no application.
+        ConfigurationError: an option is unknown, or the application is missing.
     """
     options = _known(given, _WRITE)
     if "app" not in options:
         raise ConfigurationError(
-            "matador: publishing needs the application, whose schema says who receives what: "
-            "option('app', 'module:attribute')"
+            "matador: no application, whose schema names the receivers; set option('app', "
+            "'module:attribute')"
         )
     return WriteOptions(**options)
 
@@ -133,8 +136,8 @@ def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]
             )
     if "path" in {name.lower() for name in given}:
         raise ConfigurationError(
-            "matador: load() and save() take no path here; "
-            "give option('journal', folder), or option('url', …) and option('queue', …)"
+            "matador: load() and save() take no path; "
+            "set option('journal', folder), or option('url', …) and option('queue', …)"
         )
     return options
 
@@ -142,18 +145,18 @@ def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]
 def _exclude(options: Mapping[str, str], with_: str, names: Iterable[str]) -> None:
     for name in names:
         if name in options:
-            raise ConfigurationError(f"matador: option {name!r} does not go with {with_!r}")
+            raise ConfigurationError(f"matador: option {name!r} cannot be combined with {with_!r}")
 
 
 def _number(name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise ConfigurationError(f"matador: {name} must be a whole number from 1 on, got {value!r}")
+        raise ConfigurationError(f"matador: {name} must be a positive whole number, got {value!r}")
     return int(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A queue to be read. Made where it is needed: a transport does not travel."""
+    """A queue to read. Created where it is needed: transports cannot be pickled."""
 
     transport: Transport
     queue: str
@@ -161,12 +164,11 @@ class Subject:
 
 
 def subject_of(options: ReadOptions) -> Subject:
-    """The queue that is meant.
+    """The queue that the options name.
 
     Raises:
-        ConfigurationError: the URL or the application is none.
-        ConnectionFailedError: there is no such database file.
-        UnsupportedError: a broker that lives in another process.
+        ConfigurationError: an invalid URL or application, or a broker inside another process.
+        ConnectionFailedError: the database file does not exist.
     """
     assert options.queue is not None
     app = None if options.app is None else load_application(options.app).app
@@ -182,17 +184,17 @@ def subject_of(options: ReadOptions) -> Subject:
         transport = app.producer().transport
     if transport.capabilities.in_process:
         raise ConfigurationError(
-            f"matador: {transport.name} lives in one process and cannot be read from another; "
+            f"matador: {transport.name} exists in one process and cannot be read from another; "
             f"use a durable broker, or the journal: option('journal', folder)"
         )
     if isinstance(transport, SqliteTransport) and not transport.path.exists():
-        # Connecting would make it.
-        raise ConnectionFailedError(f"there is no database {transport.path}")
+        # Connecting would create it.
+        raise ConnectionFailedError(f"database {transport.path} does not exist")
     return Subject(transport, queue, _codec(app, transport))
 
 
 def event_of(options: ReadOptions) -> EventType | None:
-    """The event that was named, or None.
+    """The event that the options name, or None.
 
     Raises:
         ConfigurationError: it cannot be found.
@@ -205,19 +207,19 @@ def event_of(options: ReadOptions) -> EventType | None:
         return _imported(module, name)
     if options.app is None:
         raise ConfigurationError(
-            f"matador: where is event {options.event!r} declared? give option('app', "
-            f"'module:attribute'), or the event itself as 'module:Class'"
+            f"matador: cannot find event {options.event!r}; set option('app', "
+            f"'module:attribute'), or name its class: 'module:Class'"
         )
     return load_application(options.app).app.schema.event(options.event)
 
 
 def struct_of_event(event: EventType | None) -> StructType | None:
-    """The columns of the payload of the event that was named."""
+    """The columns of an event's payload."""
     return None if event is None else struct_of(event)
 
 
 def shape_of(event: EventType | None, chosen: StructType) -> Shape:
-    """What the batches of a read look like."""
+    """The shape of the batches of a read."""
     if event is None:
         return Shape(arrow_schema(chosen))
     return Shape(
@@ -247,7 +249,5 @@ def _imported(module: str, name: str) -> EventType:
         for step in name.split("."):
             found = getattr(found, step)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"matador: event {module}:{name} cannot be found: {error}"
-        ) from error
+        raise ConfigurationError(f"matador: cannot find event {module}:{name}: {error}") from error
     return event_type_of(found)

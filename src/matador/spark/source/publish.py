@@ -1,4 +1,4 @@
-"""Publishes events from where there is no event loop: a task of Spark, or the driver."""
+"""Turns rows of a DataFrame into events, and publishes them without an event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Item(NamedTuple):
-    """One event to be published."""
+    """One event to publish."""
 
     event: EventType
     payload: Any
@@ -50,15 +50,15 @@ class EventPublisher:
         return self._app
 
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
-        """Publish, each once as far as the transport can tell. What failed is in the results."""
+        """Publish events, each once where the transport can. Failures are in the results."""
         return self._running.wait(self._app.publish(items, once=once, send_errors="report"))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the application's event loop, and wait for what it returns."""
+        """Run a coroutine in the application's event loop, and wait for its result."""
         return self._running.wait(coroutine)
 
     def seal(self, once: Once) -> None:
-        """Let nothing more be published under ``once``, where the transport keeps count."""
+        """Let nothing more be published under ``once``, where the transport can."""
         transport = self._app.transport
         if transport.capabilities.once and isinstance(transport, Deduplicating):
             self._running.wait(transport.seal(once))
@@ -66,10 +66,10 @@ class EventPublisher:
 
 @contextlib.contextmanager
 def open_publisher(app: Matador | str) -> Generator[EventPublisher]:
-    """Start the sending half of an application, given itself or by its reference.
+    """Start the producer of an application, given as an object or by its reference.
 
     Raises:
-        LifecycleError: it is running already, and cannot be opened a second time.
+        LifecycleError: it is already running, and cannot be started a second time.
     """
     given = load_application(app).app if isinstance(app, str) else app
     producer = given.producer()
@@ -78,14 +78,8 @@ def open_publisher(app: Matador | str) -> Generator[EventPublisher]:
 
 
 OPTIONS = (
-    "id",
-    "event_key",
-    "subscriber",
-    "metadata",
-    "correlation_id",
-    "delay",
-    "ordering_key",
-    "priority",
+    *("id", "event_key", "subscriber", "metadata"),
+    *("correlation_id", "delay", "ordering_key", "priority"),
 )
 _JSON = "data_json"
 
@@ -93,21 +87,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check_columns(names: Sequence[str], schema: Schema, event: str | None) -> None:
-    """Check, before any row is read, that rows with these columns can be events.
+    """Check that rows with these columns can be events.
 
     Raises:
-        ConfigurationError: a column that means nothing, or one that is missing.
-        EventNotRegisteredError: no such event.
+        ConfigurationError: a column is unknown or missing.
+        EventNotRegisteredError: there is no such event.
     """
     whole = _JSON in names or DATA in names
     if event is None:
         if "event_key" not in names:
             raise ConfigurationError(
-                "matador: which event is a row? give option('event', key) or a column event_key"
+                "matador: no event; set option('event', key), or add a column event_key"
             )
         if not whole:
             raise ConfigurationError(
-                "matador: with a column event_key the payload must be in one column: "
+                "matador: rows with an event_key need the payload in one column: "
                 "data (a struct) or data_json"
             )
         return
@@ -117,17 +111,18 @@ def check_columns(names: Sequence[str], schema: Schema, event: str | None) -> No
         if name not in meant:
             known = ", ".join(fields)
             raise ConfigurationError(
-                f"matador: column {name!r} is neither a field of {event!r} ({known}) nor an option"
+                f"matador: unknown column {name!r}: neither a field of {event!r} ({known}) nor an "
+                f"option"
                 f"{suggestion(name, meant)}"
             )
 
 
 class RowEvents:
-    """Makes events of rows, for one task.
+    """Turns the rows of one task into events.
 
-    A row with a ``subscriber`` is for that one only, and keeps its ``id``. A row without an id gets
-    one that is the same when the task is tried again: by its content, and how often that came
-    before in the same partition.
+    A row with a ``subscriber`` goes to that one only, and keeps its ``id``. A row without an id
+    gets one that stays the same when the task is retried: it is derived from the content, and how
+    often that occurred before in the same partition.
     """
 
     def __init__(self, schema: Schema, event: str | None, write: str) -> None:
@@ -142,8 +137,8 @@ class RowEvents:
         """The events of a batch.
 
         Raises:
-            InvalidEventError: a row does not fit its event; the field is named.
-            EventNotRegisteredError: no such event.
+            InvalidEventError: a row does not fit its event; the message names the field.
+            EventNotRegisteredError: there is no such event.
         """
         columns = {name: _values(batch.column(name)) for name in batch.schema.names}
         flat = _JSON not in columns and DATA not in columns
@@ -169,7 +164,7 @@ class RowEvents:
         try:
             return text, self._codec.decode_payload(event, msgspec.Raw(text))
         except InvalidEventError:
-            # A field that must not be null has a default, perhaps: columns cannot be left out.
+            # A field that must not be null may have a default: a row cannot leave out a column.
             lean = _encode(_without_nulls(payload))
             if lean == text:
                 raise
@@ -196,7 +191,7 @@ class RowEvents:
 def _named(given: dict[str, Any]) -> str:
     key = given.get("event_key")
     if not isinstance(key, str):
-        raise InvalidEventError("a row has no event_key, so nobody knows which event it is")
+        raise InvalidEventError("a row has no event_key")
     return key
 
 
@@ -212,7 +207,7 @@ def _has_map(kind: DataType) -> bool:
 
 
 def _plain(value: Any, kind: DataType) -> Any:
-    """Arrow gives a map as a list of pairs; JSON wants an object."""
+    """Arrow represents a map as a list of pairs; JSON needs an object."""
     if value is None:
         return None
     if pa.types.is_map(kind):

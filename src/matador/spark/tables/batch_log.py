@@ -1,8 +1,8 @@
-"""The log of batches: which segments each one reads, and how far it is.
+"""The log of ingested batches, and the positions of the consumers that read them.
 
 A batch is *planned* (its segments are fixed), then *staged* (all its files are written, none is
-visible yet), then *done*. Each step replaces one small file. After a crash a planned batch is done
-again from the same segments, and a staged one only has its files moved into place; so no reader
+visible yet), then *done*. Each step replaces one small file. After a crash, a planned batch is
+redone from the same segments, and a staged one only has its files moved into place. So no reader
 ever sees a row twice, and no finished work is lost even if the segments are gone by then.
 """
 
@@ -17,11 +17,11 @@ import msgspec
 from matador.spark.runtime.files import private_folder, write_json
 from matador.spark.tables.layout import Layout
 
-_FOLD = 64  # batches that are kept one by one; older ones are known by their segments only
+_FOLD = 64  # batches kept one by one; of older ones only the segments are kept
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
-    """A segment as it was when it was planned. A file of that name that changed is another one."""
+    """A segment when it was planned. A file of the same name that has changed is a new segment."""
 
     name: str
     size: int
@@ -29,7 +29,7 @@ class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProblemCount(msgspec.Struct, frozen=True):
-    """How often something was put in quarantine for one reason."""
+    """How many rows are in quarantine for one reason."""
 
     kind: str
     event_key: str | None
@@ -38,9 +38,9 @@ class ProblemCount(msgspec.Struct, frozen=True):
 
 
 class BatchCounts(msgspec.Struct, frozen=True):
-    """What a batch came to: lines read, rows by table, rows that were there already.
+    """The counts of a batch: lines read, rows by table, duplicate rows.
 
-    ``dropped``: records that the journal lost, by its own account.
+    ``dropped``: records that the journal reports as lost.
     """
 
     records: int
@@ -51,7 +51,7 @@ class BatchCounts(msgspec.Struct, frozen=True):
 
 
 class IngestBatch(msgspec.Struct, frozen=True):
-    """One batch. Once it is staged, ``staging`` is the name of the folder with its files."""
+    """One batch of an ingest. Once staged, ``staging`` is the name of the folder of its files."""
 
     number: int
     state: Literal["planned", "staged", "done"]
@@ -67,7 +67,7 @@ class _Folded(msgspec.Struct, frozen=True):
 
 
 class BatchLog:
-    """Reads and writes the log. For the one process that holds the lake's lock."""
+    """Reads and writes the log. For the process that holds the lock of the lake."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,11 +79,11 @@ class BatchLog:
         self._load()
 
     def new_segments(self, segments: Iterable[SegmentRef]) -> list[SegmentRef]:
-        """Those that no batch has read."""
+        """The segments that no batch has read."""
         return [one for one in segments if self._seen.get(one.name) != one]
 
     def plan(self, folder: str, segments: Iterable[SegmentRef]) -> IngestBatch:
-        """Begin the next batch."""
+        """Start the next batch."""
         batch = IngestBatch(self._last + 1, "planned", folder, tuple(segments))
         self._put(batch)
         self._last = batch.number
@@ -93,15 +93,15 @@ class BatchLog:
         return batch
 
     def staged(self, batch: IngestBatch, staging: str, counts: BatchCounts) -> IngestBatch:
-        """All files of a batch are written."""
+        """Note that all files of a batch are written."""
         return self._put(
             msgspec.structs.replace(batch, state="staged", staging=staging, counts=counts)
         )
 
     def without(self, batch: IngestBatch, unread: Collection[str]) -> IngestBatch | None:
-        """Leave segments that could not be read out of a planned batch: they are new again.
+        """Take unreadable segments out of a planned batch: they count as new again.
 
-        None if nothing is left of it; then it was never planned.
+        Returns None, and forgets the batch, if nothing is left of it.
         """
         for name in unread:
             self._seen.pop(name, None)
@@ -115,7 +115,7 @@ class BatchLog:
         return None
 
     def done(self, batch: IngestBatch) -> None:
-        """All files of a batch are in place."""
+        """Note that all files of a batch are in place."""
         self._put(msgspec.structs.replace(batch, state="done"))
         self.unfinished = None
         if len(self._numbers) >= 2 * _FOLD:
@@ -140,7 +140,7 @@ class BatchLog:
         for path in sorted(self._folder.glob("[0-9]*.json")):
             batch = msgspec.json.decode(path.read_bytes(), type=IngestBatch)
             if batch.number <= self._last:
-                path.unlink()  # folded, and the process ended before it was removed
+                path.unlink()  # folded, but the process ended before it was removed
                 continue
             self._remember(batch.segments)
             self._numbers.append(batch.number)
@@ -167,7 +167,7 @@ class BatchLog:
 
 
 def last_done(folder: Path) -> int:
-    """The last batch whose files are all in place, for readers beside a running ingest; or -1."""
+    """The last batch whose files are all in place, or -1; safe to call during an ingest."""
     latest = max(folder.glob("[0-9]*.json"), default=None)
     if latest is None:
         return -1
@@ -180,23 +180,27 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 class Consumers:
-    """The positions of all consumers of a lake. Each consumer advances only its own."""
+    """The positions of all consumers of a lake. Each consumer advances its own only.
+
+    Compaction merges only batches that all consumers have read, under the highest of their numbers.
+    So "all batches after my position" is always right.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._folder = layout.checkpoints / "consumers"
 
     def position(self, name: str) -> int:
-        """The last batch a consumer is done with; -1 if it has not begun."""
+        """The last batch that a consumer has read; -1 if it has not begun."""
         path = self._path(name)
         return _read(path) if path.exists() else -1
 
     def advance(self, name: str, batch: int) -> None:
-        """A consumer is done with all batches up to this one."""
+        """Note that a consumer has read all batches up to this one."""
         private_folder(self._folder)
         write_json(self._path(name), _Position(batch))
 
     def slowest(self) -> int | None:
-        """The last batch that all consumers are done with; None if there are no consumers."""
+        """The last batch that all consumers have read; None if there are no consumers."""
         return min((_read(path) for path in self._folder.glob("[!.]*.json")), default=None)
 
     def _path(self, name: str) -> Path:

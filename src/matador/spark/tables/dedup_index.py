@@ -1,9 +1,12 @@
-"""Keys that say whether two rows are the same: 128 bits each, as two columns of numbers.
+"""The index that finds duplicate rows: the keys of all rows a table ever had, in sorted files.
 
-The key of an event is its id. Ids are UUIDs as a rule, and those are taken as they are, digit by
-digit and many at a time; any other text is hashed. So equal keys mean equal ids, with no need to
-look at the rows again. The key of a delivery is its id, its attempt, and when that began: a
-message that is redriven starts again with attempt 1.
+A key has 128 bits, as two columns of numbers. The key of an event is its id: UUIDs are used
+digit by digit, other ids are hashed. The key of a delivery is its id, its attempt and its start
+time: a redriven message starts again with attempt 1.
+
+Each batch adds a file, called a run, and every few runs are merged into one: a look-up takes a
+handful of binary searches however large the lake is. A run is named after its batches; one that
+lies within another is a leftover of an interrupted merge.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy.typing as npt
 from matador.spark.runtime.files import private_file, private_folder, sync_file, sync_folder
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
-"""Of shape (2, n): the halves of n keys."""
+"""An array of shape (2, n): the halves of n keys."""
 
 _looks_like_uuid = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
 _UUID = 36
@@ -49,7 +52,7 @@ def delivery_keys(
 
 
 def text_keys(texts: Sequence[bytes]) -> Keys:
-    """The keys of any texts, by a hash that has no collisions in practice."""
+    """The keys of any texts, by a hash without collisions in practice."""
     digests = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
     return np.ascontiguousarray(np.frombuffer(digests, ">u8").reshape(-1, 2).T.astype(np.uint64))
 
@@ -58,7 +61,7 @@ def _numbers(ids: Sequence[str]) -> Keys:
     keys = _from_uuids(ids)
     if keys is not None:
         return keys
-    # Each id is looked at alone: its key must not depend on the company it is in.
+    # Each id by itself: its key must not depend on the other ids.
     keys = np.empty((2, len(ids)), np.uint64)
     uuids = np.array([_looks_like_uuid(one) is not None for one in ids], np.bool_)
     digits = _from_uuids([one for one, is_uuid in zip(ids, uuids, strict=True) if is_uuid])
@@ -70,7 +73,7 @@ def _numbers(ids: Sequence[str]) -> Keys:
 
 
 def _from_uuids(ids: Sequence[str]) -> Keys | None:
-    """The digits of UUIDs as numbers; None if an id is no UUID as ``str(uuid)`` writes them."""
+    """The digits of UUIDs as numbers; None if an id is not a UUID in the form of ``str(uuid)``."""
     text = "".join(ids)
     if len(text) != _UUID * len(ids) or not text.isascii():
         return None
@@ -85,7 +88,7 @@ def _from_uuids(ids: Sequence[str]) -> Keys | None:
 
 
 def _mixed(keys: Keys) -> Keys:
-    """Spread keys evenly; no two become one (a Feistel network can be undone)."""
+    """Spread keys evenly, without collisions: a Feistel network is reversible."""
     left, right = keys
     right = right ^ _scrambled(left)
     left = left ^ _scrambled(right)
@@ -102,7 +105,7 @@ def _scrambled(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 _FAN = 8
 _KEY_SIZE = 16
-_LARGEST = 16 * 1024 * 1024  # keys of a merged run: what a merge holds in memory
+_LARGEST = 16 * 1024 * 1024  # keys of a merged run, which a merge holds in memory
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,7 +118,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """How many keys, more or less."""
+        """About how many keys there are."""
         return self.path.stat().st_size // _KEY_SIZE
 
     def load(self) -> Keys:
@@ -134,7 +137,7 @@ def runs_of(folder: Path) -> list[Run]:
     for path in folder.glob("*-*.npy"):
         first, last = path.stem.split("-")
         found.append(Run(int(first), int(last), path))
-    # The widest first among those that begin together; what lies within the last one kept goes.
+    # Of runs that begin together the widest comes first; those within the last one are dropped.
     kept: list[Run] = []
     for run in sorted(found, key=lambda run: (run.first, -run.last)):
         if not kept or run.last > kept[-1].last:
@@ -143,19 +146,19 @@ def runs_of(folder: Path) -> list[Run]:
 
 
 def left_overs(folder: Path) -> list[Path]:
-    """Files of runs that have been merged into others."""
+    """The files of runs that were merged into others."""
     used = {run.path for run in runs_of(folder)}
     return [path for path in folder.glob("*-*.npy") if path not in used]
 
 
 def known(runs: Sequence[Run], keys: Keys) -> npt.NDArray[np.bool_]:
-    """Which of some keys, sorted, are in one of the runs?"""
+    """Which of some sorted keys are in one of the runs."""
     found = np.zeros(keys.shape[1], np.bool_)
     wanted_high, wanted_low = _halves(keys)
     for run in runs:
         high, low = _halves(run.load())
         places = np.searchsorted(high, wanted_high)
-        # Two keys may share a first half: go on while it is the same.
+        # Several keys may share a first half: continue while it is the same.
         candidates = np.flatnonzero(places < len(high))
         while len(candidates):
             at = places[candidates]
@@ -172,9 +175,9 @@ def _halves(keys: Keys) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
 def sorted_order(keys: Keys) -> npt.NDArray[np.int64]:
-    """The order that sorts keys; equal ones stay in the order they have."""
+    """The order that sorts keys; equal ones keep their order."""
     high, low = _halves(keys)
-    order = np.argsort(high, kind="stable")  # by half of a key; quick where runs are merged
+    order = np.argsort(high, kind="stable")  # by half of a key; fast for merged runs
     same = np.flatnonzero(high[order[1:]] == high[order[:-1]])
     if (low[order[same]] == low[order[same + 1]]).all():
         return order
@@ -191,10 +194,10 @@ def save_run(path: Path, keys: Keys) -> None:
 
 
 def to_merge(runs: Sequence[Run]) -> Sequence[Run]:
-    """The latest runs if they are many and of about one size, else none.
+    """The latest runs, if there are many of about the same size; else none.
 
-    A run that was merged waits for others of its size: a key is moved once for each power of
-    ``_FAN`` that the lake grows by.
+    A merged run waits for others of its size: a key is moved once each time the lake grows by the
+    factor ``_FAN``.
     """
     chosen: list[Run] = []
     total = 0

@@ -1,6 +1,6 @@
-"""Incremental ingest: finished segments of a journal become rows of the lake, each exactly once.
+"""Incremental ingest: finished segments of a journal become rows of the lake, exactly once.
 
-See ``batch_log`` for what survives a crash, and ``staging`` for how a batch is done.
+See ``batch_log`` for what survives a crash, and ``staging`` for the work of one batch.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ log = logging.getLogger("matador.lake")
 
 _SMALLEST_SPLIT = 4 * 1024 * 1024
 _LARGEST_SPLIT = 64 * 1024 * 1024
-_TASKS_A_CORE = 2  # more than one: the last task to end leaves other cores idle
-_TRY_AGAIN = 30.0  # seconds after which segments that could not be read are read again
+_TASKS_A_CORE = 2  # more than one, so that the last task leaves no other core idle for long
+_TRY_AGAIN = 30.0  # seconds after which unreadable segments are tried again
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did: segments and records read, rows added, and rows there already.
+    """The result of an ingest: segments and records read, rows added, duplicate rows.
 
-    ``dropped`` counts records that the journal itself lost, by its own account (a full disk).
-    ``problems`` has the commonest reasons of what was put in quarantine.
+    ``dropped`` counts records that the journal reports as lost (a full disk). ``problems`` has the
+    most frequent reasons why rows are in quarantine.
     """
 
     segments: int = 0
@@ -82,7 +82,7 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestProgress:
-    """How far an ingest is: bytes of the journal done, of those there were when it looked."""
+    """The progress of an ingest: bytes of the journal that are done, and bytes in all."""
 
     result: IngestResult
     bytes_done: int
@@ -91,9 +91,9 @@ class IngestProgress:
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """``batch_size``: bytes of the journal a batch reads, so that memory and lost work are bounded.
+    """``batch_size``: bytes of the journal in a batch, which bounds memory and lost work.
 
-    ``follow``: go on until ``stop`` is set, and look for new segments every ``interval`` seconds.
+    ``follow``: continue until ``stop`` is set; look for new segments every ``interval`` seconds.
     """
 
     follow: bool = False
@@ -110,7 +110,7 @@ class IngestOptions:
 
 
 class Ingest:
-    """Ingests journals into one lake. One process at a time: it holds the lake's lock."""
+    """Ingests journals into one lake, while it holds the lock of the lake."""
 
     def __init__(
         self, spark: SparkSession, layout: Layout, schema: Schema | None, options: IngestOptions
@@ -124,17 +124,10 @@ class Ingest:
         self._try_again = 0.0
 
     def run(self, journal: Path) -> IngestResult:
-        """Read all that is new; with ``follow``, until told to stop or interrupted (Ctrl-C).
-
-        Raises:
-            ConfigurationError: there is no such folder, or executors cannot import a payload type.
-            StorageLockedError: another process writes to this lake.
-            ClusterError: segments that are there could not be read by Spark's workers. All others
-                are in; these are left for the next ingest.
-        """
+        """See ``Lake.ingest``."""
         options = self._options
         if not journal.is_dir():
-            raise ConfigurationError(f"there is no journal folder {str(journal)!r}")
+            raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
         self._layout.make()
         with locked(self._layout.lock):
             self._batches = BatchLog(self._layout.checkpoints / "ingest")
@@ -147,7 +140,7 @@ class Ingest:
             except KeyboardInterrupt:
                 if not options.follow:
                     raise
-                log.info("stopped; what was not finished is done by the next run")
+                log.info("stopped; the next run finishes the rest")
         if self._unread:
             raise ClusterError(_unread_text(journal, self._unread))
         return self._result
@@ -169,7 +162,7 @@ class Ingest:
                 break
 
     def _resume(self) -> None:
-        """Finish the batch that an earlier run left, and throw away what it had not finished."""
+        """Finish the batch of an earlier run, and remove incomplete files."""
         finish_replacements(self._layout)
         batch = self._batches.unfinished
         keep = batch.staging if batch is not None else None
@@ -199,16 +192,16 @@ class Ingest:
             self._publish(self._batches.staged(left, staging, counts))
 
     def _note_unread(self, path: Path, why: str) -> None:
-        """A segment could not be read. It is not done: it stays new, for as long as it is there."""
+        """Report an unreadable segment. It stays new for as long as it exists."""
         if not path.exists():
-            log.error("a segment is gone that was not ingested yet: %s", path)
+            log.error("segment %s was removed before it was ingested", path)
             return
-        log.error("a segment cannot be read by Spark's workers, and waits: %s (%s)", path, why)
+        log.error("segment %s cannot be read by the executors, and waits (%s)", path, why)
         self._unread[path.name] = why
         self._try_again = time.monotonic() + _TRY_AGAIN
 
     def _publish(self, batch: IngestBatch) -> None:
-        """Move the files of a staged batch to where readers see them; safe to do again."""
+        """Move the files of a staged batch into the tables. Idempotent."""
         assert batch.staging is not None
         folder = self._layout.staging / batch.staging
         for table in TABLES:
@@ -247,12 +240,12 @@ def _segments(journal: Path) -> Iterator[SegmentRef]:
     try:
         paths = list(finished(journal))
     except OSError as error:
-        raise ConfigurationError(f"the journal cannot be listed: {error}") from error
+        raise ConfigurationError(f"cannot list the journal: {error}") from error
     for path in paths:
         try:
             found = path.lstat()
         except FileNotFoundError:
-            continue  # removed just now, by whoever tidies the journal
+            continue  # removed just now
         yield SegmentRef(path.name, found.st_size, found.st_mtime_ns)
 
 
@@ -261,14 +254,14 @@ def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
     named = "; ".join(f"{name} ({why})" for name, why in list(unread.items())[:_MOST_NAMED])
     more = "" if len(unread) <= _MOST_NAMED else f"; and {len(unread) - _MOST_NAMED:,} more"
     return (
-        f"{len(unread):,} {what} of {journal} could not be read by Spark's workers, and must wait "
-        f"for the next ingest: {named}{more}. The workers must see the journal under the same "
-        "path, and be allowed to read it"
+        f"{len(unread):,} {what} of {journal} could not be read by the executors and must wait for "
+        f"the next ingest: {named}{more}. The executors must see the journal under the same path "
+        "and be allowed to read it"
     )
 
 
 def _bounded(segments: Iterable[SegmentRef], size: int) -> Iterator[list[SegmentRef]]:
-    """Segments in groups of about ``size`` bytes; a larger one is alone."""
+    """Segments in groups of about ``size`` bytes; a larger one is a group of its own."""
     group: list[SegmentRef] = []
     total = 0
     for segment in segments:
@@ -294,7 +287,7 @@ def _splits(batch: IngestBatch, cores: int) -> list[Split]:
 
 
 def _told(batch: IngestBatch) -> IngestResult:
-    """What a batch came to, logged and as a result."""
+    """Log the counts of a batch; returns them as a result."""
     counts = batch.counts
     assert counts is not None
     result = IngestResult(
@@ -309,7 +302,7 @@ def _told(batch: IngestBatch) -> IngestResult:
     )
     log.info("batch %d: %s", batch.number, result)
     for one in counts.problems:
-        log.warning("%d × %s, put in quarantine: %s", one.count, one.kind, one.reason)
+        log.warning("%d × %s in quarantine: %s", one.count, one.kind, one.reason)
     if counts.dropped:
-        log.warning("the journal says that it lost %d records: they are missing", counts.dropped)
+        log.warning("the journal lost %d records, by its own count", counts.dropped)
     return result

@@ -1,7 +1,7 @@
-"""Where a lake keeps what: its folders, and the columns of its tables.
+"""The folders of a lake, and the columns of its tables.
 
-Tables are plain Parquet, one folder ``batch_id=N`` for each batch that was ingested, readable by
-Spark and pyarrow alike. Names that start with an underscore are ours, and ignored by readers.
+Tables are plain Parquet, one folder ``batch_id=N`` for each ingested batch, readable by Spark and
+pyarrow alike. Names that begin with an underscore are internal; readers ignore them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EVENTS = _columns(
     ("data_json", pa.string(), False),
     ("before_json", pa.string(), True),
 )
-"""One row an envelope that was sent: an event on its way to one subscriber."""
+"""One row for each envelope sent: an event on its way to one subscriber."""
 
 DELIVERIES = _columns(
     ("id", pa.string(), False),
@@ -68,7 +68,7 @@ DELIVERIES = _columns(
     ("correlation_id", pa.string(), True),
     ("replay_id", pa.string(), True),
 )
-"""One row for each time an envelope was handled, with how that ended."""
+"""One row for each attempt to handle an envelope, with its outcome."""
 
 QUARANTINE = _columns(
     ("reason", pa.string(), False),
@@ -79,11 +79,11 @@ QUARANTINE = _columns(
     ("id", pa.string(), True),
     ("recorded_at", _INSTANT, True),
 )
-"""One row for what is in neither of the other tables, with the reason and the text itself.
+"""One row for everything that fits neither of the other tables, with the reason and the text.
 
-``kind``: ``undecodable`` (bytes in a queue that are no envelope), ``malformed-record`` (a line of
-the journal that is no record), ``unknown-event``, ``invalid-payload``. ``source`` is the queue, or
-the segment of the journal.
+``kind``: ``undecodable`` (bytes in a queue that are not an envelope), ``malformed-record`` (a line
+of the journal that is not a record), ``unknown-event``, ``invalid-payload``. ``source`` is the
+queue, or the segment of the journal.
 """
 
 TABLES: dict[str, Schema] = {
@@ -91,20 +91,20 @@ TABLES: dict[str, Schema] = {
     "deliveries": DELIVERIES,
     "quarantine": QUARANTINE,
 }
-"""What ingest writes, and compaction and retention look after."""
+"""The tables that ingest writes, and that compaction and retention maintain."""
 
 
 def spark_schema(table: str) -> StructType:
-    """The columns of a table as Spark sees them, the partition included."""
+    """The columns of a table in Spark, including the partition."""
     schema = struct_type(TABLES[table])
     for field in schema:
-        field.nullable = True  # Parquet read by Spark is always so
+        field.nullable = True  # always so in Parquet that Spark reads
     return StructType([*schema, *StructType().add(PARTITION, LongType())])
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of one lake. Driver and executors must see it under the same path."""
+    """The folders of one lake. Driver and executors must see them under the same path."""
 
     root: Path
 
@@ -117,7 +117,7 @@ class Layout:
         return self.table(table) / f"{PARTITION}={number}"
 
     def batches(self, table: str) -> list[int]:
-        """The numbers of the batches that a table has, in order."""
+        """The numbers of the batches of a table, in order."""
         return sorted(
             int(path.name.removeprefix(f"{PARTITION}="))
             for path in self.table(table).glob(f"{PARTITION}=*")
@@ -125,35 +125,35 @@ class Layout:
 
     @property
     def checkpoints(self) -> Path:
-        """What was read, how far each batch is, how far each consumer of the tables is."""
+        """The progress of ingest, of every batch and of every consumer of the tables."""
         return self.root / "_checkpoints"
 
     @property
     def ledger(self) -> Path:
-        """What replays are to send, and what they sent."""
+        """The plans and the progress of replays."""
         return self.root / "_ledger"
 
     @property
     def staging(self) -> Path:
-        """Where files are written before they are moved to where readers see them."""
+        """Files that are being written; they are moved to their table when complete."""
         return self.root / "_staging"
 
     def index(self, table: str) -> Path:
-        """The keys of all rows a table ever had."""
+        """The keys of all rows that a table ever had."""
         return self.root / "_index" / table
 
     @property
     def pending_replacements(self) -> Path:
-        """What a compaction has decided, while it carries that out."""
+        """The replacements that a compaction has decided on but not finished."""
         return self.checkpoints / "swaps.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the one process that writes."""
+        """The lock of the one process that writes."""
         return self.checkpoints / "lock"
 
     def make(self) -> None:
-        """Make the folders; those that exist are left alone."""
+        """Create the folders, unless they exist."""
         for table in TABLES:
             private_folder(self.table(table))
             private_folder(self.index(table))

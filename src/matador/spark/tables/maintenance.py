@@ -1,9 +1,12 @@
-"""Replacing batches of a table by one that holds the same rows, with no row seen twice.
+"""Compaction and retention: merges small files into large ones, and removes old rows.
 
-The new folder is complete before a swap begins. Then the old ones are moved away and the new one
-takes its place: for a reader the rows are gone for the time of a few renames, and never there
-twice. What was decided is written down first, so that a swap that is interrupted is carried on by
-whoever opens the lake next.
+Compaction replaces several batches by one with the same rows. The new folder is complete before the
+old ones are moved away and the new one takes their place: for a few renames a reader does not see
+the rows, but it never sees them twice. The decision is written to disk first, so that whoever opens
+the lake next finishes an interrupted replacement.
+
+Keys of removed rows stay in the index: ingesting a segment again does not bring them back. Both
+need the lock of the lake, and are refused while an ingest runs.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from matador.spark.tables.parquet_writer import PartWriter, without_rows
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """Batches of a table, to be replaced by a folder. It gets the highest of their numbers."""
+    """Batches of a table to be replaced by one folder, which gets the highest of their numbers."""
 
     table: str
     batches: tuple[int, ...]
@@ -47,7 +50,7 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 def replace_batches(layout: Layout, folder: str, replacements: Sequence[Replacement]) -> None:
-    """Put the new folders, all below the staging folder ``folder``, in place. Holds the lock."""
+    """Move the new folders from the staging folder to their places. Needs the lock."""
     sync_folder(layout.staging / folder)
     sync_folder(layout.staging)
     write_json(layout.pending_replacements, _Pending(folder, tuple(replacements)))
@@ -55,7 +58,7 @@ def replace_batches(layout: Layout, folder: str, replacements: Sequence[Replacem
 
 
 def finish_replacements(layout: Layout) -> None:
-    """Finish swaps that were begun, if there are any. Holds the lock."""
+    """Finish replacements that were started, if there are any. Needs the lock."""
     try:
         content = layout.pending_replacements.read_bytes()
     except FileNotFoundError:
@@ -67,7 +70,7 @@ def finish_replacements(layout: Layout) -> None:
     for one in pending.replacements:
         new = folder / one.name
         if not new.exists():
-            continue  # this one was finished before the interruption
+            continue  # finished before the interruption
         for number in one.batches:
             path = layout.batch(one.table, number)
             if path.exists():
@@ -79,7 +82,7 @@ def finish_replacements(layout: Layout) -> None:
 
 
 def finish_interrupted(layout: Layout) -> None:
-    """For readers: finish what a process that is gone has begun; one that lives does so itself."""
+    """For readers: finish what a dead process has started; a living one does it itself."""
     if layout.pending_replacements.exists():
         try:
             with locked(layout.lock):
@@ -89,13 +92,13 @@ def finish_interrupted(layout: Layout) -> None:
 
 
 TARGET = 128 * 1024 * 1024
-_ROWS = 64 * 1024  # read at a time
+_ROWS = 64 * 1024  # rows read at a time
 _TIME = "recorded_at"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """How many files the tables had before and have now."""
+    """How many files the tables had before, and have now."""
 
     files_before: int
     files_after: int
@@ -111,14 +114,7 @@ class ExpireResult:
 
 
 def compact(spark: SparkSession, layout: Layout, target_size: int = TARGET) -> CompactResult:
-    """Merge neighbouring batches into files of about ``target_size`` bytes.
-
-    A query that began before may fail if it opens a file that was merged: run it again.
-
-    Raises:
-        ConfigurationError: ``target_size`` is not positive.
-        StorageLockedError: another process writes to this lake.
-    """
+    """See ``Lake.compact``."""
     if target_size < 1:
         raise ConfigurationError(f"compact: target_size must be positive, got {target_size}")
     layout.make()
@@ -137,15 +133,10 @@ def compact(spark: SparkSession, layout: Layout, target_size: int = TARGET) -> C
 
 
 def expire(spark: SparkSession, layout: Layout, older_than: timedelta | datetime) -> ExpireResult:
-    """Remove rows that were recorded before a time, or longer ago than that.
-
-    Raises:
-        ConfigurationError: a time without a time zone.
-        StorageLockedError: another process writes to this lake.
-    """
+    """See ``Lake.expire``."""
     cutoff = older_than if isinstance(older_than, datetime) else datetime.now(UTC) - older_than
     if cutoff.tzinfo is None:
-        raise ConfigurationError("expire: the time needs a time zone, such as datetime.UTC")
+        raise ConfigurationError("expire: the time has no time zone; use datetime(..., tzinfo=UTC)")
     layout.make()
     with locked(layout.lock):
         finish_replacements(layout)
@@ -163,7 +154,7 @@ def expire(spark: SparkSession, layout: Layout, older_than: timedelta | datetime
 def _worthwhile(
     layout: Layout, table: str, target: int, limit: int | None
 ) -> Iterator[Replacement]:
-    """Neighbours that together are no larger than ``target`` and have more than one file."""
+    """Adjacent batches that together fit into ``target`` bytes and have more than one file."""
     group: list[int] = []
     size = files = 0
     for number in layout.batches(table):
@@ -193,7 +184,7 @@ def _count_files(layout: Layout) -> int:
 
 
 def _merge(layout: Layout, folder: str, replacements: Sequence[Replacement], which: int) -> bytes:
-    """Write the rows of some batches into one file, row group by row group."""
+    """Write the rows of several batches into one file, row group by row group."""
     one = replacements[which]
     new = layout.staging / folder / one.name
     hidden = layout.staging / folder / f".{one.name}-{uuid.uuid4().hex[:8]}"
@@ -212,7 +203,7 @@ def _merge(layout: Layout, folder: str, replacements: Sequence[Replacement], whi
 def _expire(
     layout: Layout, batches: Sequence[tuple[str, int]], cutoff: datetime, which: int
 ) -> bytes:
-    """Remove old rows from one batch; how many."""
+    """Remove old rows from one batch; returns how many."""
     table, number = batches[which]
     folder = layout.batch(table, number)
     for left_over in folder.glob(".*"):
@@ -222,7 +213,7 @@ def _expire(
 
 def _expire_file(path: Path, table: str, cutoff: datetime) -> int:
     times = parquet.read_table(path, columns=[_TIME], partitioning=None).column(0)
-    # What could not be read has no time of its own: that of its file counts.
+    # Rows in quarantine may have no time: that of their file counts.
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     times = times.fill_null(pa.scalar(written, times.type))
     micros = np.asarray(times.cast(pa.int64()))

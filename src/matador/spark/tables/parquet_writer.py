@@ -1,7 +1,7 @@
-"""Parts: the Parquet files of one task, with the keys of their rows beside them.
+"""Writes the Parquet files of a task, called parts, with the keys of their rows beside them.
 
-They are written under names of their own, so that a second attempt of the same task, or one of a
-run that was killed, is never in the way; the driver moves into a table what it was told of.
+The names are unique, so that a second attempt of a task, or leftovers of a killed run, never get in
+the way; the driver moves the parts that a task reports into the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matador.spark.tables.dedup_index import Keys
 from matador.spark.tables.layout import TABLES
 
 _ROW_GROUP = 128 * 1024  # rows
-# Of these a value is seldom seen twice, so a dictionary would be made in vain.
+# The values of these are rarely repeated, so a dictionary would not help.
 _WITHOUT_DICTIONARY = {
     *("id", "created_at", "recorded_at", "started_at", "scheduled_for"),
     *("duration_ms", "wait_ms", "since_created_ms", "data_json", "before_json", "raw"),
@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Parts:
-    """Writes what one task decoded: at most one part a table."""
+    """Writes what one task has decoded: at most one part for each table."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Parts:
         self._writers: dict[str, PartWriter] = {}
 
     def add(self, decoded: Decoded) -> None:
-        """Take rows; they are written when there are enough for a row group."""
+        """Add rows; they are written when there are enough for a row group."""
         for table, rows in decoded.tables.items():
             if rows.batch.num_rows:
                 self._rows[table].append(rows)
@@ -57,7 +57,7 @@ class Parts:
                     self._write(table)
 
     def finish(self) -> list[Part]:
-        """Write the rest, and make all of it durable."""
+        """Write the rest, and make everything durable."""
         parts: list[Part] = []
         for table in TABLES:
             self._write(table)
@@ -89,7 +89,7 @@ class PartWriter:
     def __init__(self, table: str, path: Path) -> None:
         schema = TABLES[table]
         private_folder(path.parent)
-        private_file(path).close()  # the one that pyarrow then writes to
+        private_file(path).close()  # pyarrow writes to this file
         self._path = path
         self._schema = schema
         self._writer = parquet.ParquetWriter(
@@ -111,16 +111,16 @@ class PartWriter:
         self._writer.write_table(table, row_group_size=_ROW_GROUP)
 
     def close(self) -> None:
-        """Finish the file, and make it durable, its name included."""
+        """Finish the file, and make it and its name durable."""
         self._writer.close()
         sync_file(self._path)
         sync_folder(self._path.parent)
 
 
 def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> int:
-    """Write a part again without some of its rows, in one step; how many are left.
+    """Rewrite a part without some of its rows, atomically; returns how many are left.
 
-    With none left the file is gone.
+    A part without rows is removed.
     """
     content = parquet.read_table(path, partitioning=None)
     kept = np.ones(content.num_rows, np.bool_)
@@ -140,10 +140,10 @@ def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> int
 
 
 def part_path(folder: Path, table: str, name: str) -> Path:
-    """Where the rows of a part are."""
+    """The file with the rows of a part."""
     return folder / "parts" / table / f"{name}.parquet"
 
 
 def keys_path(folder: Path, table: str, name: str) -> Path:
-    """Where the keys of a part are, in the order of its rows."""
+    """The file with the keys of a part, in the order of its rows."""
     return folder / "parts" / table / f"{name}.npy"

@@ -1,8 +1,8 @@
-"""Queries that can only read the tables of a lake.
+"""Checks that a query only reads the tables of a lake.
 
-Words cannot be trusted: a name may be quoted, commented, put together, or hidden in a subquery. So
-the query is parsed by Spark, and every node of the plan is looked at before anything is analysed or
-run: steps of a plan, functions and tables are allowed by name, all others are refused.
+The text cannot be trusted: a name may be quoted, commented, assembled, or hidden in a subquery. So
+Spark parses the query, and every node of the plan is checked before anything is analysed or run:
+plan steps, functions and tables are allowed by name, all others are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS: Final = frozenset(
         *("UnresolvedTableValuedFunction", "UnresolvedTVFAliases"),
     }
 )
-# Of these groups only some functions are harmless: others call Java, or read files.
+# Of these groups only some functions are harmless: others call Java or read files.
 _GROUPS: Final = frozenset({"misc_funcs", "xml_funcs", "avro_funcs", "protobuf_funcs"})
 _HARMLESS: Final = frozenset(
     {
@@ -55,27 +55,27 @@ _VARIABLES = "spark.sql.variable.substitute"
 
 
 def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> None:
-    """Check that a query is one SELECT over ``tables``. Nothing of it is run.
+    """Check that a query is one SELECT over ``tables``. Nothing is run.
 
     Raises:
-        ConfigurationError: it does something else, or more.
-        ParseException: it is no SQL.
+        ConfigurationError: it does anything else.
+        ParseException: it is not SQL.
     """
     check = _Check(spark)
     relations = check.nodes(check.parser.parsePlan(query))
     known = {name.lower() for name in tables}
     for name in relations:
-        # What is neither a table of the lake nor anything else gets the usual error of Spark's.
+        # For a table that does not exist at all, Spark raises its usual error.
         if name.lower() not in known and spark.catalog.tableExists(f"`{name}`"):
             raise _refused(f"the table {name!r}")
 
 
 def check_predicate(spark: SparkSession, predicate: str) -> None:
-    """Check that a predicate only computes; subqueries of tables and views by name are fine.
+    """Check that a predicate only computes; subqueries over tables and views by name are fine.
 
     Raises:
-        ConfigurationError: it does something else.
-        ParseException: it is no SQL.
+        ConfigurationError: it does anything else.
+        ParseException: it is not SQL.
     """
     check = _Check(spark)
     check.nodes(check.parser.parseExpression(predicate))
@@ -83,7 +83,7 @@ def check_predicate(spark: SparkSession, predicate: str) -> None:
 
 @contextlib.contextmanager
 def without_variables(spark: SparkSession) -> Generator[None]:
-    """Have Spark leave ``${…}`` as it is: it would be replaced by settings and the environment."""
+    """Keep Spark from replacing ``${…}`` by settings and environment variables."""
     before = spark.conf.get(_VARIABLES)
     spark.conf.set(_VARIABLES, "false")
     try:
@@ -94,13 +94,12 @@ def without_variables(spark: SparkSession) -> Generator[None]:
 
 def _refused(what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} cannot be used here: this is for one SELECT over the tables of the lake, which "
-        "only reads"
+        f"{what} is not allowed here: use one SELECT over the tables of the lake, which only reads"
     )
 
 
 class _Check:
-    """Walks through what the parser made of a text, in Java."""
+    """Walks through the parsed text, in Java."""
 
     def __init__(self, spark: SparkSession) -> None:
         untyped: Any = spark
@@ -115,13 +114,13 @@ class _Check:
         self._iterable: Any = named("scala.collection.Iterable")
 
     def nodes(self, root: Any) -> list[str]:
-        """Check all nodes; the names of the tables that they read."""
+        """Check all nodes; returns the names of the tables they read."""
         tables: list[str] = []
         waiting = [root]
         while waiting:
             one = waiting.pop()
             if not hasattr(one, "_target_id"):
-                continue  # text and numbers are Python's by now
+                continue  # text and numbers are plain Python values
             if self._iterable.isInstance(one):
                 waiting.extend(_each(one.iterator()))
             elif self._product.isInstance(one):
@@ -149,7 +148,7 @@ class _Check:
                 parts = [str(part) for part in _each(node.name().iterator())]
                 if len(parts) != 1 or parts[0].lower() not in _TABLE_FUNCTIONS:
                     raise _refused(f"the function {'.'.join(parts)!r}")
-            case _ if "UnresolvedIdentifier" in name:  # a name that is put together as it runs
+            case _ if "UnresolvedIdentifier" in name:  # a name that is assembled at run time
                 raise _refused("IDENTIFIER")
             case _:
                 pass
@@ -158,7 +157,7 @@ class _Check:
     def _function(self, parts: list[str]) -> None:
         name = parts[-1].lower()
         found = self._functions.lookupFunction(self._identifier(name))
-        grouped = str(found.get().getGroup()) if found.isDefined() else ""  # somebody's own
+        grouped = str(found.get().getGroup()) if found.isDefined() else ""  # a function of the user
         if len(parts) != 1 or (grouped in _GROUPS and name not in _HARMLESS):
             raise _refused(f"the function {'.'.join(parts)!r}")
 

@@ -1,7 +1,7 @@
-"""The work of one batch, in the executors: decode, find what is there already, leave it out.
+"""Writes the files of one batch, in the executors: decodes lines and removes duplicate rows.
 
-Lines are parsed once and go straight into Parquet. Rows never travel for the sake of
-deduplication: their keys do, and a file is written a second time only if it has a repeated row.
+Lines are parsed once and go straight into Parquet. Only the keys of rows travel for deduplication,
+and a file is rewritten only if it has a duplicate row.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from matador.spark.tables.dedup_index import Keys, known, run_name, runs_of, sav
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.parquet_writer import Part, Parts, keys_path, part_path, without_rows
 
-_MOST_PROBLEMS = 20  # kinds of trouble that a task reports; all of it is in quarantine
+_MOST_PROBLEMS = 20  # reasons that a task reports; all rows are in quarantine
 
 
 class _UnreadError(Exception):
-    """A segment could not be read here."""
+    """A segment cannot be read on this machine."""
 
 
 class _Decoded(msgspec.Struct, frozen=True):
@@ -50,10 +50,10 @@ def stage(
     splits: Sequence[Split],
     events: EventTypes | None,
 ) -> tuple[BatchCounts, dict[str, str]]:
-    """Write all files of a batch below ``folder``: a folder a table, and the runs of the index.
+    """Write all files of a batch below ``folder``: a folder for each table, and runs of the index.
 
-    Also the segments that an executor could not read, by name, and why. Nothing of theirs is in the
-    batch.
+    Returns the counts of the batch, and the segments that an executor could not read, by name, with
+    the reason. The batch has nothing of those.
 
     Raises:
         ConfigurationError: the executors cannot import a payload type.
@@ -96,14 +96,14 @@ def stage(
 
 
 def staged_index(folder: Path, table: str, number: int) -> Path:
-    """Where the run of a table's index is before the batch is done."""
+    """The run of a table's index before the batch is done."""
     return folder / "index" / table / run_name(number, number)
 
 
 def _leave_out_repeats(
     spark: SparkSession, layout: Layout, folder: Path, number: int, parts: Sequence[Part]
 ) -> dict[tuple[str, str], int]:
-    """How many rows of each part were there already; the parts are without them afterwards."""
+    """Remove duplicate rows from the parts; returns how many each part had."""
     by_table = {table: [part for part in parts if part.table == table] for table in TABLES}
     tables = [table for table in TABLES if by_table[table]]
     work = partial(_find_repeats, layout, folder, number, [by_table[table] for table in tables])
@@ -153,7 +153,7 @@ def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, nu
 
 
 def _blocks(split: Split) -> Iterator[bytes]:
-    """The blocks of a split; what goes wrong elsewhere, writing them, is not the segment's."""
+    """The blocks of a split. Only errors of reading are raised as ``_UnreadError``."""
     try:
         yield from read_blocks(split)
     except OSError as error:
@@ -163,7 +163,7 @@ def _blocks(split: Split) -> Iterator[bytes]:
 def _find_repeats(
     layout: Layout, folder: Path, number: int, tables: Sequence[Sequence[Part]], which: int
 ) -> bytes:
-    """Note the repeated rows of a table beside its parts, write the new keys; counts by part."""
+    """Write the new keys of a table, and the duplicate rows of each part; returns their counts."""
     parts = tables[which]
     table = parts[0].table
     loaded: list[Keys] = [np.load(keys_path(folder, table, part.name)) for part in parts]

@@ -1,9 +1,9 @@
-"""What a Spark task of a worker does: runs the application as an ordinary worker for a while.
+"""A task of a Spark worker: runs the application as an ordinary worker for one slice of time.
 
-A Python worker of Spark handles one task after another and keeps its modules meanwhile. So the
-application stays started and connected from slice to slice; only receiving stops in between, and
-everything received is settled by then. What stays unused for a while is shut down, well before
-Spark kills an idle process.
+A Python process of Spark runs one task after another and keeps its modules. So the application
+stays started and connected from slice to slice; only receiving stops in between, and everything
+received is settled by then. An unused application is shut down well before Spark kills an idle
+process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matador.events.hooks import Hooks
 from matador.events.loading import load_application
 from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.runtime.shutdown import StopAddress
-from matador.spark.workers.outcomes import (
+from matador.spark.workers.counts import (
     EMPTY,
     NOT_STARTED,
     OutcomeCounter,
@@ -35,7 +35,7 @@ from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.spark")
 
-_UNUSED = 20.0  # seconds; Spark ends an idle process after sixty
+_UNUSED = 20.0  # seconds; Spark kills an idle process after sixty
 _ASK_DEPTH = 0.5
 
 End: TypeAlias = Literal["time", "stop", "empty"]
@@ -43,16 +43,16 @@ End: TypeAlias = Literal["time", "stop", "empty"]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What a task is told to do. Travels to the executors, so it is plain data.
+    """The work of one task. Pickled, so it is plain data.
 
     Attributes:
-        reference: where the application is found there.
-        queues: what to consume; None: as the application says.
-        concurrency: messages of a queue at once; None: as the topology says.
+        reference: the application, as the executors find it.
+        queues: the queues to consume; None: those of the application.
+        concurrency: messages of a queue at the same time; None: as in the topology.
         seconds: how long to receive.
-        drain: how long callbacks may take to finish after that, before they are cut short.
-        until_empty: end as soon as nothing is left in the queues.
-        stop: where to hear of an early end.
+        drain: how long callbacks may take to finish after that, before they are cancelled.
+        until_empty: end as soon as the queues are empty.
+        stop: where the task learns that it must stop early.
     """
 
     reference: str
@@ -65,13 +65,13 @@ class Slice:
 
 
 def run_slice(work: Slice, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """The function of the task: what comes in is only there to have it run."""
+    """The function of the task; its input is ignored."""
     for _ in batches:
         pass
     yield as_batch(_host_of(work).run(work))
 
 
-# -- what a Python worker keeps between its tasks ------------------------------------------------
+# -- what a Python process keeps between its tasks -----------------------------------------------
 
 _hosts: dict[tuple[object, ...], _Host] = {}
 
@@ -90,7 +90,7 @@ class _SliceConcurrency(Hooks):
 
 
 class _Host:
-    """An application in this process, with what it counts. Slices run one after the other."""
+    """An application in this process, with its counts. Slices run one after the other."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class _Host:
         self._unused: threading.Timer | None = None
 
     def run(self, work: Slice) -> list[OutcomeRow]:
-        """Run a slice. Never raises: an error would cost the process, and what it keeps."""
+        """Run a slice. Never raises: after an error Spark would kill the process."""
         if self._unused is not None:
             self._unused.cancel()
         with self._lock:
@@ -134,7 +134,7 @@ class _Host:
         sync.start()
         end = sync.wait(_consume(sync.app, work))
         if not sync.wait(_drained(sync.app, work.drain)):
-            log.warning("callbacks still run %g s after the slice; cutting them short", work.drain)
+            log.warning("callbacks still run %g s after the slice; cancelling them", work.drain)
             sync.shutdown(0)
         return end
 
@@ -149,7 +149,7 @@ class _Host:
 
 
 async def _consume(app: Application, work: Slice) -> End:
-    """Receive until the slice is over; what has not started by then is given back."""
+    """Receive until the slice is over; messages that have not started are given back."""
     await app.resume_receiving()
     try:
         return await _end_of(app, work)
@@ -176,13 +176,13 @@ async def _end_of(app: Application, work: Slice) -> End:
 
 
 async def _told(stop: StopAddress | None) -> None:
-    """Return when told to stop; never, if that cannot be heard."""
+    """Return when the driver stops; never, if it cannot be reached."""
     if stop is None or not await stop.wait():
         await asyncio.Event().wait()
 
 
 async def _is_empty(app: Application) -> bool:
-    """Is nothing left, now or later, here or with other workers? As far as the broker tells."""
+    """Whether the queues are empty, including delayed messages and those of other workers."""
     if not isinstance(app.transport, Measuring):
         return False
     for queue in app.consume_from:

@@ -1,8 +1,8 @@
-"""``run_spark_worker``: an application's ordinary subscribers, on the cores of a Spark cluster.
+"""``run_spark_worker``: an application's ordinary subscribers on the cores of a Spark cluster.
 
-Spark is the scheduler and nothing else: its tasks consume the queues themselves and settle each
-message themselves, so that a lost task, executor or driver loses nothing that a lost worker would
-not. What a lost one held comes back as the transport promises.
+Spark only schedules: its tasks consume the queues and settle each message themselves, so that a
+lost task, executor or driver loses no more than a lost worker. Messages it was working on are
+delivered again, as the transport guarantees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from matador.spark.runtime.executors import ship
 from matador.spark.runtime.messages import reason_of
 from matador.spark.runtime.session import session_for
 from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
-from matador.spark.workers.outcomes import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
+from matador.spark.workers.counts import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
 from matador.spark.workers.task import Slice, run_slice
 from matador.transports.base import Measuring
 
@@ -39,12 +39,12 @@ _GIVE_UP_AFTER = 5
 
 @dataclass(frozen=True, slots=True)
 class SparkWorkerReport:
-    """What has been done so far.
+    """The results so far.
 
     Attributes:
-        slices: how many slices came to their end.
-        lost: how many did not, with their task; what they counted is not in ``outcomes``.
-        outcomes: how messages ended, by queue, event, subscriber and outcome.
+        slices: how many slices have ended.
+        lost: how many were lost with their task; ``outcomes`` lacks their counts.
+        outcomes: the counts of messages, by queue, event, subscriber and outcome.
     """
 
     slices: int = 0
@@ -53,12 +53,12 @@ class SparkWorkerReport:
 
     @property
     def handled(self) -> int:
-        """Messages handled with success."""
+        """Messages that were handled successfully."""
         return self._sum("success")
 
     @property
     def failed(self) -> int:
-        """Attempts that failed, and will be made again."""
+        """Attempts that failed and are retried."""
         return self._sum("retry")
 
     @property
@@ -88,27 +88,28 @@ def run_spark_worker(
     stop: threading.Event | None = None,
     progress: Progress | None = None,
 ) -> SparkWorkerReport:
-    """Consume queues on a Spark cluster until SIGTERM, SIGINT or ``stop``; say what was done.
+    """Consume queues on a Spark cluster until SIGTERM, SIGINT or ``stop``; returns the results.
 
     Args:
         app_reference: ``module:attribute``, importable on the executors, or ``file.py:attribute``,
-            which is sent there.
-        master: where, without a session: ``local[2]``, ``spark://host:7077``, …
-        queues: what to consume; else what the application does.
-        tasks: how many workers run side by side; else one a core.
-        concurrency: how many messages of a queue each handles at once; else as the topology says.
+            which is sent to them.
+        master: the cluster for a new session: ``local[2]``, ``spark://host:7077``, …
+        queues: the queues to consume; by default those of the application.
+        tasks: how many workers run in parallel; by default one per core.
+        concurrency: how many messages of a queue each handles at a time; by default as in the
+            topology.
         slice_seconds: how long a task receives before it reports.
-        drain_seconds: how long its callbacks may run on after that, before they are cut short.
-        until_empty: stop once nothing is left, neither waiting nor delayed nor in progress.
+        drain_seconds: how long its callbacks may continue after that before they are cancelled.
+        until_empty: stop once no message is waiting, delayed or in progress.
         py_files: other files, or zips, that the application imports.
-        spark: a session; else the one that runs already. Neither is stopped. Where there is none,
-            one is made, and stopped.
+        spark: a session; by default the running one. Neither is stopped. If there is none, a new
+            one is started, and stopped at the end.
         stop: set it to stop; tasks then finish what has started and give the rest back.
-        progress: called with the numbers so far whenever a slice has ended.
+        progress: called with the results so far whenever a slice has ended.
 
     Raises:
-        ConfigurationError: the application cannot run on a cluster, or an option cannot be.
-        ClusterError: slices failed again and again; the message has the last reason.
+        ConfigurationError: the application cannot run on a cluster, or an option is invalid.
+        ClusterError: slices failed repeatedly; the message has the last reason.
     """
     loaded = load_application(app_reference)
     names = _check(loaded.app, queues, until_empty)
@@ -128,26 +129,26 @@ def run_spark_worker(
     with session_for(spark, master, app_name=f"matador worker {app_reference}") as session:
         work = replace(work, reference=ship(session, app_reference, py_files))
         with signals_set(stopping), _stop_address(session, stopping) as address:
-            crew = _Crew(session, replace(work, stop=address), stopping, progress)
-            return crew.run(lanes or max(1, session.sparkContext.defaultParallelism))
+            runner = _Lanes(session, replace(work, stop=address), stopping, progress)
+            return runner.run(lanes or max(1, session.sparkContext.defaultParallelism))
 
 
 def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tuple[str, ...]:
-    """The queues to consume, if the application can be run elsewhere at all."""
+    """The queues to consume, after checking that the application can run on executors."""
     names = tuple(
         app.consume_from if queues is None else (app.topology.queue(one).name for one in queues)
     )
     if not names:
         known = ", ".join(queue.name for queue in app.topology.queues)
-        raise ConfigurationError(f"no queue to consume: name some of {known}")
+        raise ConfigurationError(f"no queue to consume: choose from {known}")
     if app.transport.capabilities.in_process:
         raise ConfigurationError(
-            f"{app.transport.name} lives in one process: executors would never see its messages; "
-            "use SQLite on one machine, or a broker"
+            f"{app.transport.name} exists in one process only, so executors cannot read it; use "
+            "SQLite on one machine, or a broker"
         )
     if until_empty and not isinstance(app.transport, Measuring):
         raise ConfigurationError(
-            f"until_empty: {app.transport.name} cannot say how many messages wait"
+            f"until_empty: {app.transport.name} does not report how many messages wait"
         )
     app.configure(consume_from=names)
     app.check()
@@ -161,15 +162,15 @@ def _stop_address(spark: SparkSession, stop: threading.Event) -> Generator[StopA
     try:
         line = StopLine(settings.get("spark.driver.bindAddress") or host, stop)
     except OSError as error:
-        log.warning("tasks cannot be stopped before the end of their slice: %s", error)
+        log.warning("tasks cannot be stopped before their slice ends: %s", error)
         yield None
         return
     with line:
         yield line.address(host)
 
 
-class _Crew:
-    """As many lanes as tasks: each gives Spark one slice after the other, and waits for none."""
+class _Lanes:
+    """Runs slices in parallel lanes: each lane starts one slice after the other."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class _Crew:
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():  # in short waits, so that signals are heard
+            while thread.is_alive():  # in short waits, so that signals are handled
                 thread.join(0.2)
         if self._failure is not None:
             raise ClusterError(self._failure)
@@ -210,15 +211,15 @@ class _Crew:
                 continue
             failures += 1
             if failures >= _GIVE_UP_AFTER:
-                self._failure = f"{failures} slices failed one after the other: {problem}"
+                self._failure = f"{failures} slices failed in a row: {problem}"
                 self._stop.set()
                 return
             pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
-            log.warning("a slice was lost, another starts in %.1f s: %s", pause, problem)
+            log.warning("a slice was lost; the next starts in %.1f s: %s", pause, problem)
             self._stop.wait(pause)
 
     def _slice(self) -> str | None:
-        """Run one slice; why it failed, if it did."""
+        """Run one slice; returns why it failed, or None."""
         one_task = self._spark.range(0, 1, numPartitions=1)
         try:
             found = map_in_arrow(one_task, partial(run_slice, self._work), SCHEMA).collect()

@@ -1,4 +1,4 @@
-"""What a slice of a Spark worker reports: a few rows, however many messages it handled."""
+"""What a slice of a Spark worker reports: a few rows, however many messages it has handled."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
-from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
-from matador.spark.runtime.arrow import RecordBatch, pa
+from matador.spark.runtime.arrow import RecordBatch, pa, struct_type
+from matador.spark.runtime.outcomes import outcome_of
 
 NOT_STARTED = "not-started"
-"""The outcome of a slice in which the application could not be started."""
+"""The outcome of a slice whose application could not be started."""
 
 EMPTY = "empty"
-"""The outcome of a slice that ended because nothing was left in its queues."""
+"""The outcome of a slice that ended because its queues were empty."""
 
-_MOST_ROWS = 1000  # of a slice: keys come from messages, and those may be anything
+_MOST_ROWS = 1000  # of a slice: messages may name any event
 _OTHERS = "(others)"
 _LONGEST_ERROR = 500
-
-SCHEMA = (
-    "worker string, queue string, event_key string, subscriber string, outcome string, "
-    "count bigint, total_ms double, max_ms double, error string"
-)
-"""The columns of the rows, as Spark writes them."""
 
 _ARROW = pa.schema(
     [
@@ -41,16 +35,20 @@ _ARROW = pa.schema(
 )
 
 
+SCHEMA = struct_type(_ARROW)
+"""The columns of the rows, as Spark has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutcomeRow:
-    """So many messages of one queue, event and subscriber ended in one way.
+    """How many messages of one queue, event and subscriber had one outcome.
 
     Attributes:
         worker: the host and process that handled them; empty in a sum over several.
         outcome: ``success``, ``retry``, ``dead-letter`` or ``discard``; of a whole slice
             ``not-started`` or ``empty``.
-        total_ms, max_ms: how long their callbacks ran, together and at most.
-        error: one of the errors, as an example.
+        total_ms, max_ms: the total and the longest running time of their callbacks.
+        error: an example of the errors.
     """
 
     worker: str
@@ -65,11 +63,11 @@ class OutcomeRow:
 
     @property
     def mean_ms(self) -> float:
-        """How long a callback ran on average."""
+        """The average running time of a callback."""
         return self.total_ms / self.count if self.count else 0.0
 
     def plus(self, other: OutcomeRow) -> OutcomeRow:
-        """Both together, under the names of this one."""
+        """The sum of both, with the names of this one."""
         return replace(
             self,
             count=self.count + other.count,
@@ -87,7 +85,7 @@ def as_batch(rows: Iterable[OutcomeRow]) -> RecordBatch:
 
 
 def summed(rows: Iterable[OutcomeRow]) -> tuple[OutcomeRow, ...]:
-    """The rows of several workers, put together by queue, event, subscriber and outcome."""
+    """The rows of several workers, added up by queue, event, subscriber and outcome."""
     found: dict[tuple[str, str, str, str], OutcomeRow] = {}
     for row in rows:
         key = (row.queue, row.event_key, row.subscriber, row.outcome)
@@ -97,14 +95,14 @@ def summed(rows: Iterable[OutcomeRow]) -> tuple[OutcomeRow, ...]:
 
 
 class OutcomeCounter(Hooks):
-    """Counts what becomes of messages. The hooks are plain functions, so that none waits."""
+    """Counts the outcomes of messages."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._rows: dict[tuple[str, str, str, str], OutcomeRow] = {}
 
     def take(self) -> list[OutcomeRow]:
-        """What was counted since the last time."""
+        """The counts since the last call."""
         rows, self._rows = self._rows, {}
         return list(rows.values())
 
@@ -122,14 +120,15 @@ class OutcomeCounter(Hooks):
             event.queue,
             docket.event_key,
             docket.target_subscriber,
-            _outcome(event.decision),
+            outcome_of(event.decision),
             event.duration_ms,
             event.error,
         )
 
     def on_decode_error(self, event: DecodeFailure) -> None:
         """See ``Hooks``."""
-        self._count(event.queue, "", "", _outcome(event.decision), 0.0, event.error)
+        ended = "discard" if event.decision is None else outcome_of(event.decision)
+        self._count(event.queue, "", "", ended, 0.0, event.error)
 
     def _count(
         self,
@@ -144,25 +143,15 @@ class OutcomeCounter(Hooks):
         if key not in self._rows and len(self._rows) >= _MOST_ROWS:
             key = (queue, _OTHERS, _OTHERS, outcome)
         before = self._rows.get(key)
-        # The text of an error is made for the first of its kind alone: the others are counted.
+        # Only the first error of a kind is described: the others are counted.
         said = None if error is None or before is not None else describe(error)
         row = OutcomeRow(self._worker, *key, 1, duration_ms, duration_ms, said)
         self._rows[key] = row if before is None else before.plus(row)
 
 
 def describe(error: BaseException) -> str:
-    """An error in one short line."""
+    """An error as one short line."""
     return f"{type(error).__name__}: {error}".replace("\n", " ")[:_LONGEST_ERROR]
-
-
-def _outcome(decision: Decision | None) -> str:
-    match decision:
-        case RetryLater():
-            return "retry"
-        case SendToDeadLetters():
-            return "dead-letter"
-        case _:
-            return "discard"
 
 
 def row_of(values: Any) -> OutcomeRow:
