@@ -243,12 +243,12 @@ def test_what_cannot_be_a_dataframe_subscriber_is_refused(shop: Shop, tmp_path: 
     event = shop.module.OrderPlaced
     with pytest.raises(ConfigurationError, match="must not be async"):
         dataframe_subscriber(event, description="Async.")(slow)
-    with pytest.raises(ConfigurationError, match="the name is that of a folder"):
+    with pytest.raises(ConfigurationError, match="it names a folder"):
         dataframe_subscriber(event, description="Named.", name="a/b")(plain)
     with pytest.raises(InvalidEventError):
         dataframe_subscriber(int, description="No event.")
     one = dataframe_subscriber(event, description="One.")(plain)
-    with pytest.raises(ConfigurationError, match="two DataFrame subscribers 'plain'"):
+    with pytest.raises(ConfigurationError, match="duplicate DataFrame subscriber 'plain'"):
         run_dataframe_subscribers([one, one], journal=tmp_path, checkpoint=tmp_path)
-    with pytest.raises(ConfigurationError, match="there is no journal"):
+    with pytest.raises(ConfigurationError, match="journal folder .* does not exist"):
         run_dataframe_subscribers([one], journal=tmp_path / "none", checkpoint=tmp_path)

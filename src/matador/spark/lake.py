@@ -162,9 +162,9 @@ class Lake(LakeTables):
         twice where ``transport.capabilities.once`` is true.
 
         Args:
-            app: the application. Given by reference (``module:attribute``), the executors load it and
-                send in parallel; given as an object (or its running ``app.sync()``), it sends from
-                the driver.
+            app: the application. Given by reference (``module:attribute``), the executors load it
+                and send in parallel; given as an object (or its running ``app.sync()``), it sends
+                from the driver.
             event: only this event, by class or key; then ``where`` can use its fields.
             where: an SQL predicate, such as ``data.amount > 100``.
             since, until: when they were sent; text is ISO 8601, in UTC by default.
