@@ -250,5 +250,5 @@ def test_what_cannot_be_a_dataframe_subscriber_is_refused(shop: Shop, tmp_path: 
     one = dataframe_subscriber(event, description="One.")(plain)
     with pytest.raises(ConfigurationError, match="duplicate DataFrame subscriber 'plain'"):
         run_dataframe_subscribers([one, one], journal=tmp_path, checkpoint=tmp_path)
-    with pytest.raises(ConfigurationError, match="journal folder .* does not exist"):
+    with pytest.raises(ConfigurationError, match=r"journal folder .* does not exist"):
         run_dataframe_subscribers([one], journal=tmp_path / "none", checkpoint=tmp_path)

@@ -228,7 +228,7 @@ def test_one_process_writes_at_a_time(journal: Path, lake: Lake) -> None:
 def test_a_folder_that_is_not_there_and_options_that_cannot_be(
     tmp_path: Path, journal: Path, lake: Lake
 ) -> None:
-    with pytest.raises(ConfigurationError, match="journal folder .* does not exist"):
+    with pytest.raises(ConfigurationError, match=r"journal folder .* does not exist"):
         lake.ingest(tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="batch_size"):
         lake.ingest(journal, batch_size=0)

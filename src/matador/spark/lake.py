@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from matador.errors import StorageLockedError
 from matador.events.app import SyncMatador
@@ -19,10 +19,10 @@ from matador.events.application import Application
 from matador.model.event import EventType
 from matador.model.options import Seconds
 from matador.observe.paths import local_path
-from matador.spark.aggregates import store as aggregates
 from matador.spark.aggregates.health import WINDOW
 from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
-from matador.spark.replay.redrive import DeadChoice, Missing, RedriveResult, redrive
+from matador.spark.aggregates.store import Aggregates
+from matador.spark.replay.redrive import Missing, RedriveResult, redrive
 from matador.spark.replay.replay import (
     AnyApp,
     Progress,
@@ -100,7 +100,8 @@ class Lake(LakeTables):
             ConfigurationError: ``target_size`` is not positive.
             StorageLockedError: another process is writing to this lake.
         """
-        return compact(self._refreshed(), self.layout, target_size)
+        self._aggregates()
+        return compact(self.spark, self.layout, target_size)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows that were recorded longer ago, or before that time, for good.
@@ -111,19 +112,20 @@ class Lake(LakeTables):
             ConfigurationError: the time has no time zone.
             StorageLockedError: another process is writing to this lake.
         """
-        return expire(self._refreshed(), self.layout, older_than)
+        self._aggregates()
+        return expire(self.spark, self.layout, older_than)
 
     def volume(self, window: Seconds = WINDOW) -> DataFrame:
         """Sent, handled, retried, dead-lettered, discarded: counts per subscriber and window."""
-        return aggregates.read_volume(self._refreshed(), self.layout, window)
+        return self._aggregates().volume(window)
 
     def health(self, window: Seconds = WINDOW) -> DataFrame:
         """Rates, and percentiles of waiting and running times, per subscriber and window."""
-        return aggregates.read_health(self._refreshed(), self.layout, window)
+        return self._aggregates().health(window)
 
     def triage(self) -> DataFrame:
         """The dead letters, grouped by error signature."""
-        return aggregates.read_triage(self._refreshed(), self.layout)
+        return self._aggregates().triage()
 
     def reconcile(
         self,
@@ -242,19 +244,24 @@ class Lake(LakeTables):
             >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
             17
         """
-        choice = DeadChoice(
-            signature=signature, event=event, subscriber=subscriber, since=since, until=until
-        )
+        choice = Choice(event=event, subscriber=subscriber, since=since, until=until)
         options = ReplayOptions(replay_id=replay_id, progress=progress)
-        return redrive(self, app, choice, dry_run=dry_run, missing=missing, options=options)
+        return redrive(
+            self,
+            app,
+            choice,
+            signature=signature,
+            dry_run=dry_run,
+            missing=missing,
+            options=options,
+        )
 
     def report(self, app: Application | SyncMatador | None = None) -> Report:
         """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.
 
         With an application, the broker is asked what waits, as by ``reconcile``.
         """
-        self._refreshed()
-        return Report(find(self, self.reconcile(app)))
+        return Report(find(self, self._aggregates(), self.reconcile(app)))
 
     def refresh(self) -> int:
         """Bring volume, health and triage up to date; returns the number of new batches.
@@ -264,7 +271,7 @@ class Lake(LakeTables):
         Raises:
             StorageLockedError: another process is doing it.
         """
-        return aggregates.update(self.spark, self.layout)
+        return Aggregates(self.spark, self.layout).update()
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
         """Run one SELECT over the tables, by their names. It only reads.
@@ -297,13 +304,13 @@ class Lake(LakeTables):
         return {
             **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
             **{table: partial(self.table, table) for table in TABLES},
-            **self._aggregates(),
+            "volume": self.volume,
+            "health": self.health,
+            "triage": self.triage,
         }
 
-    def _aggregates(self) -> dict[str, Callable[[], DataFrame]]:
-        return {"volume": self.volume, "health": self.health, "triage": self.triage}
-
-    def _refreshed(self) -> SparkSession:
-        with contextlib.suppress(StorageLockedError):  # then the state so far has to do
+    def _aggregates(self) -> Aggregates:
+        """The aggregates, up to date unless another process is updating them."""
+        with contextlib.suppress(StorageLockedError):
             self.refresh()
-        return self.spark
+        return Aggregates(self.spark, self.layout)

@@ -9,21 +9,39 @@ Updating twice with the same batches changes nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from matador.model.options import Seconds
 from matador.spark.aggregates import health, triage
-from matador.spark.runtime.files import locked, move, private_folder, remove, sync_tree, write_json
+from matador.spark.runtime.files import (
+    locked,
+    move,
+    private_folder,
+    remove,
+    sync_tree,
+    write_json,
+)
 from matador.spark.tables.batch_log import Consumers, last_done
 from matador.spark.tables.layout import Layout, spark_schema
 
-_FOLDER = "batches="
-_STAGING = "_staging-"
+FAN: Final = 8
+"""How many pieces of one level are merged into one of the next."""
+
+_COLUMNS: Final = {
+    "volume": health.VOLUME_PIECE,
+    "health": health.HEALTH_PIECE,
+    "triage": triage.TRIAGE_PIECE,
+}
+_MERGE: Final = {
+    "volume": health.merged_volume,
+    "health": health.merged_health,
+    "triage": triage.merged_triage,
+}
+_CONSUMER = "aggregates"
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -36,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True):
     @property
     def folder(self) -> str:
         """The name of its folder, the same in every table."""
-        return f"{_FOLDER}{self.first}-{self.last}"
+        return f"batches={self.first}-{self.last}"
 
 
 class AggregateState(msgspec.Struct, frozen=True):
@@ -51,25 +69,13 @@ class AggregateState(msgspec.Struct, frozen=True):
         return self.pieces[-1].last if self.pieces else -1
 
 
-Frames: TypeAlias = Mapping[str, DataFrame]
-"""A DataFrame for each table of aggregates."""
+class Aggregates:
+    """The aggregates of a lake. One process at a time may update them."""
 
-
-class AggregateStore:
-    """Reads and writes the pieces of all tables, given with their columns.
-
-    One process at a time may write: it holds ``lock``.
-    """
-
-    def __init__(self, spark: SparkSession, layout: Layout, tables: Mapping[str, str]):
+    def __init__(self, spark: SparkSession, layout: Layout) -> None:
         self._spark = spark
         self._layout = layout
-        self._tables = tables
-
-    @property
-    def lock(self) -> Path:
-        """The lock for updates. It is not that of the lake: an ingest may run at the same time."""
-        return self._layout.checkpoints / "aggregates.lock"
+        self._path = layout.checkpoints / "aggregates.json"
 
     @property
     def state(self) -> AggregateState:
@@ -79,138 +85,90 @@ class AggregateStore:
         except FileNotFoundError:
             return AggregateState()
 
-    def read(self, table: str, pieces: Sequence[Piece] | None = None) -> DataFrame:
+    def update(self, *, fan: int = FAN) -> int:
+        """Include the new batches that are done; returns how many there were.
+
+        Raises:
+            StorageLockedError: another process is updating.
+        """
+        layout = self._layout
+        layout.make()
+        # Not the lock of the lake: an ingest may run at the same time.
+        with locked(layout.checkpoints / "aggregates.lock"):
+            state = self.state
+            self._clean()
+            # Compaction must not merge a batch that is not included yet: it would count wrongly.
+            consumers = Consumers(layout)
+            consumers.advance(_CONSUMER, state.through)
+            last = last_done(layout.checkpoints / "ingest")
+            present = sorted({*layout.batches("events"), *layout.batches("deliveries")})
+            new = [number for number in present if state.through < number <= last]
+            if new:
+                deliveries = self._batches("deliveries", new)
+                piece = Piece(state.through + 1, last)
+                frames = {
+                    "volume": health.volume_piece(self._batches("events", new)),
+                    "health": health.health_piece(deliveries),
+                    "triage": triage.triage_piece(deliveries, state.runs + 1),
+                }
+                self._write(piece, frames, AggregateState(state.runs + 1, (*state.pieces, piece)))
+                consumers.advance(_CONSUMER, last)
+                self._merge(fan)
+        return len(new)
+
+    def volume(self, window: Seconds = health.WINDOW) -> DataFrame:
+        """See ``health.volume``."""
+        return health.volume(self.pieces("volume"), self.pieces("health"), window)
+
+    def health(self, window: Seconds = health.WINDOW) -> DataFrame:
+        """See ``health.health``."""
+        return health.health(self.pieces("health"), window)
+
+    def triage(self) -> DataFrame:
+        """See ``triage.triage``."""
+        return triage.triage(self.pieces("triage"), self.state.runs)
+
+    def pieces(self, table: str, pieces: Sequence[Piece] | None = None) -> DataFrame:
         """The rows of some pieces of a table, or of all; a key may have a row in each."""
         chosen = self.state.pieces if pieces is None else pieces
         folders = [str(self._layout.table(table) / piece.folder) for piece in chosen]
-        columns = self._tables[table]
         if not folders:
-            return cast("Any", self._spark).createDataFrame([], columns)
-        return self._spark.read.schema(columns).parquet(*folders)
+            return cast("Any", self._spark).createDataFrame([], _COLUMNS[table])
+        return self._spark.read.schema(_COLUMNS[table]).parquet(*folders)
 
-    def add(self, piece: Piece, frames: Frames) -> None:
-        """Append a piece, and count one update."""
-        state = self.state
-        self._write(piece, frames)
-        self._put(AggregateState(state.runs + 1, (*state.pieces, piece)))
-
-    def merge(self, merged: Callable[[str, DataFrame], DataFrame], fan: int) -> None:
+    def _merge(self, fan: int) -> None:
         """Merge small pieces while there are ``fan`` of one level."""
-        while (many := _of_one_level(self.state.pieces, fan)) is not None:
-            state = self.state
-            whole = Piece(many[0].first, many[-1].last, many[-1].level + 1)
-            self._write(whole, {name: merged(name, self.read(name, many)) for name in self._tables})
-            kept = state.pieces[: len(state.pieces) - len(many)]
-            self._put(AggregateState(state.runs, (*kept, whole)))
-        self.clean()
+        state = self.state
+        while len(last := state.pieces[-fan:]) == fan and len({one.level for one in last}) == 1:
+            whole = Piece(last[0].first, last[-1].last, last[-1].level + 1)
+            frames = {name: merge(self.pieces(name, last)) for name, merge in _MERGE.items()}
+            state = AggregateState(state.runs, (*state.pieces[:-fan], whole))
+            self._write(whole, frames, state)
+        self._clean()
 
-    def clean(self) -> None:
+    def _clean(self) -> None:
         """Remove folders that are not valid pieces."""
-        counts = {piece.folder for piece in self.state.pieces}
-        for table in self._tables:
+        valid = {piece.folder for piece in self.state.pieces}
+        for table in _COLUMNS:
             for folder in [*self._layout.table(table).glob("*")]:
-                if folder.name not in counts:
+                if folder.name not in valid:
                     remove(folder)
 
-    def _write(self, piece: Piece, frames: Frames) -> None:
+    def _write(self, piece: Piece, frames: Mapping[str, DataFrame], state: AggregateState) -> None:
+        """Write a piece of every table, then the state in which it is valid."""
         for table, frame in frames.items():
             folder = self._layout.table(table)
             private_folder(folder)
-            staging = folder / f"{_STAGING}{uuid.uuid4().hex}"
+            staging = folder / f"_staging-{uuid.uuid4().hex}"
             # Usually few rows: many small files would cost more than they save.
             frame.coalesce(1).write.parquet(str(staging))
             sync_tree(staging)
             move(staging, folder / piece.folder)
-
-    def _put(self, state: AggregateState) -> None:
         write_json(self._path, state)
 
-    @property
-    def _path(self) -> Path:
-        return self._layout.checkpoints / "aggregates.json"
-
-
-def _of_one_level(pieces: Sequence[Piece], fan: int) -> Sequence[Piece] | None:
-    last = pieces[-fan:]
-    same = len(last) == fan and all(piece.level == last[0].level for piece in last)
-    return last if same else None
-
-
-_TABLES: Final = {
-    "volume": health.VOLUME_PIECE,
-    "health": health.HEALTH_PIECE,
-    "triage": triage.TRIAGE_PIECE,
-}
-
-
-_CONSUMER = "aggregates"
-
-FAN: Final = 8
-"""How many pieces of one level are merged into one of the next."""
-
-
-def update(spark: SparkSession, layout: Layout, *, fan: int = FAN) -> int:
-    """Include the new batches that are done; returns how many there were.
-
-    Raises:
-        StorageLockedError: another process is updating.
-    """
-    store = AggregateStore(spark, layout, _TABLES)
-    layout.make()
-    with locked(store.lock):
-        state = store.state
-        store.clean()
-        # Compaction must not merge a batch that is not included yet: its rows would count wrongly.
-        consumers = Consumers(layout)
-        consumers.advance(_CONSUMER, state.through)
-        last = last_done(layout.checkpoints / "ingest")
-        present = sorted({*layout.batches("events"), *layout.batches("deliveries")})
-        new = [number for number in present if state.through < number <= last]
-        if new:
-            deliveries = _batches(spark, layout, "deliveries", new)
-            frames = {
-                "volume": health.volume_piece(_batches(spark, layout, "events", new)),
-                "health": health.health_piece(deliveries),
-                "triage": triage.triage_piece(deliveries, state.runs + 1),
-            }
-            store.add(Piece(state.through + 1, last), frames)
-            consumers.advance(_CONSUMER, last)
-            store.merge(_merged, fan)
-    return len(new)
-
-
-def read_volume(spark: SparkSession, layout: Layout, window: Seconds = health.WINDOW) -> DataFrame:
-    """See ``health.volume``."""
-    return health.volume(*pieces(spark, layout), window)
-
-
-def read_health(spark: SparkSession, layout: Layout, window: Seconds = health.WINDOW) -> DataFrame:
-    """See ``health.health``."""
-    return health.health(pieces(spark, layout)[1], window)
-
-
-def read_triage(spark: SparkSession, layout: Layout) -> DataFrame:
-    """See ``triage.triage``."""
-    store = AggregateStore(spark, layout, _TABLES)
-    return triage.triage(store.read("triage"), store.state.runs)
-
-
-def pieces(spark: SparkSession, layout: Layout) -> tuple[DataFrame, DataFrame]:
-    """The pieces of volume and of health, to be merged in another way."""
-    store = AggregateStore(spark, layout, _TABLES)
-    return store.read("volume"), store.read("health")
-
-
-def _merged(table: str, rows: DataFrame) -> DataFrame:
-    if table == "volume":
-        return health.merged_volume(rows)
-    return health.merged_health(rows) if table == "health" else triage.merged_triage(rows)
-
-
-def _batches(spark: SparkSession, layout: Layout, table: str, numbers: list[int]) -> DataFrame:
-    there = set(layout.batches(table))
-    folders = [str(layout.batch(table, number)) for number in numbers if number in there]
-    reader = spark.read.schema(spark_schema(table)).option("basePath", str(layout.table(table)))
-    if folders:
-        return reader.parquet(*folders)
-    return reader.parquet(str(layout.table(table))).limit(0)
+    def _batches(self, table: str, numbers: Sequence[int]) -> DataFrame:
+        folder = self._layout.table(table)
+        present = set(self._layout.batches(table))
+        paths = [str(self._layout.batch(table, one)) for one in numbers if one in present]
+        reader = self._spark.read.schema(spark_schema(table)).option("basePath", str(folder))
+        return reader.parquet(*paths) if paths else reader.parquet(str(folder)).limit(0)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -15,12 +14,12 @@ from pyspark.sql import functions as sql
 from matador.errors import ConfigurationError
 from matador.events.app import Matador, SyncMatador
 from matador.events.dead_letters import Moved, Place, Selection
-from matador.model.event import EventType
+from matador.events.sync import SyncMatador
 from matador.model.options import suggestion
 from matador.spark.aggregates.triage import with_signature
 from matador.spark.replay.ledger import ReplayCount
 from matador.spark.replay.replay import AnyApp, ReplayOptions, ReplayResult, application_of, replay
-from matador.spark.replay.selection import Choice, moment
+from matador.spark.replay.selection import Choice
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Browsing
 
@@ -31,17 +30,6 @@ Outcome: TypeAlias = tuple[list[Place], Moved, set[str]]
 
 Missing: TypeAlias = Literal["leave", "replay"]
 """What to do with dead letters that are in the lake but no longer in the broker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadChoice:
-    """Which dead letters to select; None does not restrict them."""
-
-    signature: str | None = None
-    event: type[Any] | str | EventType | None = None
-    subscriber: str | None = None
-    since: datetime | str | None = None
-    until: datetime | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +62,9 @@ class RedriveResult:
 def redrive(
     lake: LakeTables,
     app: AnyApp,
-    choice: DeadChoice,
+    choice: Choice,
     *,
+    signature: str | None = None,
     dry_run: bool = False,
     missing: Missing = "leave",
     options: ReplayOptions | None = None,
@@ -83,7 +72,7 @@ def redrive(
     """See ``Lake.redrive``."""
     how = options or ReplayOptions()
     known = application_of(app)
-    dead = dead_letters(lake, known, choice)
+    dead = dead_letters(lake, known, choice, signature)
     ids = frozenset(str(row.id) for row in dead.select("id").distinct().toLocalIterator())
     if not ids:
         return RedriveResult(0, 0, dry_run=dry_run)
@@ -107,7 +96,9 @@ def redrive(
     )
 
 
-def dead_letters(lake: LakeTables, app: Matador, choice: DeadChoice) -> DataFrame:
+def dead_letters(
+    lake: LakeTables, app: Matador, choice: Choice, signature: str | None
+) -> DataFrame:
     """The selected deliveries that ended in dead letters.
 
     Raises:
@@ -117,22 +108,17 @@ def dead_letters(lake: LakeTables, app: Matador, choice: DeadChoice) -> DataFram
     rows = lake.deliveries().where("outcome = 'dead-letter'")
     if choice.event is not None:
         rows = rows.where(rows.event_key.isin(list(app.schema.event(choice.event).keys)))
-    if choice.subscriber is not None:
-        rows = rows.where(rows.subscriber == choice.subscriber)
-    if choice.since is not None:
-        rows = rows.where(rows.started_at >= sql.lit(moment(choice.since, "since")))
-    if choice.until is not None:
-        rows = rows.where(rows.started_at < sql.lit(moment(choice.until, "until")))
-    if choice.signature is None:
+    rows = choice.restrict(rows, "started_at")
+    if signature is None:
         return rows
     signed = with_signature(rows)
-    chosen = signed.where(signed.signature == choice.signature)
+    chosen = signed.where(signed.signature == signature)
     if chosen.isEmpty():
         groups = signed.select("signature").distinct().limit(_MOST_SUGGESTED).collect()
         known = [str(row.signature) for row in groups]
         raise ConfigurationError(
-            f"no dead letter has the signature {choice.signature!r}"
-            f"{suggestion(choice.signature, known)}; lake.triage() lists them"
+            f"no dead letter has the signature {signature!r}"
+            f"{suggestion(signature, known)}; lake.triage() lists them"
         )
     return chosen
 

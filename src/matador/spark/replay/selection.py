@@ -20,14 +20,8 @@ from matador.spark.tables.read_only_sql import check_predicate, without_variable
 from matador.spark.tables.reader import LakeTables
 
 ROWS = (
-    "id",
-    "event_key",
-    "subscriber",
-    "created_at",
-    "correlation_id",
-    "metadata",
-    "data_json",
-    "before_json",
+    *("id", "event_key", "subscriber", "created_at"),
+    *("correlation_id", "metadata", "data_json", "before_json"),
 )
 """The columns that a replay needs."""
 
@@ -44,6 +38,16 @@ class Choice:
     since: datetime | str | None = None
     until: datetime | str | None = None
     replays: bool = False
+
+    def restrict(self, rows: DataFrame, time: str) -> DataFrame:
+        """The rows of the subscriber and of the period, by a column with their time."""
+        if self.subscriber is not None:
+            rows = rows.where(rows.subscriber == self.subscriber)
+        if self.since is not None:
+            rows = rows.where(rows[time] >= sql.lit(moment(self.since, "since")))
+        if self.until is not None:
+            rows = rows.where(rows[time] < sql.lit(moment(self.until, "until")))
+        return rows
 
     def request(self, to: str | None) -> dict[str, str]:
         """The options that were given, as text."""
@@ -110,11 +114,7 @@ def choose(lake: LakeTables, app: Application, choice: Choice, target: ReplayTar
         rows = rows.where(rows.replay_id.isNull())
     if choice.subscriber is not None:
         check_subscriber(app, choice.subscriber)
-        rows = rows.where(rows.subscriber == choice.subscriber)
-    if choice.since is not None:
-        rows = rows.where(rows.created_at >= sql.lit(moment(choice.since, "since")))
-    if choice.until is not None:
-        rows = rows.where(rows.created_at < sql.lit(moment(choice.until, "until")))
+    rows = choice.restrict(rows, "created_at")
     if choice.where is not None:
         rows = _filtered(rows, choice.where, typed=event is not None)
     return _one_an_event(rows.select(*ROWS)) if target.by_event else rows.select(*ROWS)

@@ -12,8 +12,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from matador.spark.aggregates import health, store
+from matador.spark.aggregates import health
 from matador.spark.aggregates.reconcile import Reconciliation
+from matador.spark.aggregates.store import Aggregates
 from matador.spark.runtime.outcomes import OUTCOMES
 from matador.spark.tables.reader import LakeTables
 
@@ -156,10 +157,10 @@ _VOLUME = ("sent", *(names.messages for names in OUTCOMES.values()))
 _KEY = ["event_key", "subscriber"]
 
 
-def find(lake: LakeTables, reconciliation: Reconciliation) -> Findings:
-    """The findings of a lake whose aggregates are up to date, and its reconciliation."""
-    sent, handled = store.pieces(lake.spark, lake.layout)
-    groups = store.read_triage(lake.spark, lake.layout).orderBy(F.desc("count"), "signature")
+def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliation) -> Findings:
+    """The findings of a lake, from its tables, its aggregates and its reconciliation."""
+    sent, handled = aggregates.pieces("volume"), aggregates.pieces("health")
+    groups = aggregates.triage().orderBy(F.desc("count"), "signature")
     shown = tuple(_group(row) for row in groups.limit(MOST_GROUPS).collect())
     more = groups.count() - len(shown) if len(shown) == MOST_GROUPS else 0
     findings = Findings(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pyspark.sql.types import StructType
 
@@ -29,32 +29,21 @@ from matador.transports.base import Transport
 from matador.transports.sqlite import SqliteTransport
 from matador.transports.urls import transport_from_url
 
-T = TypeVar("T")
-
-_READ = {
-    "url": "the broker, such as sqlite:///shop.db",
-    "queue": "the queue to read, by its full name, or its short one with namespace or app",
-    "namespace": "the namespace of the queue",
-    "journal": "the folder of a journal, instead of a queue",
-    "app": "the application, as module:attribute or file.py:attribute",
-    "event": "the one event to read, by its key (with app) or as module:Class",
-    "partitions": "the number of partitions of a queue",
-    "max_rows": "stream: the most messages of a queue in one batch",
-    "max_files": "stream: the most segments of a journal in one batch",
-    "max_bytes": "stream: the most bytes of a journal in one batch",
-}
-_WRITE = {
-    "app": _READ["app"],
-    "event": "the event to publish, by its key; or have a column event_key",
-    "write_id": "the name of this write: a second one of the same name publishes nothing twice",
-}
 # Options that Spark itself passes to every source or sink.
 _SPARKS = {"checkpointlocation", "path", "queryname"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read: a ``journal``, or a queue of ``url`` or ``app``."""
+    """What to read: a ``journal``, or a queue of ``url`` or ``app``.
+
+    Attributes:
+        url: the broker, such as ``sqlite:///shop.db``.
+        queue: its full name, or its short one with ``namespace`` or ``app``.
+        app: ``module:attribute`` or ``file.py:attribute``.
+        event: the only event to read, by key (with ``app``) or as ``module:Class``.
+        max_rows, max_files, max_bytes: the limits of a micro-batch of a stream.
+    """
 
     url: str | None = None
     queue: str | None = None
@@ -75,7 +64,12 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What to publish, and with which application."""
+    """What to publish, and with which application.
+
+    Attributes:
+        event: its key, unless there is a column ``event_key``.
+        write_id: the name of the write: a second one of that name publishes nothing twice.
+    """
 
     app: str
     event: str | None = None
@@ -88,7 +82,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         ConfigurationError: an option is unknown, missing, invalid or in conflict with another.
     """
-    options = _known(given, _READ)
+    options = _known(given, ReadOptions)
     if "journal" in options:
         _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
     elif "queue" not in options:
@@ -115,7 +109,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     Raises:
         ConfigurationError: an option is unknown, or the application is missing.
     """
-    options = _known(given, _WRITE)
+    options = _known(given, WriteOptions)
     if "app" not in options:
         raise ConfigurationError(
             "matador: no application, whose schema names the receivers; set option('app', "
@@ -124,7 +118,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(**options)
 
 
-def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def _known(given: Mapping[str, str], kind: type[Any]) -> dict[str, str]:
+    known = [field.name for field in fields(kind)]
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() in known:

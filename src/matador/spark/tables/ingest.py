@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
@@ -68,15 +68,10 @@ class IngestResult:
             key = (one.kind, one.event_key, one.reason)
             counts[key] = counts.get(key, 0) + one.count
         most = sorted(counts.items(), key=lambda item: -item[1])[:20]
+        names = [one.name for one in fields(self) if one.name != "problems"]
         return IngestResult(
-            self.segments + other.segments,
-            self.records + other.records,
-            self.events + other.events,
-            self.deliveries + other.deliveries,
-            self.quarantined + other.quarantined,
-            self.duplicates + other.duplicates,
-            self.dropped + other.dropped,
-            tuple(ProblemCount(*key, count) for key, count in most),
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+            problems=tuple(ProblemCount(*key, count) for key, count in most),
         )
 
 
