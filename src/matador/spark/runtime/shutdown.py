@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import selectors
 import signal
 import socket
 import threading
@@ -62,7 +61,7 @@ class StopLine:
     def __init__(self, bind: str, stop: threading.Event) -> None:
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         self._listener = socket.create_server((bind, 0), family=family)
-        self._listener.setblocking(False)
+        self._listener.settimeout(_LOOK_EVERY)
         self._stop = stop
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="matador-stop-line", daemon=True)
@@ -85,32 +84,24 @@ class StopLine:
         self._thread.join()
 
     def _run(self) -> None:
-        connections: set[socket.socket] = set()
-        with selectors.DefaultSelector() as selector, self._listener:
-            selector.register(self._listener, selectors.EVENT_READ)
+        with self._listener:
             while not self._closed.is_set():
-                for key, _ in selector.select(_LOOK_EVERY):
-                    if key.fileobj is self._listener:
-                        with contextlib.suppress(OSError):  # closed again before it was accepted
-                            connection, _ = self._listener.accept()
-                            connections.add(connection)
-                            selector.register(connection, selectors.EVENT_READ)
-                        continue
-                    # Tasks send nothing: this one has ended.
-                    gone = {one for one in connections if one is key.fileobj}
-                    connections -= _hang_up(gone, selector)
-                if self._stop.is_set():
-                    connections -= _hang_up(connections, selector)
-            _hang_up(connections, selector)
+                with contextlib.suppress(OSError):  # nobody yet, or closed before it was accepted
+                    connection, _ = self._listener.accept()
+                    threading.Thread(target=self._hold, args=(connection,), daemon=True).start()
 
-
-def _hang_up(
-    connections: set[socket.socket], selector: selectors.BaseSelector
-) -> set[socket.socket]:
-    for one in connections:
-        selector.unregister(one)
-        one.close()
-    return set(connections)
+    def _hold(self, connection: socket.socket) -> None:
+        """Keep a connection open until the driver stops or the task ends."""
+        with connection:
+            connection.settimeout(_LOOK_EVERY)
+            while not (self._stop.is_set() or self._closed.is_set()):
+                try:
+                    connection.recv(1)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return
+                return  # tasks send nothing: this one has ended
 
 
 @contextlib.contextmanager
