@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -98,7 +98,7 @@ def worker(
             progress=show,
         )
     if as_json:
-        say_json(asdict(done))
+        say_json(msgspec.to_builtins(done))
         return
     made = table("queue", "event", "subscriber", "outcome", "messages", right=("messages",))
     for row in done.outcomes:

@@ -7,19 +7,34 @@ a few kilobytes, about one percent of rank off).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds
-from matador.spark.runtime.outcomes import OUTCOMES
+from matador.policy.retry import Outcome
 
 WINDOW: Final = 60
 """The length of the stored windows, in seconds."""
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+class OutcomeNames(NamedTuple):
+    """What an outcome is called where attempts, and where messages are counted."""
+
+    attempts: str
+    messages: str
+
+
+OUTCOMES: Final[dict[Outcome, OutcomeNames]] = {
+    "success": OutcomeNames("successes", "handled"),
+    "retry": OutcomeNames("retries", "retried"),
+    "dead-letter": OutcomeNames("dead_letters", "dead_lettered"),
+    "discard": OutcomeNames("discards", "discarded"),
+}
 
 _KEY = ("event_key", "subscriber", "window_start")
 _ENDED = {names.attempts: names.messages for names in OUTCOMES.values()}

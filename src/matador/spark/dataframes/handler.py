@@ -23,7 +23,6 @@ from matador.policy.admission import refuse
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
 from matador.spark.dataframes.store import BatchState, BatchStore
 from matador.spark.dataframes.subscriber import Batch, BatchResult, DataFrameSubscriber
-from matador.spark.runtime.outcomes import outcome_of
 from matador.spark.runtime.payload_columns import with_payload
 
 log = logging.getLogger("matador.spark")
@@ -134,7 +133,7 @@ class BatchHandler:
             event_key=self._subscriber.event.key,
             batch_id=batch.id,
             attempt=batch.attempt,
-            outcome=outcome_of(decision),
+            outcome="success" if decision is None else decision.outcome,
             rows=batch.rows,
             started_at=started_at,
             duration_ms=duration_ms,

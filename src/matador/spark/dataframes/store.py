@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame
 
-from matador.observe.journal.records import Outcome
+from matador.policy.retry import Outcome
 from matador.spark.dataframes.subscriber import BatchResult
 from matador.spark.runtime.files import move, private_folder, remove, sync_tree, write_json
 

@@ -17,8 +17,7 @@ from matador.errors import ConfigurationError
 from matador.model.envelope import Importance
 from matador.model.event import EventType, event_type_of
 from matador.model.subscriber import Subscriber, subscriber
-from matador.observe.journal.records import Outcome
-from matador.policy.retry import RetryPolicy, StandardRetryPolicy
+from matador.policy.retry import Outcome, RetryPolicy, StandardRetryPolicy
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -14,7 +14,6 @@ from pyspark.sql import functions as sql
 from matador.errors import ConfigurationError
 from matador.events.app import Matador, SyncMatador
 from matador.events.dead_letters import Moved, Place, Selection
-from matador.events.sync import SyncMatador
 from matador.model.options import suggestion
 from matador.spark.aggregates.triage import with_signature
 from matador.spark.replay.ledger import ReplayCount

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -170,7 +170,7 @@ def application_of(app: AnyApp) -> Matador:
     """The application itself, to inspect it."""
     if isinstance(app, str):
         return load_application(app).app
-    return cast("Matador", app.app) if isinstance(app, SyncMatador) else app
+    return app.app if isinstance(app, SyncMatador) else app
 
 
 # -- inside -------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from matador.spark.aggregates import health
 from matador.spark.aggregates.reconcile import Reconciliation
 from matador.spark.aggregates.store import Aggregates
-from matador.spark.runtime.outcomes import OUTCOMES
 from matador.spark.tables.reader import LakeTables
 
 
@@ -153,7 +152,7 @@ _STEPS = (
     *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
     *(_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY, 3650 * _DAY),
 )
-_VOLUME = ("sent", *(names.messages for names in OUTCOMES.values()))
+_VOLUME = ("sent", *(names.messages for names in health.OUTCOMES.values()))
 _KEY = ["event_key", "subscriber"]
 
 
@@ -261,7 +260,12 @@ def _subscriber(row: Row) -> SubscriberHealth:
         for what in ("wait", "duration")
         for rank in health.QUANTILES
     }
-    counts = ("sent", "sent_early", "count", *(names.attempts for names in OUTCOMES.values()))
+    counts = (
+        "sent",
+        "sent_early",
+        "count",
+        *(names.attempts for names in health.OUTCOMES.values()),
+    )
     return SubscriberHealth(
         event_key=row["event_key"],
         subscriber=row["subscriber"],

@@ -25,8 +25,7 @@ from matador.spark.runtime.arrow import arrow_schema
 from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.runtime.payload_types import struct_of
 from matador.spark.source.rows import Shape
-from matador.transports.base import Transport
-from matador.transports.sqlite import SqliteTransport
+from matador.transports.base import LocalStorage, Transport
 from matador.transports.urls import transport_from_url
 
 # Options that Spark itself passes to every source or sink.
@@ -163,7 +162,7 @@ def subject_of(options: ReadOptions) -> Subject:
 
     Raises:
         ConfigurationError: an invalid URL or application, or a broker inside another process.
-        ConnectionFailedError: the database file does not exist.
+        ConnectionFailedError: the file of the broker does not exist.
     """
     assert options.queue is not None
     app = None if options.app is None else load_application(options.app).app
@@ -182,9 +181,9 @@ def subject_of(options: ReadOptions) -> Subject:
             f"matador: {transport.name} exists in one process and cannot be read from another; "
             f"use a durable broker, or the journal: option('journal', folder)"
         )
-    if isinstance(transport, SqliteTransport) and not transport.path.exists():
+    if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
         # Connecting would create it.
-        raise ConnectionFailedError(f"database {transport.path} does not exist")
+        raise ConnectionFailedError(f"{transport.missing_storage} does not exist")
     return Subject(transport, queue, _codec(app, transport))
 
 

@@ -10,27 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from matador.events.app import SyncMatador
 from matador.events.application import Application
 from matador.events.hooks import Hooks
 from matador.events.loading import load_application
-from matador.spark.runtime.arrow import RecordBatch
+from matador.observe.counters import OutcomeCount, OutcomeCounter, describe
 from matador.spark.runtime.shutdown import StopAddress
-from matador.spark.workers.counts import (
-    EMPTY,
-    NOT_STARTED,
-    OutcomeCounter,
-    OutcomeRow,
-    as_batch,
-    describe,
-)
 from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.spark")
@@ -64,11 +55,23 @@ class Slice:
     stop: StopAddress | None
 
 
-def run_slice(work: Slice, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """The function of the task; its input is ignored."""
-    for _ in batches:
-        pass
-    yield as_batch(_host_of(work).run(work))
+class SliceReport(msgspec.Struct, frozen=True):
+    """What a task reports.
+
+    Attributes:
+        counts: the outcomes of messages.
+        empty: the slice ended because its queues were empty.
+        problem: why the application could not run; None if it did.
+    """
+
+    counts: list[OutcomeCount]
+    empty: bool = False
+    problem: str | None = None
+
+
+def run_slice(work: Slice, number: int = 0) -> bytes:
+    """The function of a task, for ``run_tasks``: run a slice, and report as JSON."""
+    return msgspec.json.encode(_host_of(work).run(work))
 
 
 # -- what a Python process keeps between its tasks -----------------------------------------------
@@ -78,7 +81,7 @@ _hosts: dict[tuple[object, ...], _Host] = {}
 
 def _host_of(work: Slice) -> _Host:
     key = (work.reference, work.queues, work.concurrency)
-    return _hosts.setdefault(key, _Host(f"{socket.gethostname()}-{os.getpid()}"))
+    return _hosts.setdefault(key, _Host())
 
 
 class _SliceConcurrency(Hooks):
@@ -92,37 +95,30 @@ class _SliceConcurrency(Hooks):
 class _Host:
     """An application in this process, with its counts. Slices run one after the other."""
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
-        self._counter = OutcomeCounter(worker)
+    def __init__(self) -> None:
+        self._counter = OutcomeCounter()
         self._sync: SyncMatador | None = None
         self._lock = threading.Lock()
         self._unused: threading.Timer | None = None
 
-    def run(self, work: Slice) -> list[OutcomeRow]:
+    def run(self, work: Slice) -> SliceReport:
         """Run a slice. Never raises: after an error Spark would kill the process."""
         if self._unused is not None:
             self._unused.cancel()
         with self._lock:
-            rows: list[OutcomeRow] = []
             try:
                 end = self._run(work)
-                if end == "empty":
-                    rows.append(OutcomeRow(self._worker, "", "", "", EMPTY, 1))
             except Exception as error:
                 log.exception("a slice of %s failed", work.reference)
-                rows.append(
-                    OutcomeRow(self._worker, "", "", "", NOT_STARTED, 1, error=describe(error))
-                )
+                self._close()
+                return SliceReport(self._counter.take(), problem=describe(error))
+            if end == "stop":
                 self._close()
             else:
-                if end == "stop":
-                    self._close()
-                else:
-                    self._unused = threading.Timer(_UNUSED, self._close_unused)
-                    self._unused.daemon = True
-                    self._unused.start()
-            return [*self._counter.take(), *rows]
+                self._unused = threading.Timer(_UNUSED, self._close_unused)
+                self._unused.daemon = True
+                self._unused.start()
+            return SliceReport(self._counter.take(), empty=end == "empty")
 
     def _run(self, work: Slice) -> End:
         if self._sync is None:
@@ -133,7 +129,7 @@ class _Host:
         sync = self._sync
         sync.start()
         end = sync.wait(_consume(sync.app, work))
-        if not sync.wait(_drained(sync.app, work.drain)):
+        if not sync.wait_idle(work.drain):
             log.warning("callbacks still run %g s after the slice; cancelling them", work.drain)
             sync.shutdown(0)
         return end
@@ -189,13 +185,4 @@ async def _is_empty(app: Application) -> bool:
         depth = await app.transport.depth(app.topology.full_name(queue))
         if depth.ready or depth.delayed or depth.in_flight:
             return False
-    return True
-
-
-async def _drained(app: Application, limit: float) -> bool:
-    try:
-        async with asyncio.timeout(limit):
-            await app.finish_receiving()
-    except TimeoutError:
-        return False
     return True

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador
 from matador.events.loading import load_application
 from matador.model.options import Seconds, seconds, whole_number
-from matador.spark.runtime.arrow import map_in_arrow
-from matador.spark.runtime.executors import ship
+from matador.observe.counters import OutcomeCount
+from matador.spark.runtime.executors import run_tasks, ship
 from matador.spark.runtime.messages import reason_of
 from matador.spark.runtime.session import session_for
 from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
-from matador.spark.workers.counts import EMPTY, NOT_STARTED, SCHEMA, OutcomeRow, row_of, summed
-from matador.spark.workers.task import Slice, run_slice
+from matador.spark.workers.task import Slice, SliceReport, run_slice
 from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.spark")
@@ -49,7 +49,7 @@ class SparkWorkerReport:
 
     slices: int = 0
     lost: int = 0
-    outcomes: tuple[OutcomeRow, ...] = ()
+    outcomes: tuple[OutcomeCount, ...] = ()
 
     @property
     def handled(self) -> int:
@@ -220,23 +220,32 @@ class _Lanes:
 
     def _slice(self) -> str | None:
         """Run one slice; returns why it failed, or None."""
-        one_task = self._spark.range(0, 1, numPartitions=1)
         try:
-            found = map_in_arrow(one_task, partial(run_slice, self._work), SCHEMA).collect()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lane must not end silently
+            (answer,) = run_tasks(self._spark, partial(run_slice, self._work), 1)
+        except Exception as error:  # noqa: BLE001 - a lane must not end silently
             self._add(lost=1)
             return reason_of(error)
-        rows = [row_of(one) for one in found]
-        if any(row.outcome == EMPTY for row in rows):
+        report = msgspec.json.decode(answer, type=SliceReport)
+        if report.empty:
             self._stop.set()
-        self._add(slices=1, rows=[row for row in rows if row.outcome not in (EMPTY, NOT_STARTED)])
-        return next((row.error for row in rows if row.outcome == NOT_STARTED), None)
+        self._add(slices=1, counts=report.counts)
+        return report.problem
 
-    def _add(self, *, slices: int = 0, lost: int = 0, rows: Sequence[OutcomeRow] = ()) -> None:
+    def _add(self, *, slices: int = 0, lost: int = 0, counts: Sequence[OutcomeCount] = ()) -> None:
         with self._lock:
             before = self._report
-            self._report = SparkWorkerReport(
-                before.slices + slices, before.lost + lost, summed([*before.outcomes, *rows])
-            )
+            added = _added_up([*before.outcomes, *counts])
+            self._report = SparkWorkerReport(before.slices + slices, before.lost + lost, added)
             if self._progress is not None:
                 self._progress(self._report)
+
+
+def _added_up(counts: Sequence[OutcomeCount]) -> tuple[OutcomeCount, ...]:
+    """The counts of several slices, by queue, event, subscriber and outcome."""
+    found: dict[tuple[str, str, str, str], OutcomeCount] = {}
+    for one in counts:
+        key = (one.queue, one.event_key, one.subscriber, one.outcome)
+        before = found.get(key)
+        more = (one.count, one.total_ms, one.max_ms, one.error)
+        found[key] = one if before is None else before.plus(*more)
+    return tuple(found[key] for key in sorted(found))
