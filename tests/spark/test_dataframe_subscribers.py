@@ -198,7 +198,7 @@ def test_a_driver_that_is_killed_skips_no_batch_and_repeats_the_one_that_ran(
     program = Path(__file__).with_name("dataframe_program.py")
     killed = subprocess.run(
         [sys.executable, program, shop.reference, tmp_path],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
         start_new_session=True,
         capture_output=True,
         timeout=400,
