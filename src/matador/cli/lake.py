@@ -20,7 +20,7 @@ from matador.cli.lakes import (
     on_spark,
     open_lake,
     quiet,
-    said_by_spark,
+    spark_error,
     start_spark,
     stopped_by_signals,
     working,
@@ -42,7 +42,7 @@ from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
-    from matador.spark.ingest import IngestProgress, IngestResult
+    from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 AppForTypes = Annotated[
     str | None,
@@ -151,7 +151,7 @@ def query(
     quiet(verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
     with working("asking…"):
-        from matador.spark.sayings import first_rows  # Spark is there by now
+        from matador.spark.runtime.messages import first_rows  # Spark is there by now
 
         try:
             frame = target.sql(sql, unrestricted=unrestricted)
@@ -170,7 +170,7 @@ def query(
 
 def _wrong_query(error: Exception) -> Exception:
     """A query that cannot be meant, in one line and with what may have been meant."""
-    said = said_by_spark(error)
+    said = spark_error(error)
     if said is None:
         return error
     unknown = re.search(r"table or view `(\w+)` cannot be found", said)

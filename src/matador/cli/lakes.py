@@ -66,9 +66,9 @@ def start_spark(lake: Lake) -> Lake:
     """
     with working("starting Spark…"):
         spark = lake.spark
-    from matador.spark.sayings import hush
+    from matador.spark.runtime.messages import silence
 
-    hush(spark)
+    silence(spark)
     return lake
 
 
@@ -107,7 +107,7 @@ def on_spark(command: Callable[P, T]) -> Callable[P, T]:
         except MissingExtraError:
             raise
         except Exception as error:
-            said = said_by_spark(error)
+            said = spark_error(error)
             if said is None:
                 raise
             raise CommandError(said) from error
@@ -115,10 +115,10 @@ def on_spark(command: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def said_by_spark(error: BaseException) -> str | None:
+def spark_error(error: BaseException) -> str | None:
     """What an error of Spark says, in one line; None if it is none of Spark's."""
     if "pyspark" not in sys.modules:
         return None
-    from matador.spark import sayings
+    from matador.spark.runtime import messages
 
-    return sayings.said_by_spark(error)
+    return messages.spark_error(error)

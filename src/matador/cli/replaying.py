@@ -42,9 +42,9 @@ from matador.events.app import Matador
 
 if TYPE_CHECKING:
     from matador.spark import Lake
-    from matador.spark.ledger import ReplayCount
-    from matador.spark.redrive import RedriveResult
-    from matador.spark.replay import ReplayResult
+    from matador.spark.replay.ledger import ReplayCount
+    from matador.spark.replay.redrive import RedriveResult
+    from matador.spark.replay.replay import ReplayResult
 
 Since = Annotated[
     str | None,
@@ -220,7 +220,7 @@ def _check(
     Raises:
         UsageError: one of them cannot be.
     """
-    from matador.spark.selection import check_subscriber, moment, target_of
+    from matador.spark.replay.selection import check_subscriber, moment, target_of
 
     with _usage():
         if event is not None:
@@ -235,8 +235,8 @@ def _check(
 
 def _begun(lake: Lake, replay_id: str | None) -> ReplayResult | None:
     """The replay of that id as far as it is, if it was begun."""
-    from matador.spark.ledger import Ledger
-    from matador.spark.replay import so_far
+    from matador.spark.replay.ledger import Ledger
+    from matador.spark.replay.replay import so_far
 
     if replay_id is None:
         return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -19,7 +19,7 @@ from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 
 if TYPE_CHECKING:
-    from matador.spark.worker import SparkWorkerReport
+    from matador.spark.workers.worker import SparkWorkerReport
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
@@ -98,7 +98,7 @@ def worker(
             progress=show,
         )
     if as_json:
-        say_json(asdict(done))
+        say_json(msgspec.to_builtins(done))
         return
     made = table("queue", "event", "subscriber", "outcome", "messages", right=("messages",))
     for row in done.outcomes:
