@@ -61,8 +61,8 @@ def test_only_the_queues_that_are_asked_for_are_consumed(
     ("arguments", "says"),
     [
         (["shop.py", "--queues", "event"], "did you mean 'events'?"),
-        (["shop.py", "--queues", ","], "--queues names no queue; there are events, billing"),
-        (["producer.py"], "choose with --queues events,billing"),
+        (["shop.py", "--queues", ","], "--queues is empty; the queues are events, billing"),
+        (["producer.py"], "add --queues events,billing"),
         (["shop.py", "--processes", "0"], "--processes"),
         (["shop.py", "--concurrency", "0"], "--concurrency"),
     ],

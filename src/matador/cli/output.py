@@ -189,7 +189,10 @@ def show_logs(level: int, console: Console | None = None) -> None:
     """Print log records from ``level`` up, unless the application has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(ConsoleHandler(console or err()))
+        handler = ConsoleHandler(console or err())
+        if level == logging.WARNING:  # a command that connects once reports that itself
+            handler.addFilter(lambda record: record.name != "matador.transport")
+        root.addHandler(handler)
         root.setLevel(level)
         logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
         # Errors of client libraries are translated and reported anyway.

@@ -23,8 +23,8 @@ from matador.cli.messages import messages
 from matador.cli.output import FAILED, INTERRUPTED, TERMINATED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
-from matador.cli.spark import spark
 from matador.cli.send_test_event import send_test_event
+from matador.cli.spark import spark
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 

@@ -76,8 +76,9 @@ def worker(
     names = None if queues is None else [one.strip() for one in queues.split(",") if one.strip()]
     _check(load(app).app, master, names)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
+    from matador.spark.java_guard import java_ends_with_a_failed_start
 
-    with progress_bar() as bar:
+    with progress_bar() as bar, java_ends_with_a_failed_start():
         task = bar.add_task("starting Spark", total=None)
 
         def show(so_far: SparkWorkerReport) -> None:
@@ -124,8 +125,9 @@ def prepare(
     """
     show_spark_logs(verbose)
     from matador.spark import prepare as prepare_spark  # slow to import, perhaps not installed
+    from matador.spark.java_guard import java_ends_with_a_failed_start
 
-    with working("running typical Spark jobs…"):
+    with working("running typical Spark jobs…"), java_ends_with_a_failed_start():
         made = prepare_spark(again=again)
     size = made.stat().st_size
     if as_json:

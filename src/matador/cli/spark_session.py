@@ -52,7 +52,9 @@ def start_spark(lake: Lake) -> Lake:
     Raises:
         ConfigurationError: Java is missing; the message says how to install it.
     """
-    with working("starting Spark…"):
+    from matador.spark.java_guard import java_ends_with_a_failed_start
+
+    with working("starting Spark…"), java_ends_with_a_failed_start():
         spark = lake.spark
     from matador.spark.sayings import hush
 
