@@ -28,8 +28,15 @@ from matador.cli.spark import spark
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 
+_HELP = """Send and handle events over the broker you already run, with no message lost.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+
+Results go to stdout, everything else to stderr.
+"""
+
 program = Commands(
-    "",
+    _HELP,
     name="matador",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -56,12 +63,7 @@ def start(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Send and handle events over the broker you already run, with no message lost.
-
-    Exit codes: 0 success, 1 failure, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
-
-    Results go to stdout, everything else to stderr.
-    """
+    """Options of the program itself."""
 
 
 program.add(
@@ -110,6 +112,8 @@ def _run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         complain("interrupted")
         return INTERRUPTED
+    except SystemExit as exit_:  # completion ends like this
+        code = exit_.code
     except BrokenPipeError:  # the reader of our output has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
