@@ -72,6 +72,25 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     sys.modules.pop("shop", None)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in found.read_text().split()] if found.exists() else []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_while_spark_starts_leaves_no_java_behind(
+    start: Start, folder: Path, number: signal.Signals, code: int
+) -> None:
+    process = start("lake", "report", *LAKE)
+    wait(lambda: children(process.process.pid) != [], lambda: f"Java; {process.err}", 120)
+    (java,) = children(process.process.pid)
+    process.signal(number)
+    assert process.ends() == code
+    assert process.err == "error: interrupted\n"
+    wait(lambda: not Path(f"/proc/{java}").exists(), lambda: "Java to end")
+
+
 def waiting(shop: Shop) -> int:
     return len(shop.ids("shop.events")) + len(shop.ids("shop.billing"))
 

@@ -117,13 +117,16 @@ def _interruptible() -> Generator[None]:
         yield
         if interrupted:
             raise KeyboardInterrupt
-    except BaseException:
-        if not interrupted:
+    except BaseException as error:
+        if not interrupted and isinstance(error, Exception):
             raise
         _forget_java()
-        for process in started:
+        for process in started:  # by another signal, too
+            process.kill()
             process.wait()
-        raise KeyboardInterrupt from None
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         gateway.Popen = popen
         logging.getLogger("py4j").setLevel(level)

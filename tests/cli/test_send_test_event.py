@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import SHOP, Cli
 from tests.support import payloads
 
-from matador.cli.samples import sample_payload
+from matador.cli.sample_payloads import sample_payload
 from matador.codec.json import JsonCodec
 from matador.model.event import event_type_of
 
@@ -55,8 +55,7 @@ def test_a_failure_says_what_a_worker_would_do(cli: Cli, folder: Path) -> None:
     assert runs["charge"]["outcome"] == "failed"
     assert runs["charge"]["duration_ms"] >= 50
     assert runs["charge"]["remark"] == (
-        "DontRetry: the card was declined; "
-        "a worker would keep it among the undeliverable dead letters"
+        "DontRetry: the card was declined; a worker would move it to the undeliverable dead letters"
     )
 
 

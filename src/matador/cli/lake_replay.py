@@ -1,28 +1,28 @@
-"""``matador lake replay`` and ``redrive``: count, ask, show how far it is, say what came of it."""
+"""``matador lake replay`` and ``redrive``: count, confirm, show progress, report."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from matador.cli.connecting import missing_file, reachable
-from matador.cli.filters import All, Event, Subscriber
-from matador.cli.lakes import (
+from matador.cli.commands import (
+    All,
+    App,
+    AsJson,
+    DryRun,
+    Event,
     LakeFolder,
-    on_spark,
-    open_lake,
-    quiet,
-    start_spark,
-    working,
+    Subscriber,
+    Verbose,
+    Yes,
 )
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose, Yes
+from matador.cli.connection import load, missing_file, require_shared
+from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.output import (
     FAILED,
     CommandError,
@@ -31,12 +31,12 @@ from matador.cli.output import (
     err,
     note,
     plural,
-    reported,
     say,
     say_json,
     table,
     warn,
 )
+from matador.cli.spark_session import open_lake, show_spark_logs, start_spark
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 
@@ -46,73 +46,70 @@ if TYPE_CHECKING:
     from matador.spark.replay.redrive import RedriveResult
     from matador.spark.replay.replay import ReplayResult
 
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="From then on, such as 2026-11-01 or 2026-11-01T08:00Z."),
-]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Before then.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-
 _FROM_HERE = 100_000
-"""Up to so many messages this process sends; of more, each core of Spark sends its share."""
+"""Up to this many messages are sent by this process; above, each Spark core sends its share."""
 
 
-@reported
-@on_spark
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFilters:
+    """The options that choose rows of the lake, named as ``Lake.replay`` names them."""
+
+    event: Event = None
+    subscriber: Subscriber = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only from this time on, such as 2026-11-01 or 2026-11-01T08:00Z."
+        ),
+    ] = None
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time.")] = None
+
+
 def replay(
     app: App,
     *,
     lake: LakeFolder,
-    event: Event = None,
-    subscriber: Subscriber = None,
+    filters: LakeFilters,
     where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="A condition, such as 'data.amount > 100'.")
+        str | None,
+        typer.Option(metavar="SQL", help="Only where this is true: 'data.amount > 100'."),
     ] = None,
-    since: Since = None,
-    until: Until = None,
     everything: All = False,
     replays: Annotated[
-        bool, typer.Option("--replays", help="Those that are replays themselves, too.")
+        bool, typer.Option("--replays", help="Include events that are replays themselves.")
     ] = False,
     to: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="To another queue or subscriber, or to 'all' of them."),
+        typer.Option(metavar="NAME", help="Send to this queue or subscriber, or to 'all'."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(metavar="N", min=0.001, help="Messages a second, at most.")
+        float | None, typer.Option(metavar="N", min=0.001, help="At most this many per second.")
     ] = None,
     replay_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with this one, or name a new one so.")
+        str | None,
+        typer.Option(metavar="ID", help="Resume this replay, or give a new one this id."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Send events of the lake again, each to the subscriber it was for, unless --to says otherwise.
+    """Send events of the lake again, each to its original subscriber unless --to is given.
 
-    Counts first, and asks. The messages are new ones, marked as replays. One that was interrupted
-    goes on with its --replay-id and sends nothing twice, if the transport can tell.
+    Counts them first and asks for confirmation. The messages are new ones, marked as replays. An
+    interrupted replay is resumed with --replay-id; nothing is sent twice if the transport supports
+    deduplication.
     """
-    quiet(verbose)
+    show_spark_logs(verbose)
     target = load(app).app
-    reachable(target)
-    choice: dict[str, Any] = {
-        "event": event,
-        "subscriber": subscriber,
-        "where": where,
-        "since": since,
-        "until": until,
-        "to": to,
-        "replays": replays,
-    }
+    require_shared(target)
     source = open_lake(lake, target.schema)
-    _check(target, event, subscriber, since, until, to)
+    _check(target, filters, to)
     begun = _begun(source, replay_id)
-    chosen = everything or any((event, subscriber, where, since, until))
-    if begun is None and not chosen:
-        gone = "" if replay_id is None else f"there is no replay {replay_id} to go on with; "
-        raise UsageError(f"{gone}which ones? Give --event or another filter, or --all")
+    if begun is None and not (everything or where or filters != LakeFilters()):
+        unknown = "" if replay_id is None else f"there is no replay {replay_id} to resume; "
+        raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
+    choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
     start_spark(source)
     with _usage(), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
@@ -122,39 +119,34 @@ def replay(
     _show_counts(plan.counts, plan.ignored, "messages")
     left = plan.total - plan.sent
     if not yes:
-        _ask(f"send {plural(left, 'message')}", f"{plural(left, 'message')} would be sent")
+        confirm(f"send {plural(left, 'message')}", f"{plural(left, 'message')} would be sent")
     name = plan.replay_id if begun else replay_id or str(uuid4())
     again = f"matador lake replay {app} --lake {lake} --replay-id {name}"
-    note(f"replay {name}; if it is interrupted, go on with: {again}")
+    note(f"replay {name}; to resume it after an interruption: {again}")
     sender = app if rate is None and left > _FROM_HERE else target
     try:
-        with _usage(), _progress("replay") as show:
+        with _usage(), counting_progress("replay") as show:
             done = source.replay(sender, **choice, rate=rate, replay_id=name, progress=show)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"go on with: {again}") from None
+        raise KeyboardInterrupt(f"resume with: {again}") from None
     _report_replay(done, as_json, dry_run=False)
     if done.failed:
         raise typer.Exit(FAILED)
 
 
-@reported
-@on_spark
 def redrive(
     app: App,
     *,
     lake: LakeFolder,
     signature: Annotated[
-        str | None, typer.Option(metavar="ID", help="Of this group of the triage table.")
+        str | None, typer.Option(metavar="ID", help="Only this signature of the triage table.")
     ] = None,
-    event: Event = None,
-    subscriber: Subscriber = None,
-    since: Since = None,
-    until: Until = None,
+    filters: LakeFilters,
     everything: All = False,
     replay_missing: Annotated[
         bool,
         typer.Option(
-            "--replay-missing", help="Replay those that the broker has lost or thrown away."
+            "--replay-missing", help="Replay dead letters that are no longer in the broker."
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -162,27 +154,24 @@ def redrive(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Send dead letters back to their queues, chosen by what the lake knows of why they died.
+    """Send dead letters back to their queues, chosen by what the lake knows about their failures.
 
-    Counts first, and asks. Each is moved in one step and keeps its id: an interrupted redrive can
-    be run again and repeats nothing.
+    Counts them first and asks for confirmation. Each is moved atomically and keeps its id: an
+    interrupted redrive can be run again and repeats nothing.
     """
-    quiet(verbose)
+    show_spark_logs(verbose)
     target = load(app).app
-    reachable(target)
+    require_shared(target)
     absent = missing_file(target)
     if absent is not None:
         raise CommandError(f"{absent} does not exist yet: there are no dead letters")
-    if not (everything or any((signature, event, subscriber, since, until))):
-        raise UsageError("which ones? Give --signature or another filter, or --all")
+    if not (everything or signature or filters != LakeFilters()):
+        raise UsageError("choose what to redrive: give --signature or another filter, or --all")
     source = open_lake(lake, target.schema)
-    _check(target, event, subscriber, since, until, None)
+    _check(target, filters, None)
     choice: dict[str, Any] = {
+        **asdict(filters),
         "signature": signature,
-        "event": event,
-        "subscriber": subscriber,
-        "since": since,
-        "until": until,
         "missing": "replay" if replay_missing else "leave",
     }
     start_spark(source)
@@ -194,10 +183,11 @@ def redrive(
         return
     _show_counts(plan.counts, (), "dead letters")
     if not yes:
-        replayed = f" and replay {replayable:,} of the lake" if replayable else ""
+        replayed = f" and {replayable:,} replayed" if replayable else ""
+        also = f" and replay {replayable:,}" if replayable else ""
         what = plural(plan.found, "dead letter")
-        _ask(f"redrive {what}{replayed}", f"{what} would be redriven{replayed}")
-    with _usage(), _progress("redrive") as show:
+        confirm(f"redrive {what}{also}", f"{what} would be redriven{replayed}")
+    with _usage(), counting_progress("redrive") as show:
         done = source.redrive(target, **choice, progress=show)
     _report_redrive(done, as_json, dry_run=False)
     if done.failed or done.held or (done.replayed is not None and done.replayed.failed):
@@ -207,34 +197,27 @@ def redrive(
 # -- before -------------------------------------------------------------------------------------
 
 
-def _check(
-    app: Matador,
-    event: str | None,
-    subscriber: str | None,
-    since: str | None,
-    until: str | None,
-    to: str | None,
-) -> None:
-    """Look at the options before Spark is started, which takes a while.
+def _check(app: Matador, filters: LakeFilters, to: str | None) -> None:
+    """Check the options before Spark starts, which takes a while.
 
     Raises:
-        UsageError: one of them cannot be.
+        UsageError: one of them is invalid.
     """
     from matador.spark.replay.selection import check_subscriber, moment, target_of
 
     with _usage():
-        if event is not None:
-            app.schema.event(event)
-        if subscriber is not None:
-            check_subscriber(app, subscriber)
-        for name, given in (("--since", since), ("--until", until)):
+        if filters.event is not None:
+            app.schema.event(filters.event)
+        if filters.subscriber is not None:
+            check_subscriber(app, filters.subscriber)
+        for name, given in (("--since", filters.since), ("--until", filters.until)):
             if given is not None:
                 moment(given, name)
         target_of(app, to)
 
 
 def _begun(lake: Lake, replay_id: str | None) -> ReplayResult | None:
-    """The replay of that id as far as it is, if it was begun."""
+    """The state of the replay with that id, if it was started."""
     from matador.spark.replay.ledger import Ledger
     from matador.spark.replay.replay import so_far
 
@@ -246,10 +229,10 @@ def _begun(lake: Lake, replay_id: str | None) -> ReplayResult | None:
 
 @contextmanager
 def _usage() -> Generator[None]:
-    """What cannot be meant is wrong usage.
+    """Errors in the options are wrong usage.
 
     Raises:
-        UsageError: instead of what the library raises.
+        UsageError: in place of the library's error.
     """
     try:
         yield
@@ -257,31 +240,7 @@ def _usage() -> Generator[None]:
         raise UsageError(str(error)) from error
 
 
-def _ask(question: str, otherwise: str) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{otherwise}; add --yes to do it without asking")
-    err().print(f"{question}? [y/N] ", end="")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was changed")
-
-
-# -- meanwhile and afterwards -------------------------------------------------------------------
-
-
-@contextmanager
-def _progress(verb: str) -> Generator[Callable[[int, int], None]]:
-    console = err()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(verb, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+# -- afterwards ---------------------------------------------------------------------------------
 
 
 def _show_counts(
@@ -301,8 +260,8 @@ def _show_counts(
             err().print(made)
     for one in ignored:
         warn(
-            f"{one.count:,} of {one.event_key} for {one.subscriber} are left out: "
-            f"the application has no such subscriber of it"
+            f"{plural(one.count, 'message')} of {one.event_key} for {one.subscriber} left out: "
+            f"the application has no such subscriber"
         )
 
 
@@ -324,15 +283,19 @@ def _report_replay(result: ReplayResult, as_json: bool, *, dry_run: bool) -> Non
         )
     elif dry_run or not result.total:
         _show_counts(result.counts, result.ignored, "messages", result=True)
-        note(f"{plural(result.total, 'message')} would be sent" if result.total else "none match")
+        note(
+            f"{plural(result.total, 'message')} would be sent"
+            if result.total
+            else "no events match"
+        )
     else:
         say(f"{plural(result.sent, 'message')} sent")
         if result.skipped:
-            note(f"{result.skipped:,} skipped: their subscribers are not enabled")
+            note(f"{plural(result.skipped, 'message')} skipped: the subscriber is not enabled")
     for problem in result.errors:
         complain(problem)
     if result.failed > len(result.errors):
-        complain(f"{result.failed:,} in all could not be sent")
+        complain(f"{plural(result.failed, 'message')} could not be sent in total")
 
 
 def _report_redrive(result: RedriveResult, as_json: bool, *, dry_run: bool) -> None:
@@ -361,11 +324,11 @@ def _report_redrive(result: RedriveResult, as_json: bool, *, dry_run: bool) -> N
         say(f"{plural(result.moved, 'dead letter')} redriven{also}")
     if result.missing and not replayed:
         note(
-            f"{result.missing:,} more are in the lake, but not in the broker any more; "
+            f"{result.missing:,} more are in the lake but no longer in the broker; "
             f"--replay-missing sends them again"
         )
     if result.held:
-        warn(f"{result.held:,} are held by another process; run it again later")
+        warn(f"{plural(result.held, 'dead letter')} held by another process; run this again later")
     for id_, why in result.failed[:20]:
         complain(f"{id_}: {why}")
 

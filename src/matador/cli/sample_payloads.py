@@ -1,4 +1,4 @@
-"""Makes up a plausible payload for an event, from the type of its payload."""
+"""Generates a plausible payload for an event, from its payload type."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TEXTS = {
 
 
 def sample_payload(event: EventType) -> Any:
-    """Plain data that should fit the event's type: every required field, as simple as can be.
+    """Plain data that fits the event's type, with every required field.
 
     Raises:
-        CommandError: the type is not one that can be described.
+        CommandError: the type cannot be described.
     """
     payload: Any = event.payload
     try:
@@ -41,8 +41,8 @@ def sample_payload(event: EventType) -> Any:
         return _of_type(inspect.type_info(payload), event.key, 0)
     except (TypeError, ValueError, LookupError, NameError) as error:
         raise CommandError(
-            f"cannot make up a payload for {event.key!r} ({error}): "
-            f"give the module a test_event of its own"
+            f"cannot generate a payload for {event.key!r} ({error}): "
+            f"define test_event in the module"
         ) from error
 
 
@@ -82,7 +82,7 @@ def _of_type(node: inspect.Type, name: str, depth: int) -> Any:
         case _:
             kind = type(node).__name__.removesuffix("Type").lower()
             if kind not in _TEXTS:
-                raise TypeError(f"{name!r} is of a type that nothing is known of")
+                raise TypeError(f"{name!r} has an unknown type")
             return _TEXTS[kind]
 
 
@@ -106,7 +106,7 @@ def _record(
 
 def _value(schema: Any, root: dict[str, Any], name: str, depth: int) -> Any:
     _check_depth(depth)
-    if not isinstance(schema, dict):  # `true`: anything goes
+    if not isinstance(schema, dict):  # `true`: any value
         return None
     node = cast("dict[str, Any]", schema)
     if "$ref" in node:
@@ -176,7 +176,7 @@ def _number(node: dict[str, Any]) -> float:
 
 def _check_depth(depth: int) -> None:
     if depth > _DEEPEST:
-        raise ValueError("its type contains itself")
+        raise ValueError("its type is recursive")
 
 
 def _fitted(text: str, least: int | None, most: int | None) -> str:
@@ -184,7 +184,7 @@ def _fitted(text: str, least: int | None, most: int | None) -> str:
 
 
 def _within(*, least: float | None, most: float | None, step: float | None) -> float:
-    """1, or what comes next to it within the limits."""
+    """1, or the nearest number within the limits."""
     value = 1 if most is None else min(1, most)
     value = value if least is None else max(value, least)
     return value if not step else -(-value // step) * step

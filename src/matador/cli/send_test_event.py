@@ -1,4 +1,4 @@
-"""``matador send-test-event``: one event through the real subscribers, inside this process."""
+"""``matador send-test-event``: runs one event through the real subscribers, in this process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from typing import Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from matador.cli.connecting import run_within
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose
+from matador.cli.commands import App, AsJson, DryRun, Timeout, Verbose
+from matador.cli.connection import load, run_within
+from matador.cli.event_input import EventInput, read_event
+from matador.cli.hook_trace import hook_trace
 from matador.cli.output import (
     FAILED,
     CommandError,
     UsageError,
     err,
+    mark,
     note,
     plural,
-    reported,
     say,
     say_json,
-    show_logs,
     table,
     warn,
 )
-from matador.cli.parcels import Parcel, read_parcel
-from matador.cli.samples import sample_payload
-from matador.cli.tracing import Tracing
+from matador.cli.sample_payloads import sample_payload
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.checkpoints import MemoryCheckpointStore
@@ -47,7 +45,7 @@ from matador.transports.memory import MemoryTransport
 
 @dataclass(slots=True)
 class _Run:
-    """What became of one message of the trial; None: nothing yet."""
+    """The first attempt at one message; ``fine`` is None until it is over."""
 
     event: str
     subscriber: str
@@ -57,16 +55,16 @@ class _Run:
 
 
 class _Trial(Hooks):
-    """Watches every message until its first attempt is over."""
+    """Watches all messages until the first attempt at each is over."""
 
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
         self.over = asyncio.Event()
 
     def on_enqueue_success(self, event: EnqueueSuccess) -> None:
-        """See ``Hooks``. May be told after the message was handled."""
+        """See ``Hooks``. May be called after the message was handled."""
         self._of(event.envelope)
-        self._look()
+        self._check_over()
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """See ``Hooks``."""
@@ -76,9 +74,9 @@ class _Trial(Hooks):
         """See ``Hooks``."""
         match event.decision:
             case RetryLater(delay):
-                then = f"a worker would try again after {delay:g} s"
+                then = f"a worker would retry it after {delay:g} s"
             case SendToDeadLetters(kind, _):
-                then = f"a worker would keep it among the {kind} dead letters"
+                then = f"a worker would move it to the {kind} dead letters"
             case _:
                 then = "a worker would discard it"
         self._finished(event, False, f"{type(event.error).__name__}: {event.error}; {then}")
@@ -91,44 +89,38 @@ class _Trial(Hooks):
         run = self._of(event.envelope)
         if run.fine is None:
             run.fine, run.milliseconds, run.remark = fine, event.duration_ms, remark
-        self._look()
+        self._check_over()
 
-    def _look(self) -> None:
+    def _check_over(self) -> None:
         if all(one.fine is not None for one in self.runs.values()):
             self.over.set()
         else:
             self.over.clear()
 
 
-@reported
 def send_test_event(
     app: App,
     *,
     event: Annotated[
-        str | None, typer.Option(metavar="KEY", help="This event, with a made-up payload.")
+        str | None, typer.Option(metavar="KEY", help="This event, with a generated payload.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the event and who would get it; run nothing.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.001, help="Give up after this long.")
-    ] = 5.0,
+    dry_run: DryRun = False,
+    timeout: Timeout = 5.0,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Run one event through its real subscribers, inside this process.
 
     The event is the module's test_event (a payload, or {"event_key": …, "data": …}); without one,
-    a payload is made up for its first event. It goes over an in-process transport: the broker is
-    not touched, but the subscribers do what they do. Each message is tried once, those that
-    subscribers send meanwhile too; stubs are left out. --verbose shows every hook.
+    a payload is generated for the first event of the schema. The broker is not used, but the
+    subscribers really run. Each message gets one attempt, including those that subscribers send;
+    stubs are left out. --verbose prints every hook that is called.
     """
-    loaded = load(app)
-    show_logs(logging.DEBUG if verbose else logging.CRITICAL)
+    loaded = load(app, verbose, level=logging.CRITICAL)
     target = loaded.app
     try:
-        parcel = _parcel(loaded, event)
-        known = target.schema.event(parcel.key)
+        sent = _event(loaded, event)
+        known = target.schema.event(sent.key)
     except EventNotRegisteredError as error:
         raise UsageError(str(error)) from None
     stubs = [
@@ -136,32 +128,31 @@ def send_test_event(
     ]
     trial = _prepare(target, verbose)
     if dry_run:
-        plan = target.plan_send(known.key, parcel.data, options=SendOptions(**parcel.options))
-        _show_plan(run_within(plan, timeout, "the dry run"), parcel, stubs, as_json)
+        plan = target.plan_send(known.key, sent.data, options=SendOptions(**sent.options))
+        _show_plan(run_within(plan, timeout, "the dry run"), sent, stubs, as_json)
         return
-    in_time = run_within(_run(target, trial, parcel, timeout), timeout + 5, "the trial")
+    in_time = run_within(_run(target, trial, sent, timeout), timeout + 5, "the test event")
     _show(trial, known.key, stubs, in_time, timeout, as_json)
 
 
-def _parcel(loaded: Loaded, event: str | None) -> Parcel:
+def _event(loaded: Loaded, event: str | None) -> EventInput:
     given: Any = getattr(loaded.module, "test_event", None)
     if event is None and given is not None:
         if isinstance(given, dict):
-            parcel = read_parcel(cast("dict[str, Any]", given), "test_event")
-            # It is tried out now, whatever its delay.
-            return replace(parcel, options={**parcel.options, "delay": None})
+            read = read_event(cast("dict[str, Any]", given), "test_event")
+            return replace(read, options={**read.options, "delay": None})
         payload = cast("type[Any]", type(given))
         if not is_event(payload):
             raise CommandError("test_event is neither a payload nor a dict with event_key and data")
-        return Parcel(event_type_of(payload).key, given, {})
+        return EventInput(event_type_of(payload).key, given, {})
     if event is None and not loaded.app.schema.events:
         raise CommandError("the schema has no events")
     chosen = loaded.app.schema.event(event) if event else loaded.app.schema.events[0]
-    return Parcel(chosen.key, sample_payload(chosen), {})
+    return EventInput(chosen.key, sample_payload(chosen), {})
 
 
 def _prepare(app: Matador, verbose: bool) -> _Trial:
-    """Have the application run in this process alone."""
+    """Make the application run in this process alone."""
     app.schema.check(app.topology)
     trial = _Trial()
     runnable = Schema(
@@ -175,18 +166,18 @@ def _prepare(app: Matador, verbose: bool) -> _Trial:
         schema=runnable,
         consume_from=[queue.name for queue in app.topology.queues],
         checkpoints=MemoryCheckpointStore(),
-        hooks=[Tracing(err()), trial] if verbose else [trial],
+        hooks=[hook_trace(err()), trial] if verbose else [trial],
         send_errors="raise",
     )
     return trial
 
 
-async def _run(app: Matador, trial: _Trial, parcel: Parcel, timeout: float) -> bool:
-    """Send the event and wait for the first outcome of every message; False: not in time."""
+async def _run(app: Matador, trial: _Trial, sent: EventInput, timeout: float) -> bool:
+    """Send the event and wait for the first attempt at every message; False: it took too long."""
     await app.start()
     try:
         async with asyncio.timeout(timeout):
-            await app.send(parcel.key, parcel.data, **parcel.options)
+            await app.send(sent.key, sent.data, **sent.options)
             if trial.runs:
                 await trial.over.wait()
     except TimeoutError:
@@ -196,14 +187,14 @@ async def _run(app: Matador, trial: _Trial, parcel: Parcel, timeout: float) -> b
     return True
 
 
-def _show_plan(order: Order, parcel: Parcel, stubs: list[str], as_json: bool) -> None:
+def _show_plan(order: Order, sent: EventInput, stubs: list[str], as_json: bool) -> None:
     names = [one.target.subscriber.name for one in order.outgoing]
     if as_json:
-        listed = {"event": order.event.key, "dry_run": True, "data": parcel.data}
+        listed = {"event": order.event.key, "dry_run": True, "data": sent.data}
         say_json({**listed, "would_run": names, "stubs": stubs, "skipped": order.skipped})
         return
-    say(Text.assemble((order.event.key, "bold"), f" {parcel.data}"))
-    say(f"would run {', '.join(names) or 'nobody'}")
+    say(Text.assemble((order.event.key, "bold"), f" {sent.data}"))
+    say(f"would run {', '.join(names) or 'no subscriber'}")
     _note_left_out(stubs)
 
 
@@ -226,15 +217,15 @@ def _show(
         say_json({"event": key, "in_time": in_time, "stubs": stubs, "runs": listed})
     else:
         made = table("", "event", "subscriber", "", "ms", "remark", right=("ms",))
-        marks = {True: ("✓", "green"), False: ("✗", "red"), None: ("!", "yellow")}
         for one in runs:
             took = "" if one.milliseconds is None else f"{one.milliseconds:,.1f}"
-            mark = Text(*marks[one.fine])
-            made.add_row(mark, one.event, one.subscriber, words[one.fine], took, one.remark)
+            made.add_row(
+                mark(one.fine), one.event, one.subscriber, words[one.fine], took, one.remark
+            )
         if runs:
             say(made)
         else:
-            warn(f"nobody here subscribes to {key}")
+            warn(f"{key} has no subscribers in this application")
         _note_left_out(stubs)
     if not in_time:
         unfinished = sum(one.fine is None for one in runs)
@@ -247,4 +238,4 @@ def _show(
 
 def _note_left_out(stubs: list[str]) -> None:
     if stubs:
-        note(f"left out, as their code is elsewhere: {', '.join(stubs)}")
+        note(f"left out, because they are stubs: {', '.join(stubs)}")

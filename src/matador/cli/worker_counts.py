@@ -1,4 +1,4 @@
-"""What a worker does, counted by hooks and shown: live on a terminal, as log lines elsewhere."""
+"""Counts what a worker does and shows it: live on a terminal, as log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("matador.worker")
 
 _REFRESH = 0.25
 _ASK_DEPTH = 1.0
-_ASK_SHARE = 20  # asking for depths may take this part of the time, no more
+_ASK_SHARE = 20  # asking for depths takes at most one part in so many of the time
 _SUMMARY = 10.0
 _SMOOTH = 0.3
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of the messages of one queue."""
+class QueueProgress:
+    """The outcomes of one queue's messages."""
 
     handled: int = 0
     failed: int = 0
@@ -45,7 +45,7 @@ class Tally:
     _before: int = field(default=0, repr=False)
 
     def measure(self, seconds: float) -> None:
-        """Bring the rate up to date, ``seconds`` after the last time."""
+        """Update the rate, ``seconds`` after the last time."""
         now = (self.handled - self._before) / seconds
         self._before = self.handled
         self.rate = now if self.rate == 0 else self.rate + _SMOOTH * (now - self.rate)
@@ -58,11 +58,11 @@ class Tally:
         return self.handled, self.failed, self.dead
 
 
-class Counting(Hooks):
-    """Counts by queue. The hooks are plain functions, so that no worker waits for them."""
+class WorkerCounts(Hooks):
+    """Counts by queue. The hooks are plain functions, so that workers do not wait for them."""
 
     def __init__(self, queues: list[str]) -> None:
-        self.tallies = {queue: Tally() for queue in queues}
+        self.queues = {queue: QueueProgress() for queue in queues}
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """See ``Hooks``."""
@@ -77,16 +77,16 @@ class Counting(Hooks):
         self._failed(event.queue, isinstance(event.decision, SendToDeadLetters))
 
     def _failed(self, queue: str, dead: bool) -> None:
-        tally = self._of(queue)
-        tally.failed += 1
-        tally.dead += dead
+        one = self._of(queue)
+        one.failed += 1
+        one.dead += dead
 
-    def _of(self, queue: str) -> Tally:
-        return self.tallies.setdefault(queue, Tally())
+    def _of(self, queue: str) -> QueueProgress:
+        return self.queues.setdefault(queue, QueueProgress())
 
 
-def display(app: Matador, counting: Counting, console: Console) -> Callable[[], Awaitable[None]]:
-    """Shows the counts on a terminal, a few times a second, until it is cancelled."""
+def display(app: Matador, counts: WorkerCounts, console: Console) -> Callable[[], Awaitable[None]]:
+    """Shows the counts on a terminal, a few times a second, until cancelled."""
 
     async def show() -> None:
         asked = 0.0
@@ -97,38 +97,38 @@ def display(app: Matador, counting: Counting, console: Console) -> Callable[[], 
                 while True:
                     now = time.monotonic()
                     if now - asked >= pause:
-                        await _ask_depths(app, counting)
+                        await _ask_depths(app, counts)
                         asked = time.monotonic()
                         pause = max(_ASK_DEPTH, _ASK_SHARE * (asked - now))
-                        for tally in counting.tallies.values():
-                            tally.measure(max(asked - last, 0.001))
+                        for one in counts.queues.values():
+                            one.measure(max(asked - last, 0.001))
                         last = asked
-                    live.update(_as_table(app, counting), refresh=True)
+                    live.update(_as_table(app, counts), refresh=True)
                     await asyncio.sleep(_REFRESH)
             finally:
-                live.update(_as_table(app, counting), refresh=True)
+                live.update(_as_table(app, counts), refresh=True)
 
     return show
 
 
 def summaries(
-    counting: Counting, *, as_json: bool, process: int | None
+    counts: WorkerCounts, *, as_json: bool, process: int | None
 ) -> Callable[[], Awaitable[None]]:
-    """Says every ten seconds what has changed, and once more when it is cancelled."""
+    """Prints the counts every ten seconds if they have changed, and once more when cancelled."""
 
     async def summarise() -> None:
         before: dict[str, tuple[int, int, int]] = {}
 
         def say() -> None:
             nonlocal before
-            numbers = {queue: tally.numbers for queue, tally in counting.tallies.items()}
+            numbers = {queue: one.numbers for queue, one in counts.queues.items()}
             if numbers == before or not any(map(any, numbers.values())):
                 return
             before = numbers
             if as_json:
-                say_json_line(_as_json(counting, process))
+                say_json_line(_as_json(counts, process))
             else:
-                log.info("%s", _as_line(counting))
+                log.info("%s", _as_line(counts))
 
         try:
             while True:
@@ -142,7 +142,7 @@ def summaries(
 
 @contextmanager
 def _logs_above() -> Generator[None]:
-    """Have handlers that the application set up itself print above the display, not into it."""
+    """Make log handlers of the application print above the display, not into it."""
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     for found in logging.getLogger().handlers:
         if isinstance(found, logging.StreamHandler):
@@ -156,48 +156,48 @@ def _logs_above() -> Generator[None]:
             handler.setStream(stream)
 
 
-async def _ask_depths(app: Matador, counting: Counting) -> None:
+async def _ask_depths(app: Matador, counts: WorkerCounts) -> None:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return
-    for queue, tally in counting.tallies.items():
+    for queue, one in counts.queues.items():
         try:
-            tally.depth = await transport.depth(queue)
-        except MatadorError:  # it is reconnecting, or gone: the log says so
-            tally.depth = None
+            one.depth = await transport.depth(queue)
+        except MatadorError:  # the connection is down; the log says so
+            one.depth = None
 
 
-def _as_table(app: Matador, counting: Counting) -> Table:
+def _as_table(app: Matador, counts: WorkerCounts) -> Table:
     numbers = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
     made = table("queue", *numbers, right=numbers)
     running = {one.queue: one.in_progress for one in (app.worker.consumers if app.worker else ())}
-    for queue, tally in counting.tallies.items():
-        waiting = "–" if tally.depth is None else f"{tally.depth.ready + tally.depth.delayed:,}"
+    for queue, one in counts.queues.items():
+        waiting = "–" if one.depth is None else f"{one.depth.ready + one.depth.delayed:,}"
         made.add_row(
             Text(queue, "bold"),
             waiting,
             f"{running.get(queue, 0):,}",
-            f"{tally.handled:,}",
-            f"{tally.rate:,.1f}",
-            Text(f"{tally.failed:,}", "yellow" if tally.failed else "dim"),
-            Text(f"{tally.dead:,}", "bold red" if tally.dead else "dim"),
+            f"{one.handled:,}",
+            f"{one.rate:,.1f}",
+            Text(f"{one.failed:,}", "yellow" if one.failed else "dim"),
+            Text(f"{one.dead:,}", "bold red" if one.dead else "dim"),
         )
     return made
 
 
-def _as_line(counting: Counting) -> str:
+def _as_line(counts: WorkerCounts) -> str:
     return "; ".join(
-        f"{queue}: {tally.handled:,} handled, {tally.failed:,} failed, {tally.dead:,} dead letters"
-        for queue, tally in counting.tallies.items()
+        f"{queue}: {one.handled:,} handled, {one.failed:,} failed, {one.dead:,} dead letters"
+        for queue, one in counts.queues.items()
     )
 
 
-def _as_json(counting: Counting, process: int | None) -> dict[str, object]:
+def _as_json(counts: WorkerCounts, process: int | None) -> dict[str, object]:
     return {
         "type": "counts",
         "process": process,
         "queues": {
-            queue: {"handled": tally.handled, "failed": tally.failed, "dead_letters": tally.dead}
-            for queue, tally in counting.tallies.items()
+            queue: {"handled": one.handled, "failed": one.failed, "dead_letters": one.dead}
+            for queue, one in counts.queues.items()
         },
     }
