@@ -19,6 +19,7 @@ class Brokers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hosts: dict[str, str] = {}
+        self._users: dict[str, str] = {}
         self._redis: OwnServer | None = None
 
     def url(self, shown: str) -> str:
@@ -26,18 +27,25 @@ class Brokers:
         parts = urlsplit(shown)
         query = f"?{parts.query}" if parts.query else ""
         if parts.scheme == "amqp":
-            real = broker_url("rabbitmq").rstrip("/")
-            return f"{real}/{self._host(parts.path.strip('/'))}{query}"
-        assert parts.scheme == "redis", f"nothing stands behind {shown}"
+            real = urlsplit(broker_url("rabbitmq"))
+            who, _, where = real.netloc.rpartition("@")
+            if parts.username in self._users:
+                who = f"{self._users[parts.username]}:{parts.password}"
+            return f"amqp://{who}@{where}/{self._host(parts.path.strip('/'))}{query}"
+        assert parts.scheme in ("redis", "bullmq"), f"nothing stands behind {shown}"
         who, at, _ = parts.netloc.rpartition("@")
-        return self._server().url.replace("://", f"://{who}{at}") + query
+        return self._server().url.replace("redis://", f"{parts.scheme}://{who}{at}") + query
 
     def command(self, words: list[str]) -> list[str]:
         """A broker's own tool, for the broker that is really there."""
         if words[0] == "redis-cli":
             return ["redis-cli", "-p", str(self._server().port), *words[1:]]
         if words[0] == "rabbitmqctl":
-            real = {**self._hosts, "app": "guest"}  # the one user that is there
+            broker_url("rabbitmq")  # skips the test if there is none
+            names = {"add_vhost": self._hosts, "add_user": self._users}.get(words[1])
+            if names is not None:
+                names[words[2]] = f"docs-{words[2]}-{uuid4().hex[:10]}"
+            real = {**self._hosts, **self._users}
             return [str(SCRIPT), "ctl", "rabbitmq", *(real.get(word, word) for word in words[1:])]
         return words
 
@@ -61,5 +69,7 @@ class Brokers:
         """End and delete all of it."""
         for host in self._hosts.values():
             broker_ctl("rabbitmq", "delete_vhost", host)
+        for user in self._users.values():
+            broker_ctl("rabbitmq", "delete_user", user)
         if self._redis is not None:
             self._redis.stop()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +96,7 @@ class Session:
         self._shown: tuple[str, ...] = ()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
-        for example in (ROOT / "examples").glob("*.py"):
+        for example in (ROOT / "examples").glob("*.*"):
             (folder / example.name).write_text(example.read_text())
 
     def play(self, command: Command) -> None:
@@ -103,6 +104,10 @@ class Session:
         words = shlex.split(command.line)
         if words[:2] == ["pip", "install"]:
             self._check_install(words[2:])
+        elif words[0] == "cd":  # the examples are in the folder already
+            assert (ROOT / words[1]).is_dir()
+        elif words[0] == "source" or words[:3] == ["python3", "-m", "venv"]:
+            assert words[-1] in (".venv", ".venv/bin/activate")  # the tests have theirs
         elif words[0] == "export":  # the address of a broker: a real one stands behind it
             name, _, shown = words[1].partition("=")
             self._environment[name] = self._brokers.url(shown)
@@ -130,7 +135,7 @@ class Session:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=300 if words[:2] == ["matador", "lake"] else 60,
+            timeout=300 if words[:2] in (["matador", "lake"], ["matador", "spark"]) else 60,
             check=False,
         )
         assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr
@@ -146,12 +151,11 @@ class Session:
     @staticmethod
     def _check_install(packages: list[str]) -> None:
         for package in packages:
-            name, _, extra = package.partition("[")
-            assert name == "matador-events"
-            assert (
-                not extra
-                or f"\n{extra.removesuffix(']')} = [" in (ROOT / "pyproject.toml").read_text()
-            )
+            name, _, extras = package.partition("[")
+            assert name == "."  # the package is not published: it is installed from a clone
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            known = project["optional-dependencies"].keys()
+            assert set(filter(None, extras.removesuffix("]").split(","))) <= known
 
     def _start_worker(self, words: list[str], expected: tuple[str, ...]) -> None:
         self.stop_worker()

@@ -32,6 +32,7 @@ SAYS: dict[str, list[str]] = {
         "span opened: charge, trace web-18",
         "{'sent': 2, 'handled': 1, 'failed': 1}",
     ],
+    "web_sender.py": ["order 3: 2 messages stored"],
     "sync_code.py": [
         "(202, 'accepted')",
         "filed under request-9",
@@ -82,9 +83,8 @@ def test_the_testing_example_passes(tmp_path: Path) -> None:
     copy = tmp_path / "test_shop.py"
     copy.write_text((EXAMPLES / "testing_example.py").read_text())
     (tmp_path / "shop.py").write_text((EXAMPLES / "shop.py").read_text())
-    config = ("-c", "/dev/null", "--rootdir", tmp_path, "-o", "asyncio_mode=auto")
-    options = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider")
-    printed = run(tmp_path, "-m", "pytest", "-q", *config, *options, copy)
+    (tmp_path / "pytest.ini").write_text((EXAMPLES / "pytest.ini").read_text())
+    printed = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", copy)
     assert "5 passed" in printed
 
 
@@ -97,7 +97,7 @@ def test_the_demo_loses_nothing(tmp_path: Path) -> None:
     assert sums[1][4] == "3"
     assert sums[2] == ["360", "=", "360", "+", "0", "+", "0"]
     assert printed.count("cards charged: 120, charged twice: 0") == 2
-    assert "All orders are handled, none is lost." in printed
+    assert "All orders are handled, and none is lost." in printed
 
 
 @pytest.mark.spark
