@@ -42,7 +42,6 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
-    "dataframe_subscriber.py",
     "lake_replays.py",
     "lake_tables.py",
     "run.py",

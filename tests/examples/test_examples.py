@@ -118,6 +118,6 @@ def test_no_example_is_forgotten() -> None:
     run_elsewhere = {
         *("broker_shop.py", "other_service.py"),  # in sessions of the guides
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
-        *("journaled_shop.py", "shop.py", "testing_example.py"),
+        *("journaled_shop.py", "revenue.py", "shop.py", "testing_example.py"),
     }
     assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere
