@@ -1,8 +1,8 @@
-"""Helps mkdocstrings to show what our docstrings mean.
+"""Adapts our docstrings for mkdocstrings.
 
-It knows doctest only in sections called ``Examples:``; under the singular it sees quotations. A
-class that takes its docstring from its base class at run time has none in its source. And what to
-do about an error is in its ``description``, which is no docstring.
+mkdocstrings recognises doctests only in sections called ``Examples:``, not ``Example:``. A class
+that inherits its docstring at run time has none in its source. And the ``description`` of an error,
+which says what to do, is not a docstring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LITERAL = re.compile(r"::$", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Changes docstrings before they are parsed."""
+    """Rewrites docstrings before they are parsed."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:

@@ -1,4 +1,4 @@
-"""Real brokers behind the addresses that a page shows: nobody else uses what is there."""
+"""Real brokers for the addresses on a page. Each page has virtual hosts and servers of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.support.redis import OwnServer
 
 
 class Brokers:
-    """Virtual hosts of the RabbitMQ of ``script/brokers``, and a Redis server. Made when needed.
+    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, and a Redis server.
 
-    Without the broker the test skips, or fails in CI.
+    They are created when they are needed. Without a broker, the test is skipped, or fails in CI.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +23,7 @@ class Brokers:
         self._redis: OwnServer | None = None
 
     def url(self, shown: str) -> str:
-        """The address that stands behind one shown on a page; its options are kept."""
+        """The real address for one on a page, with the same options."""
         parts = urlsplit(shown)
         query = f"?{parts.query}" if parts.query else ""
         if parts.scheme == "amqp":
@@ -32,12 +32,12 @@ class Brokers:
             if parts.username in self._users:
                 who = f"{self._users[parts.username]}:{parts.password}"
             return f"amqp://{who}@{where}/{self._host(parts.path.strip('/'))}{query}"
-        assert parts.scheme in ("redis", "bullmq"), f"nothing stands behind {shown}"
+        assert parts.scheme in ("redis", "bullmq"), f"there is no broker for {shown}"
         who, at, _ = parts.netloc.rpartition("@")
         return self._server().url.replace("redis://", f"{parts.scheme}://{who}{at}") + query
 
     def command(self, words: list[str]) -> list[str]:
-        """A broker's own tool, for the broker that is really there."""
+        """The command of a broker's own tool, with real names and ports."""
         if words[0] == "redis-cli":
             return ["redis-cli", "-p", str(self._server().port), *words[1:]]
         if words[0] == "rabbitmqctl":
@@ -66,7 +66,7 @@ class Brokers:
         return self._redis
 
     def close(self) -> None:
-        """End and delete all of it."""
+        """Stop and delete everything."""
         for host in self._hosts.values():
             broker_ctl("rabbitmq", "delete_vhost", host)
         for user in self._users.values():

@@ -1,4 +1,4 @@
-"""Every page says the truth: its code runs, its sessions are played, its names exist."""
+"""Every page is true: its code runs, its commands print what it shows, its names exist."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
 def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
     for block in blocks(page):
         known = ("python", "console", "text", "ini")
-        assert block.language in known, f"what is this?\n{block.text}"
+        assert block.language in known, f"unknown kind of block:\n{block.text}"
         if block.language in ("console", "text"):
             continue
-        if page.name == "README.md" and page.parent == ROOT:  # GitHub includes nothing
+        if page.name == "README.md" and page.parent == ROOT:  # GitHub does not support includes
             assert block.text in EXAMPLE_CODE
             continue
         found = re.fullmatch(
@@ -78,7 +78,7 @@ def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "block"), WITH_OUTPUT, ids=name)
 def test_output_is_true(page: Path, block: Block, tmp_path: Path) -> None:
     title = re.search(r'title="python (\w+\.py)"', block.info)
-    assert title, f"whose output is this?\n{block.text}"
+    assert title, f"this output names no program:\n{block.text}"
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / title[1])],
         cwd=tmp_path,

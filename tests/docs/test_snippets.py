@@ -1,4 +1,4 @@
-"""The code shown in the documentation runs, and says what the pages say it does."""
+"""The code in the documentation runs and prints what it should."""
 
 from __future__ import annotations
 

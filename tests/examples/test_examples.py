@@ -1,4 +1,4 @@
-"""Every example runs as a user would run it, in a folder of its own, and says what it should."""
+"""Every example runs as a user would run it, in a temporary folder, and prints what it should."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ SAYS: dict[str, list[str]] = {
         "pen: [0, 1, 2, 3, 4] ink: [0, 1, 2, 3, 4]",
     ],
 }
-"""The lines of each example, sorted: subscribers run side by side. Each must come exactly once."""
+"""The output of each example, sorted, because subscribers run concurrently."""
 
 
 def run(folder: Path, *arguments: str | Path, within: float = 110) -> str:
-    """Run Python in a folder, with warnings as errors; what it printed."""
+    """Run Python in a folder, with warnings as errors, and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, arguments)],
         cwd=folder,
@@ -116,7 +116,7 @@ def test_the_pipeline_of_the_demo_adds_up(tmp_path: Path) -> None:
 
 def test_no_example_is_forgotten() -> None:
     run_elsewhere = {
-        *("broker_shop.py", "other_service.py"),  # in sessions of the guides
+        *("broker_shop.py", "other_service.py"),  # in the sessions of the guides
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
         *("journaled_shop.py", "revenue.py", "shop.py", "testing_example.py"),
     }
