@@ -1,8 +1,7 @@
 """Adapts our docstrings for mkdocstrings.
 
-mkdocstrings recognises doctests only in sections called ``Examples:``, not ``Example:``. A class
-that inherits its docstring at run time has none in its source. And the ``description`` of an error,
-which says what to do, is not a docstring.
+mkdocstrings recognises doctests only in sections called ``Examples:``, not ``Example:``. And the
+``description`` of an error, which says what to do, is not a docstring.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = _LITERAL.sub(":", text)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        pkg["events.app.Matador"].docstring = pkg["events.application.Application"].docstring
         for error in pkg["errors"].classes.values():
             described = error.members.get("description")
             if error.docstring is None or described is None or error.name == "MatadorError":

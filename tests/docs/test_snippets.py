@@ -28,6 +28,11 @@ SAYS: dict[str, list[str]] = {
         "order.shipped",
     ],
     "subscribers.py": ["4 sent, 1 skipped"],
+    "own_handler.py": [
+        "up answers in attempt 1",
+        "slow answers in attempt 2",
+        "dead letter: down does not answer",
+    ],
     "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
