@@ -44,7 +44,7 @@ def of_all(envelope: Envelope[Any]) -> None: ...
 
 
 @subscriber(description="Does not say.")
-def of_something(envelope) -> None: ...  # type: ignore[no-untyped-def] # pyright: ignore
+def of_something(envelope: Any) -> None: ...
 
 
 class Callable:
@@ -81,7 +81,7 @@ def test_a_wrong_signature_is_named_with_its_place() -> None:
     with pytest.raises(ConfigurationError, match=rf"\(envelope, ctx\).*{HERE}"):
 
         @subscriber(description="x")
-        async def none_at_all() -> None: ...  # pyright: ignore[reportArgumentType]
+        async def none_at_all() -> None: ...
 
     with pytest.raises(ConfigurationError, match=rf"`yield`.*{HERE}"):
 

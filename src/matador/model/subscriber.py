@@ -281,7 +281,7 @@ def envelope_types(callback: Callback) -> tuple[Any, ...]:
     """
     function = _without_partial(callback)
     if not inspect.isroutine(function):
-        function = getattr(type(function), "__call__", function)
+        function = type(function).__call__
     try:
         hints = get_type_hints(function)
         first = next(
