@@ -14,7 +14,7 @@ from matador.testing import TransportCompliance
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.bullmq import BullMQTransport
-from matador.transports.bullmq.names import letters_of
+from matador.transports.bullmq.wire import letters_of
 
 pytestmark = pytest.mark.broker
 

@@ -34,7 +34,7 @@ SAYS: dict[str, list[str]] = {
     "duplicates.py": ["charging 7", "receipt of 7", "receipt of 7 (again)"],
     "redis_modes.py": [
         "RedisTransport at-least-once at-most-once durable delays priorities browse depth replay",
-        "RedisListTransport at-least-once at-most-once durable delays browse depth",
+        "RedisListTransport at-least-once at-most-once durable delays depth",
         "RedisPubSubTransport at-most-once",
     ],
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis.asyncio
 
-from matador.transports.bullmq.names import KEYS, bull_name
+from matador.transports.bullmq.wire import KEYS, bull_name
 
 _PARENTS = (
     b'{"id":1}',

@@ -10,7 +10,7 @@ import msgspec
 import redis.asyncio
 from redis.exceptions import ResponseError
 
-from matador.transports.redis.keys import key_of
+from matador.transports.redis.topology import key_of
 
 _NAMES = (b"i", b"b", b"h", b"p", b"k", b"r")
 _FIXED = (

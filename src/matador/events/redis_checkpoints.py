@@ -9,7 +9,7 @@ from matador.errors import CheckpointStoreError, TransportError
 from matador.model.options import Seconds, seconds
 
 if TYPE_CHECKING:
-    from matador.transports.redis.stepping import Steps
+    from matador.transports.redis.stores import CheckpointRows
 
 _LONGEST = 30 * 86400.0
 
@@ -36,10 +36,10 @@ class RedisCheckpointStore:
         self._url = url
         self._ttl = seconds(ttl, "RedisCheckpointStore: ttl", minimum=0.001)
         self._prefix = prefix
-        self._steps: Steps | None = None
+        self._rows: CheckpointRows | None = None
 
     def __repr__(self) -> str:
-        where = "not open" if self._steps is None else self._steps.where
+        where = "not open" if self._rows is None else self._rows.where
         return f"RedisCheckpointStore({where})"
 
     async def open(self) -> None:
@@ -49,58 +49,58 @@ class RedisCheckpointStore:
             MissingExtraError: the client library is not installed.
             CheckpointStoreError: the server cannot be reached.
         """
-        if self._steps is not None:
+        if self._rows is not None:
             return
         # Here, so that nobody else needs the library.
-        from matador.transports.redis.stepping import Steps
+        from matador.transports.redis.stores import CheckpointRows
 
-        steps = Steps(self._url, prefix=self._prefix)
+        rows = CheckpointRows(self._url, prefix=self._prefix)
         try:
-            await steps.open()
+            await rows.open()
         except TransportError as error:
             raise CheckpointStoreError(str(error)) from error
-        self._steps = steps
+        self._rows = rows
 
     async def close(self) -> None:
         """See ``CheckpointStore``."""
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            await steps.close()
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            await rows.close()
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
         """See ``CheckpointStore``."""
-        steps = self._opened
+        rows = self._opened
         try:
-            return await steps.load(envelope_id)
+            return await rows.load(envelope_id)
         except TransportError as error:
             raise CheckpointStoreError(str(error)) from error
 
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
         """See ``CheckpointStore``."""
-        steps = self._opened
+        rows = self._opened
         try:
-            await steps.save(envelope_id, step, value, self._ttl)
+            await rows.save(envelope_id, step, value, self._ttl)
         except TransportError as error:
             raise CheckpointStoreError(str(error)) from error
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
         """See ``CheckpointStore``. The server's clock counts."""
-        steps = self._opened
+        rows = self._opened
         try:
-            await steps.keep(envelope_id, ttl)
+            await rows.keep(envelope_id, ttl)
         except TransportError as error:
             raise CheckpointStoreError(str(error)) from error
 
     async def delete(self, envelope_id: str) -> None:
         """See ``CheckpointStore``."""
-        steps = self._opened
+        rows = self._opened
         try:
-            await steps.delete(envelope_id)
+            await rows.delete(envelope_id)
         except TransportError as error:
             raise CheckpointStoreError(str(error)) from error
 
     @property
-    def _opened(self) -> Steps:
-        if self._steps is None:
+    def _opened(self) -> CheckpointRows:
+        if self._rows is None:
             raise CheckpointStoreError(f"{self!r}: open it first")
-        return self._steps
+        return self._rows

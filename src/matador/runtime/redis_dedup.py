@@ -8,7 +8,7 @@ from matador.errors import NotConnectedError
 from matador.runtime.dedup import Begun
 
 if TYPE_CHECKING:
-    from matador.transports.redis.firsts import Firsts
+    from matador.transports.redis.stores import DuplicateRows
 
 
 class RedisDuplicateStore:
@@ -28,10 +28,10 @@ class RedisDuplicateStore:
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
         self._url = url
         self._prefix = prefix
-        self._firsts: Firsts | None = None
+        self._rows: DuplicateRows | None = None
 
     def __repr__(self) -> str:
-        where = "not open" if self._firsts is None else self._firsts.where
+        where = "not open" if self._rows is None else self._rows.where
         return f"RedisDuplicateStore({where})"
 
     async def open(self) -> None:
@@ -41,20 +41,20 @@ class RedisDuplicateStore:
             MissingExtraError: the client library is not installed.
             ConnectionFailedError: the server cannot be reached.
         """
-        if self._firsts is not None:
+        if self._rows is not None:
             return
         # Here, so that nobody else needs the library.
-        from matador.transports.redis.firsts import Firsts
+        from matador.transports.redis.stores import DuplicateRows
 
-        firsts = Firsts(self._url, prefix=self._prefix)
-        await firsts.open()
-        self._firsts = firsts
+        rows = DuplicateRows(self._url, prefix=self._prefix)
+        await rows.open()
+        self._rows = rows
 
     async def close(self) -> None:
         """See ``DuplicateStore``."""
-        firsts, self._firsts = self._firsts, None
-        if firsts is not None:
-            await firsts.close()
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            await rows.close()
 
     async def begin(self, key: str, owner: str, lease: float) -> Begun:
         """See ``DuplicateStore``."""
@@ -76,7 +76,7 @@ class RedisDuplicateStore:
         await self._opened.forget(key, owner)
 
     @property
-    def _opened(self) -> Firsts:
-        if self._firsts is None:
+    def _opened(self) -> DuplicateRows:
+        if self._rows is None:
             raise NotConnectedError(f"{self!r}: open it first")
-        return self._firsts
+        return self._rows

@@ -25,7 +25,7 @@ from matador.transports.base import Browsing, Leasing, Measuring
 from matador.transports.bullmq import BullMQTransport
 from matador.transports.bullmq.errors import refused
 from matador.transports.bullmq.jobs import Job
-from matador.transports.bullmq.schedulers import go_on
+from matador.transports.bullmq.upkeep import continue_schedulers
 
 if TYPE_CHECKING:
     from tests.transports.bullmq.conftest import Open
@@ -191,11 +191,11 @@ async def test_a_job_whose_scheduler_could_not_go_on_is_not_handed_out(tmp_path:
     transport = BullMQTransport(f"bullmq://127.0.0.1:{server.port}/0", timeout=1)
     await transport.connect()
     try:
-        session = await transport._link.session()
+        session = await transport._client.connection()
         server.stop()
         fields = {b"rjk": b"clock", b"opts": b'{"repeat":{"every":1000}}', b"data": b"1"}
         job = Job("repeat:clock:1", fields)
-        assert await go_on(transport._link, session, QUEUE, [job]) == {job.id}
+        assert await continue_schedulers(session, QUEUE, [job]) == {job.id}
     finally:
         await transport.disconnect()
         server.stop()

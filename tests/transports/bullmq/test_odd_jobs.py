@@ -13,7 +13,7 @@ from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.transports.base import Browsing, Leasing, Measuring
 from matador.transports.bullmq import BullMQTransport
 from matador.transports.bullmq.jobs import Job
-from matador.transports.bullmq.names import KEYS, id_bytes, id_text, job_id
+from matador.transports.bullmq.wire import KEYS, id_bytes, id_text, job_id
 
 if TYPE_CHECKING:
     from tests.transports.bullmq.conftest import Open

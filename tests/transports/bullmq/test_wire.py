@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matador.model.message import Message
-from matador.transports.bullmq.names import bull_priority, letters_of, our_priority
-from matador.transports.bullmq.wire import read, written
+from matador.model.message import Message, Properties
+from matador.transports.bullmq.wire import bull_priority, letters_of, our_priority, read, written
 
 HEADERS = st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53))
 VALUES = st.recursive(
@@ -70,3 +69,12 @@ def test_priorities_stay_in_the_range_of_bullmq(priority: int) -> None:
 def test_dead_letters_are_told_by_their_name() -> None:
     assert letters_of("shop.events.undeliverable") == ("shop.events", "undeliverable")
     assert letters_of("shop.events") is letters_of(".unhandled") is None
+
+
+def test_properties_travel_beside_the_headers() -> None:
+    properties = Properties(reply_to="replies.7", correlation_id="c-1", expires_at=1.5)
+    message = Message("1", "q", b"{}", {"h": 1}, properties=properties)
+    found = read(written(message).encode(), "matador")
+    assert (found.headers, found.properties, found.problem) == ({"h": 1}, properties, None)
+    plain = written(Message("1", "q", b"{}", {"h": 1}))
+    assert plain == '{"_jobData":{},"_metadata":{"id":"1","headers":{"h":1}}}'

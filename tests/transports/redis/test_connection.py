@@ -162,7 +162,7 @@ async def test_while_the_server_is_down_sends_fail_soon_and_by_name(
     try:
         await wait_for(lambda: bench.transport.state.status == "reconnecting")
         started = time.monotonic()
-        with pytest.raises(NotConnectedError, match="being made again"):
+        with pytest.raises(NotConnectedError, match="reconnecting"):
             await bench.transport.send([bench.message("a")])
         assert time.monotonic() - started < 3
         with pytest.raises(NotConnectedError):
@@ -235,7 +235,7 @@ async def test_a_user_who_may_not_unblock_can_still_close(
 
 async def test_wrong_credentials_are_named_and_not_repeated(server: OwnServer) -> None:
     transport = RedisTransport(server.url.replace("//", "//nobody:s3cr3t@"))
-    with pytest.raises(ConnectionFailedError, match="user, password") as caught:
+    with pytest.raises(ConnectionFailedError, match="the user, the password") as caught:
         await transport.connect()
     assert "s3cr3t" not in f"{caught.value!r}{caught.value.__cause__!r}"
 

@@ -150,8 +150,8 @@ async def test_the_lease_of_a_taken_message_is_kept_and_lost_like_any_other(
 
 async def stop_beating(bench: Any) -> None:
     """As if the process stood still: lists have no renewals, their workers beat."""
-    for watcher in getattr(bench.transport, "_watchers", {}).values():
-        await watcher.close()
+    for upkeep in getattr(bench.transport, "_upkeep", {}).values():
+        await upkeep.close()
 
 
 async def test_a_worker_with_a_short_lease_leaves_what_one_with_a_long_lease_holds(
@@ -164,8 +164,9 @@ async def test_a_worker_with_a_short_lease_leaves_what_one_with_a_long_lease_hol
     hasty.quiet = 1.0
     subscription = await hasty.subscribe()
     await hasty.nothing_comes(subscription)
-    (seen,) = [one async for one in hasty.transport.browse(hasty.name())]
-    assert list(await hasty.transport.take(hasty.name(), [seen.position])) == []
+    if hasty.can.browse:
+        (seen,) = [one async for one in hasty.transport.browse(hasty.name())]
+        assert list(await hasty.transport.take(hasty.name(), [seen.position])) == []
     await patient.settle(Release(held.receipt))
     again = await hasty.receive_one(subscription)
     assert again.receipt.delivery_count == 1

@@ -19,7 +19,7 @@ from matador.testing import wait_for
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.compliance.connection import StateRecorder
 from matador.transports import transport_from_url
-from matador.transports.redis import RedisPubSubTransport, local
+from matador.transports.redis import RedisPubSubTransport, broadcast
 
 pytestmark = pytest.mark.broker
 
@@ -100,12 +100,12 @@ async def test_it_listens_again_after_a_cut(open_pubsub: OpenPubSub, client: Any
 async def test_a_slow_process_drops_the_oldest_and_says_so(
     open_pubsub: OpenPubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local, "_MOST", 10)
+    monkeypatch.setattr(broadcast, "_MOST", 10)
     caplog.set_level(logging.WARNING)
     bench = await open_pubsub()
     subscription = await bench.subscribe()
     await bench.send(*map(str, range(25)))
-    await wait_for(lambda: "oldest are dropped" in caplog.text)
+    await wait_for(lambda: "dropping the oldest" in caplog.text)
     received = await bench.receive(subscription, 10)
     assert bodies(received)[-1] == "24"
     await bench.nothing_comes(subscription)

@@ -16,9 +16,8 @@ from matador.model.message import Complete, DeadLetter, Delivery, Once, Release
 from matador.model.topology import DeadLetterQueue, DeadLetters, WorkQueue
 from matador.testing import wait_for
 from matador.testing.compliance.bench import bodies, collect
-from matador.transports.redis import consuming
-from matador.transports.redis.list_subscription import list_script
-from matador.transports.redis.scripts import script
+from matador.transports.redis import upkeep
+from matador.transports.redis.client import script
 
 pytestmark = pytest.mark.broker
 
@@ -31,7 +30,7 @@ async def consumers(client: Any, lane: str) -> dict[str, int]:
 
 async def run(bench: Keyed, name: str, *arguments: str | int) -> Any:
     transport: Any = bench.transport
-    return await transport._link.run(script(name), [bench.key()], arguments)
+    return await transport._client.run(script(name), [bench.key()], arguments)
 
 
 async def letters_of(bench: Keyed, count: int, first: int = 0) -> None:
@@ -61,11 +60,11 @@ async def test_pruning_removes_who_holds_nothing_and_nobody_else(
     await client.xreadgroup("matador", "idle", {lane: ">"}, count=1)
     ((id_, _),) = (await client.xrange(lane))[1:]
     await client.xack(lane, "matador", id_)
-    await run(bench, "prune", 3_600_000)
+    await run(bench, "prune", "", 3_600_000)
     assert await consumers(client, lane) == {"holder": 1, "idle": 0}, "both were seen lately"
 
     async def pruned() -> bool:
-        await run(bench, "prune", 1)
+        await run(bench, "prune", "", 1)
         return await consumers(client, lane) == {"holder": 1}
 
     await wait_for(pruned)
@@ -75,8 +74,8 @@ async def test_pruning_removes_who_holds_nothing_and_nobody_else(
 async def test_a_consumed_queue_is_pruned_now_and_then(
     open_bench: Open, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "_PRUNE_EVERY", 0.0)
-    monkeypatch.setattr(consuming, "_UNSEEN", 1)
+    monkeypatch.setattr(upkeep, "_PRUNE_EVERY", 0.0)
+    monkeypatch.setattr(upkeep, "_UNSEEN", 1)
     bench = await open_bench(heartbeat=0.2)
     lane = f"{bench.key()}:0"
     await bench.send("a")
@@ -104,8 +103,10 @@ async def test_who_leaves_takes_nothing_along(open_bench: Open, client: Any) -> 
 # -- limits of dead letters ------------------------------------------------------------------------
 
 
-async def test_a_limit_drops_no_letter_that_somebody_holds(open_either: OpenEither) -> None:
-    bench = await open_either(dead_letters=DeadLetters(undeliverable=DeadLetterQueue(max_length=3)))
+async def test_a_limit_drops_no_letter_that_somebody_holds(open_bench: Open) -> None:
+    bench = await open_bench(
+        dead_letters=DeadLetters(undeliverable=DeadLetterQueue(max_length=3)), lease=30
+    )
     await letters_of(bench, 3)
     held = await hold_letters(bench, 2)
     assert bodies(held) == ["0", "1"]
@@ -304,7 +305,7 @@ async def test_a_worker_says_that_it_lives_on_a_full_server(
     base = transport._key(bench.name())
     before = await client.zscore(f"{base}:consumers", transport._consumer)
     async with full(client):
-        await transport._link.run(list_script("tend"), [base], [transport._consumer, 90_000])
+        await transport._client.run(script("upkeep", "list"), [base], [transport._consumer, 90_000])
     after = await client.zscore(f"{base}:consumers", transport._consumer)
     assert after > before + 50_000
 

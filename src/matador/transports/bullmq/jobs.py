@@ -1,7 +1,7 @@
-"""Jobs as the server gives them: as deliveries with their receipts, or as stored messages.
+"""Jobs as the server returns them, turned into deliveries or stored messages.
 
-Reading never fails. What cannot be read of a job is left out, and the delivery says what it was;
-numbers that make no sense count as the nearest one that does.
+Reading never fails. What cannot be read of a job is left out, and the delivery says what it was; an
+invalid number counts as the nearest valid one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.transports.bullmq import wire
-from matador.transports.bullmq.names import our_priority
-from matador.transports.bullmq.queues import Place
 from matador.transports.bullmq.scripts import REMOVE, Keep
+from matador.transports.bullmq.topology import JobSet
+from matador.transports.bullmq.wire import our_priority
 
 LATEST = 253_402_300_799_000
-"""The last time there is, in ms: in the year 9999."""
+"""The latest possible time in ms, in the year 9999."""
 
 _MOST = 2**31 - 1
 
 _decode = msgspec.json.Decoder().decode
 
 
-class Hold(NamedTuple):
-    """The handle of a delivery: whose job, and the token of its lock.
+class JobHold(NamedTuple):
+    """The handle of a delivery: the job, and the token of its lock.
 
-    ``failed``: it is among the failed jobs. ``due``: it was taken before its time, in ms.
-    ``keep``: what becomes of it when it is done. ``attempts``: how many failed so far.
+    ``failed``: it is a failed job. ``due``: when it would have been due, in ms, if taken early.
+    ``keep``: whether it is kept when it is done. ``attempts``: how many failed so far.
     """
 
     queue: str
@@ -48,14 +48,14 @@ class Hold(NamedTuple):
     attempts: int = 0
 
 
-def hold_of(receipt: Receipt) -> Hold | None:
-    """The handle of a delivery; a receipt of another transport has none that fits."""
+def hold_of(receipt: Receipt) -> JobHold | None:
+    """The handle of a delivery; None for that of another transport."""
     handle = receipt.handle
-    return handle if isinstance(handle, Hold) else None
+    return handle if isinstance(handle, JobHold) else None
 
 
 def number(text: bytes | None, most: int = _MOST) -> int:
-    """A count or a time; 0 if it is not there, or not a number, or negative."""
+    """A count or a time; 0 if it is missing, not a number, or negative."""
     try:
         return min(max(0, int(text or b"0")), most)
     except ValueError:
@@ -69,7 +69,7 @@ class Job:
 
     def __init__(self, id_: str, fields: Sequence[bytes] | Mapping[bytes, bytes]) -> None:
         self.id = id_
-        if not isinstance(fields, Mapping):  # a script gives names and values in turn
+        if not isinstance(fields, Mapping):  # scripts return names and values in turn
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
         self._fields = fields
         self.problem: str | None = None
@@ -87,7 +87,7 @@ class Job:
             self._odd(self.content.problem)
         if b"data" not in fields:
             self._odd("data: missing")
-        if b"defa" in fields:  # a child of it failed, or it stalled too often for another worker
+        if b"defa" in fields:  # a child failed, or it stalled too often under another worker
             self._odd(f"failed by BullMQ before it ran: {self._text(b'defa')}")
         if b"matador-problem" in fields:
             self._odd(self._text(b"matador-problem"))
@@ -134,7 +134,7 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """How many attempts failed, of whichever worker."""
+        """How many attempts failed, under any worker."""
         return number(self._fields.get(b"atm"))
 
     @property
@@ -143,9 +143,9 @@ class Job:
         return max(0, self.attempts - number(self._fields.get(b"matador-counted")))
 
     def _without_properties(self) -> None:
-        """Leave out all that the sender chose, the body aside, if it failed in that form."""
+        """Keep nothing but the body, if it was dead-lettered in that form."""
         if self._fields.get(b"matador-bare"):
-            self.content = wire.Content(self.content.body, {}, self.content.id)
+            self.content = wire.JobContent(self.content.body, {}, self.content.id)
             self.problem = None
 
     def headers(self, failed: bool) -> dict[str, str | int]:
@@ -156,33 +156,39 @@ class Job:
         return headers
 
     def count(self, failed: bool) -> int:
-        """How often it was handed out, the present time included."""
-        # A job stalls when its worker vanishes; one that is given back or retried does not.
+        """How often it was delivered, this time included."""
+        # A job stalls when its worker dies; one that is released or retried does not.
         if failed:
             return number(self._fields.get(b"matador-taken"))
         return number(self._fields.get(b"stc"), _MOST - 1) + 1
 
-    def delivery(self, name: str, place: Place, token: str, due: int = 0) -> Delivery:
+    def delivery(self, jobs: JobSet, token: str, due: int = 0) -> Delivery:
         """The job as a delivery."""
-        failed = place.kind is not None
+        failed = jobs.kind is not None
         if failed:
             self._without_properties()
         count = self.count(failed)
         keep = _keep(self.options.get("removeOnComplete", REMOVE))
         receipt = Receipt(
-            name,
-            Hold(place.queue, self.id, token, failed, due, keep, self.attempts),
+            jobs.name,
+            JobHold(jobs.queue, self.id, token, failed, due, keep, self.attempts),
             count,
             count > 1,
             self.priority,
             self.content.ordering_key,
             self.attempts_elsewhere,
         )
-        return Delivery(self.content.body, self.headers(failed), receipt, self.problem)
+        return Delivery(
+            self.content.body,
+            self.headers(failed),
+            receipt,
+            self.problem,
+            self.content.properties,
+        )
 
-    def stored(self, name: str, place: Place, state: MessageState) -> StoredMessage:
-        """The job as it is looked at."""
-        failed = place.kind is not None
+    def stored(self, jobs: JobSet, state: MessageState) -> StoredMessage:
+        """The job for browsing."""
+        failed = jobs.kind is not None
         if failed:
             self._without_properties()
         sent = number(self._fields.get(b"timestamp"), LATEST)
@@ -192,7 +198,7 @@ class Job:
         return StoredMessage(
             position=position_of(sent, self.id),
             id=self.content.id or self.id,
-            queue=name,
+            queue=jobs.name,
             body=self.content.body,
             headers=self.headers(failed),
             state=state,
@@ -205,7 +211,7 @@ class Job:
 
 
 def _keep(asked: object) -> Keep:
-    """``removeOnComplete`` of a job. What makes no sense keeps it, so that nothing is lost."""
+    """``removeOnComplete`` of a job. An invalid value keeps the job, so that nothing is lost."""
     if isinstance(asked, bool):
         return asked
     if isinstance(asked, int):

@@ -1,12 +1,12 @@
-"""Calls of BullMQ's own scripts, made ready for a pipeline or a transaction.
+"""Calls of BullMQ's own scripts as values, for a pipeline or a transaction.
 
-The official package knows the scripts, the keys and how arguments are packed; most of its methods
-run a script at once. Here the same arguments become values (``Call``), so that many calls travel
-together. Small scripts of our own take one certain job, and fail one in the plainest way.
+The official package knows the scripts, the keys and how arguments are packed, but most of its
+methods run a script at once. Here the same arguments become values (``Call``), so that many calls
+travel together. Small scripts of our own take one certain job, and fail a malformed one.
 
-BullMQ's scripts are sent with ``lua/guard.lua`` before them, so that what is odd in a job does not
-break them off half-way, and so that the pause of every version is honoured. Those that settle a job
-leave it in the hands of its holder if they break off all the same.
+BullMQ's scripts are sent with ``lua/guard.lua`` in front, so that a malformed job does not make
+them fail half-way, and so that the pause of every version of BullMQ is honoured. Those that settle
+a job leave it with its holder if they fail all the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bullmq.redis_connection import RedisConnection, loadScript
 from bullmq.scripts import Scripts
 
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
-from matador.transports.bullmq.names import KEYS, id_bytes
+from matador.transports.bullmq.wire import KEYS, id_bytes
 
 _pack = msgspec.msgpack.encode
 
@@ -32,9 +32,9 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("finish_plainly", "let_go", "take", "take_failed")
+OURS = ("finish_malformed", "release_failed", "take", "take_failed")
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
-"""Scripts that the package ships and does not load."""
+"""Scripts that the package ships but does not load."""
 
 THEIRS = (
     *SHIPPED,
@@ -54,9 +54,9 @@ THEIRS = (
     "updateJobScheduler",
 )
 USED = (*OURS, *THEIRS, "removeHeldJob")
-"""All scripts that are called here: the server is told them at every connection."""
+"""All scripts that are called here; loaded on every new connection."""
 
-_HARMLESS = ("extendLock", "getCounts", "getRanges")  # they do nothing to a job
+_HARMLESS = ("extendLock", "getCounts", "getRanges")  # they change no job
 
 # Where the scripts that settle a job find the active list, the job's key, its id and the token.
 _SETTLING = {
@@ -65,7 +65,7 @@ _SETTLING = {
     "moveToFinished": ("KEYS[2]", "KEYS[12]", "ARGV[1]", "cmsgpack.unpack(ARGV[8]).token"),
     "retryJob": ("KEYS[1]", "KEYS[4]", "ARGV[4]", "ARGV[5]"),
 }
-# They take the lock off before anything else: one that is gone after an error was ours.
+# They remove the lock before anything else: if it is gone after an error, it was ours.
 _KEEP = """
 local done, answer = pcall(function()
 %(script)s
@@ -78,26 +78,26 @@ if redis.call('EXISTS', lock) == 0 then
 end
 error(answer, 0)
 """
-# Before removeJob: it removes nothing that is locked, whoever asks.
+# In front of removeJob, which removes nothing that is locked.
 _UNLOCK = """
 if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[4] then return -2 end
 redis.call('DEL', KEYS[1] .. ':lock')
 """
-# BullMQ 5 has schedulers without data of their own: the next job gets those of the last one.
+# Schedulers of BullMQ 5 have no data of their own: the next job gets those of the last one.
 _WITH_DATA = """
 if ARGV[3] ~= '{}' and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
   redis.call('HSETNX', KEYS[1] .. ':' .. ARGV[2], 'data', ARGV[3])
 end
 """
 
-# A job that a Node worker fails is tried three times, as documented for jobs on Redis.
+# A job that fails under a Node worker is tried three times, as documented for jobs on Redis.
 _OPTIONS = {
     "attempts": 3,
     "backoff": {"type": "exponential", "delay": 1000},
     "removeOnComplete": True,
     "removeOnFail": False,
 }
-_NEVER = 2**31 - 1  # how often a job may stall: whether it is poison is decided elsewhere
+_NEVER = 2**31 - 1  # how often a job may stall: poison messages are handled elsewhere
 
 
 class Call(NamedTuple):
@@ -116,7 +116,7 @@ def our_script(name: str) -> str:
 
 @cache
 def guarded(name: str, script: str) -> str:
-    """A script of BullMQ's as it is sent to the server."""
+    """A script of BullMQ as it is sent to the server."""
     if name in _HARMLESS:
         return script
     if name in _SETTLING:
@@ -132,7 +132,7 @@ def guarded(name: str, script: str) -> str:
 
 
 def load_more(connection: Any) -> None:
-    """Make our own scripts, and those the package leaves out, known to its connection."""
+    """Register our own scripts, and those that the package leaves out, with its connection."""
     client, commands = connection.conn, connection.commands
     for name in OURS:
         commands[name] = client.register_script(our_script(name))
@@ -144,14 +144,14 @@ def load_more(connection: Any) -> None:
 
 
 def connection_of(client: Any) -> Any:
-    """The package's connection around a client, with all scripts known to it."""
+    """The package's connection around a client, with all scripts registered."""
     connection: Any = RedisConnection(client)
     load_more(connection)
     return connection
 
 
-class _Job:
-    """As much of a job as the package's methods look at."""
+class _PackageJob:
+    """As much of a job as the package's methods read."""
 
     def __init__(self, id_: str, **more: Any) -> None:
         self.id = id_
@@ -173,6 +173,7 @@ class JobScripts(Scripts):
         super().__init__(prefix, name, connection)
         self._all: dict[str, str] = cast("Any", self).keys
         self._bytes = {name: key.encode() for name, key in self._all.items()}
+        self._lists: dict[str, list[str | bytes]] = {}
 
     def key(self, name: str) -> str:
         """The key of a part of the queue."""
@@ -186,46 +187,38 @@ class JobScripts(Scripts):
         """The key of a job's lock."""
         return self.job_key(id_) + b":lock"
 
-    def _named(self, *names: str) -> list[str | bytes]:
-        return [self._bytes[name] for name in names]  # bytes are not encoded at every call
+    def _named(self, names: str) -> list[str | bytes]:
+        # Bytes are not encoded at every call, and each list is made once.
+        found = self._lists.get(names)
+        if found is None:
+            found = self._lists[names] = [self._bytes[name] for name in names.split()]
+        return [*found]
 
     # -- adding ------------------------------------------------------------------------------------
 
     def addJobArgs(self, job: Any) -> list[Any]:  # noqa: N802 - the package's name
-        """As the package's, but with data that are JSON already, so that no byte changes."""
+        """As the package's, but for data that are JSON already, so that no byte changes."""
         packed = _pack(
             [self._all[""], job.id, job.name, job.timestamp, None, None, None, None, None]
         )
         return [packed, job.data, _pack(job.opts)]
 
     def add(self, id_: str, name: str, data: str, now: int, *, delay: int, priority: int) -> Call:
-        """Add a job; one whose id is taken is ignored by BullMQ."""
+        """Add a job; BullMQ ignores one whose id is taken."""
         options: dict[str, Any] = {**_OPTIONS, "delay": delay}
         if id_:
             options["jobId"] = id_
         if priority:
             options["priority"] = priority
-        job = _Job(id_, name=name, data=data, timestamp=now, opts=options)
+        job = _PackageJob(id_, name=name, data=data, timestamp=now, opts=options)
         arguments = self.addJobArgs(job)
         if delay:
-            keys = self._named("marker", "meta", "id", "delayed", "completed", "events")
+            keys = self._named("marker meta id delayed completed events")
             return Call("addDelayedJob", keys, [*arguments, delay])
         if priority:
-            keys = self._named(
-                "marker",
-                "meta",
-                "id",
-                "prioritized",
-                "delayed",
-                "completed",
-                "active",
-                "events",
-                "pc",
-            )
+            keys = self._named("marker meta id prioritized delayed completed active events pc")
             return Call("addPrioritizedJob", keys, [*arguments, priority])
-        keys = self._named(
-            "wait", "paused", "meta", "id", "completed", "delayed", "active", "events", "marker"
-        )
+        keys = self._named("wait paused meta id completed delayed active events marker")
         return Call("addStandardJob", keys, [*arguments, now])
 
     # -- taking ------------------------------------------------------------------------------------
@@ -233,24 +226,14 @@ class JobScripts(Scripts):
     def next_job(self, token: str, now: int, lock: int) -> Call:
         """Take the next job that is due."""
         keys = self._named(
-            "wait",
-            "active",
-            "prioritized",
-            "events",
-            "stalled",
-            "limiter",
-            "delayed",
-            "paused",
-            "meta",
-            "pc",
-            "marker",
+            "wait active prioritized events stalled limiter delayed paused meta pc marker"
         )
         options = _pack({"token": token, "lockDuration": lock, "limiter": None})
         return Call("moveToActive", keys, [self._all[""], now, options])
 
     def take(self, id_: str, token: str, now: int, lock: int) -> Call:
         """Take a certain job that waits."""
-        keys = self._named("wait", "active", "prioritized", "delayed", "events", "paused")
+        keys = self._named("wait active prioritized delayed events paused")
         keys += [self.job_key(id_), self.lock_key(id_)]
         return Call("take", keys, [id_bytes(id_), token, lock, now])
 
@@ -268,29 +251,19 @@ class JobScripts(Scripts):
         keys = [self.lock_key(id_), self._bytes["stalled"]]
         return Call("extendLock", keys, [token, lock, id_bytes(id_)])
 
-    def recover(self, now: int, interval: int) -> Call:
-        """Give back what vanished workers held; does nothing if somebody just did."""
-        keys = self._named(
-            "stalled",
-            "wait",
-            "active",
-            "stalled-check",
-            "meta",
-            "paused",
-            "marker",
-            "events",
-            "repeat",
-        )
+    def release_stalled(self, now: int, interval: int) -> Call:
+        """Release the jobs of dead workers; does nothing if somebody just did."""
+        keys = self._named("stalled wait active stalled-check meta paused marker events repeat")
         return Call("moveStalledJobsToWait", keys, [_NEVER, self._all[""], now, interval])
 
     # -- settling ----------------------------------------------------------------------------------
 
     def complete(self, id_: str, token: str, keep: Keep = REMOVE) -> Call:
-        """A job is done: it is removed, or kept as whoever added it wants it."""
+        """Complete a job: it is removed, or kept as its sender asked."""
         return self._finish(id_, token, None, "returnvalue", keep, "completed", None)
 
     def fail(self, id_: str, token: str, reason: str, now: int, fields: Mapping[str, str]) -> Call:
-        """A job failed for good: it is kept among the failed ones."""
+        """Fail a job for good: it is kept among the failed ones."""
         return self._finish(id_, token, reason, "failedReason", False, "failed", (now, fields))
 
     def _finish(
@@ -304,7 +277,7 @@ class JobScripts(Scripts):
         more: tuple[int, Mapping[str, str]] | None,
     ) -> Call:
         found, packed = self.moveToFinishedArgs(  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportGeneralTypeIssues] - untyped
-            cast("Any", _Job("")), value, field, keep, target, token, False
+            cast("Any", _PackageJob("")), value, field, keep, target, token, False
         )
         keys, arguments = list(cast("Any", found)), list(cast("Any", packed))
         keys[11], arguments[0] = self.job_key(id_), id_bytes(id_)
@@ -313,54 +286,44 @@ class JobScripts(Scripts):
             arguments.append(_flat(more[1]))
         return Call("moveToFinished", keys, arguments)
 
-    def complete_plainly(self, id_: str, token: str, now: int) -> Call:
-        """A job is done, and cannot be completed as others are."""
-        return self._plainly(id_, token, now)
+    def complete_malformed(self, id_: str, token: str, now: int) -> Call:
+        """Complete a malformed job."""
+        return self._malformed(id_, token, now)
 
-    def fail_plainly(
+    def fail_malformed(
         self, id_: str, token: str, reason: str, now: int, kind: DeadLetterKind, bare: bool
     ) -> Call:
-        """A job failed for good, and cannot be failed as others are."""
-        return self._plainly(id_, token, now, kind, reason, "1" if bare else "")
+        """Fail a malformed job for good."""
+        return self._malformed(id_, token, now, kind, reason, "1" if bare else "")
 
-    def _plainly(self, id_: str, token: str, now: int, *more: str) -> Call:
-        keys = self._named("active", "failed", "stalled", "events")
+    def _malformed(self, id_: str, token: str, now: int, *more: str) -> Call:
+        keys = self._named("active failed stalled events")
         keys += [self.job_key(id_), self.lock_key(id_)]
-        return Call("finish_plainly", keys, [id_bytes(id_), token, now, *more])
+        return Call("finish_malformed", keys, [id_bytes(id_), token, now, *more])
 
-    def again(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
-        """A job goes to the end of the queue, with other fields."""
-        keys = self._named("active", "wait", "paused")
+    def retry(self, id_: str, token: str, now: int, fields: Mapping[str, str]) -> Call:
+        """Put a job at the end of the queue, with other fields."""
+        keys = self._named("active wait paused")
         keys.append(self.job_key(id_))
-        keys += self._named("meta", "events", "delayed", "prioritized", "pc", "marker", "stalled")
+        keys += self._named("meta events delayed prioritized pc marker stalled")
         arguments = [self._all[""], now, "LPUSH", id_bytes(id_), token, _flat(fields)]
         return Call("retryJob", keys, arguments)
 
-    def later(
+    def delay(
         self, id_: str, token: str, now: int, delay: int, fields: Mapping[str, str] | None
     ) -> Call:
-        """A job waits for its time, with other fields; without, it counts as never started."""
-        keys = self._named("marker", "active", "prioritized", "delayed")
+        """Delay a job, with other fields; without fields it counts as never started."""
+        keys = self._named("marker active prioritized delayed")
         keys.append(self.job_key(id_))
-        keys += self._named("events", "meta", "stalled", "wait", "limiter", "pc")
+        keys += self._named("events meta stalled wait limiter pc")
         skip = "1" if fields is None else "0"
         packed = b"" if fields is None else _flat(fields)
         where = [self._all[""], str(now), id_bytes(id_), token]
         return Call("moveToDelayed", keys, [*where, delay, skip, packed, "0"])
 
     def release(self, id_: str, token: str) -> Call:
-        """A job goes back to the front of the queue."""
-        keys = self._named(
-            "active",
-            "wait",
-            "stalled",
-            "paused",
-            "meta",
-            "limiter",
-            "prioritized",
-            "marker",
-            "events",
-        )
+        """Put a job back at the front of the queue."""
+        keys = self._named("active wait stalled paused meta limiter prioritized marker events")
         arguments = [id_bytes(id_), token, self.job_key(id_)]
         return Call("moveJobFromActiveToWait", keys, arguments)
 
@@ -369,19 +332,8 @@ class JobScripts(Scripts):
     def next_iteration(
         self, scheduler: str, id_: str, data: bytes, at: int, now: int, options: Mapping[str, Any]
     ) -> Call:
-        """A scheduler whose job was taken adds the next one, at that time; once for each job."""
-        keys = self._named(
-            "repeat",
-            "delayed",
-            "wait",
-            "paused",
-            "meta",
-            "prioritized",
-            "marker",
-            "id",
-            "events",
-            "pc",
-        )
+        """Add the next job of a scheduler whose job was taken; once for each job."""
+        keys = self._named("repeat delayed wait paused meta prioritized marker id events pc")
         keys += [self.job_key(id_), self._bytes["active"]]
         packed = _pack(self.encodeOpts(dict(options)))  # pyright: ignore[reportUnknownMemberType] - untyped
         arguments = [at, scheduler, data, packed, now, self._all[""], id_bytes(id_)]
@@ -397,30 +349,30 @@ class JobScripts(Scripts):
         """The ids of all jobs in each state, sets from the lowest score on, lists reversed."""
         return Call("getRanges", [self._all[""]], [0, -1, "1", *states])
 
-    def empty(self) -> Call:
+    def drain_waiting(self) -> Call:
         """Remove all jobs that nobody holds."""
-        keys = self._named("wait", "paused", "delayed", "prioritized", "repeat")
+        keys = self._named("wait paused delayed prioritized repeat")
         return Call("drain", keys, [self._all[""], "1"])
 
-    def forget(self, id_: str) -> Call:
+    def remove_failed(self, id_: str) -> Call:
         """Remove a failed job, unless somebody holds it."""
         return Call("removeJob", self._failed(id_), [id_bytes(id_), 0, self._all[""]])
 
     def _failed(self, id_: str) -> list[str | bytes]:
-        # BullMQ refuses to remove the present job of a scheduler, which would stop it. One that
-        # failed does not keep it going: in place of the schedulers there is a key that nobody has.
+        # BullMQ refuses to remove the present job of a scheduler, because that would stop it. A
+        # failed one does not keep it going: this names a key without schedulers.
         return [self.job_key(id_), self._bytes[""] + b"-"]
 
     # -- failed jobs that are held -----------------------------------------------------------------
 
-    def forget_held(self, id_: str, token: str) -> Call:
+    def remove_held(self, id_: str, token: str) -> Call:
         """Remove a failed job that is held with this token."""
         arguments = [id_bytes(id_), 0, self._all[""], token]
         return Call("removeHeldJob", self._failed(id_), arguments)
 
-    def let_go(self, id_: str, token: str) -> Call:
-        """A failed job that is held stays where it is, as if it had not been handed out."""
-        return Call("let_go", [self.job_key(id_), self.lock_key(id_)], [token])
+    def release_failed(self, id_: str, token: str) -> Call:
+        """Release a failed job, as if it had not been delivered."""
+        return Call("release_failed", [self.job_key(id_), self.lock_key(id_)], [token])
 
 
 def _flat(fields: Mapping[str, str]) -> bytes:

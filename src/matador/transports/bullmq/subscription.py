@@ -1,34 +1,145 @@
-"""A stream of deliveries from one queue, or from its dead letters."""
+"""A subscription to a queue or to its dead letters, and how it takes jobs."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_hex
+from typing import Any, cast
 
-from matador.errors import NotConnectedError, SendUnconfirmedError
+from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.message import Delivery
-from matador.transports.bullmq.link import Link
-from matador.transports.bullmq.taking import Source
+from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.jobs import Job, JobHold
+from matador.transports.bullmq.topology import JobSet
+from matador.transports.bullmq.upkeep import continue_schedulers
+from matador.transports.bullmq.wire import id_text
+
+_POLL = 0.2  # seconds; BullMQ wakes nobody for failed jobs
+_SHORTEST = 0.001
+
+
+class JobSource(ABC):
+    """Where a subscription gets its deliveries from."""
+
+    def __init__(self, jobs: JobSet, *, lease: float) -> None:
+        self._jobs = jobs
+        self._lock = round(lease * 1000)
+
+    @abstractmethod
+    async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
+        """Up to ``limit`` deliveries; if there are none, how many seconds to wait."""
+
+    async def wait(self, session: BullMQSession, seconds: float) -> bool:
+        """Wait for something new; returns whether it used up a marker that others wait for."""
+        await asyncio.sleep(seconds)
+        return False
+
+    async def wake_another(self, session: BullMQSession) -> None:  # noqa: B027 - optional
+        """Wake another worker, because this one takes nothing."""
+
+
+class WaitingJobs(JobSource):
+    """The next jobs of a queue. Takes many at once; BullMQ's marker says when there are some."""
+
+    def __init__(self, jobs: JobSet, *, lease: float, block: float) -> None:
+        super().__init__(jobs, lease=lease)
+        self._block = block
+        self._owner = token_hex(8)
+        self._number = 0
+        self._together = 1
+
+    async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
+        """See ``JobSource``."""
+        count = min(limit, self._together)
+        scripts, now = session.scripts(self._jobs.queue), session.now()
+        tokens = [self._token() for _ in range(count)]
+        calls = [scripts.next_job(token, now, self._lock) for token in tokens]
+        found: list[Delivery] = []
+        scheduled: list[Job] = []
+        failure: MatadorError | None = None
+        wait = self._block
+        for token, answer in zip(tokens, await session.run(calls), strict=True):
+            if isinstance(answer, MatadorError):
+                failure = answer
+            elif answer[0]:
+                job = Job(id_text(answer[1]), answer[0])
+                found.append(job.delivery(self._jobs, token))
+                if job.scheduler is not None:
+                    scheduled.append(job)
+            else:
+                wait = min(wait, self._until(now, answer))
+        if failure is not None and not found:
+            raise failure
+        # Asking in vain costs the server as much as a job: ask for a little more than came.
+        self._together = count * 2 if len(found) == count else len(found) + 1
+        if scheduled:
+            still = await continue_schedulers(session, self._jobs.queue, scheduled)
+            found = [one for one in found if cast("JobHold", one.receipt.handle).id not in still]
+        return found, wait
+
+    def _until(self, now: int, answer: Sequence[Any]) -> float:
+        """Seconds until the rate limit ends, or until the next delayed job is due."""
+        limited, due = int(answer[2]), float(answer[3])
+        waits = [limited / 1000] if limited > 0 else []
+        waits += [(due - now) / 1000] if due > 0 else []
+        return max(_SHORTEST, min([self._block, *waits]))
+
+    def _token(self) -> str:
+        self._number += 1
+        return f"{self._owner}:{self._number}"
+
+    async def wait(self, session: BullMQSession, seconds: float) -> bool:
+        """See ``JobSource``."""
+        key = session.scripts(self._jobs.queue).key("marker")
+        return await session.ask("BZPOPMIN", key, round(seconds, 3)) is not None
+
+    async def wake_another(self, session: BullMQSession) -> None:
+        """See ``JobSource``. Sets the marker, as BullMQ does for a job."""
+        key = session.scripts(self._jobs.queue).key("marker")
+        with contextlib.suppress(MatadorError):  # others poll now and then all the same
+            await session.ask("ZADD", key, 0, "0")
+
+
+class FailedJobs(JobSource):
+    """Failed jobs of one kind, the oldest first."""
+
+    async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
+        """See ``JobSource``."""
+        return await self.hold(session, limit, ()), _POLL
+
+    async def hold(self, session: BullMQSession, limit: int, ids: Sequence[str]) -> list[Delivery]:
+        """Take these, or the oldest."""
+        assert self._jobs.kind is not None
+        token = token_hex(12)
+        scripts = session.scripts(self._jobs.queue)
+        call = scripts.take_failed(self._jobs.kind, token, self._lock, limit, ids)
+        (rows,) = await session.run([call])
+        if isinstance(rows, MatadorError):
+            raise rows
+        return [Job(id_text(id_), flat).delivery(self._jobs, token) for id_, flat in rows]
 
 
 class BullMQSubscription:
     """See ``matador.transports.base.Subscription``. Nothing is taken before it is asked for.
 
-    What is under way when ``receive`` is cancelled goes on: jobs that it takes are returned by the
-    next call, and a sign that it uses up is given to another.
+    When ``receive`` is cancelled, its work continues: jobs that it takes are returned by the next
+    call, and a marker that it uses up is set again for others.
     """
 
     def __init__(
         self,
-        link: Link,
+        client: BullMQClient,
         queue: str,
-        source: Source,
+        source: JobSource,
         *,
         give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
         closed: Callable[[BullMQSubscription], None],
     ) -> None:
-        self._link = link
+        self._client = client
         self._queue = queue
         self._source = source
         self._give_back = give_back
@@ -50,7 +161,7 @@ class BullMQSubscription:
         return not self._ending.done()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. A lost connection is waited for."""
+        """See ``Subscription``. Waits while the connection is lost."""
         self._receivers += 1
         try:
             while self.active:
@@ -58,7 +169,7 @@ class BullMQSubscription:
                 self._taking = taking
                 try:
                     wait = await asyncio.shield(taking)
-                except SendUnconfirmedError:  # the connection is lost: there will be another
+                except SendUnconfirmedError:  # the connection is lost: it is made again
                     continue
                 except NotConnectedError:
                     if not self.active:
@@ -81,17 +192,17 @@ class BullMQSubscription:
     async def _take(self, limit: int) -> float:
         if self._ready:
             return 0.0
-        session = await self._link.wait_connected()
+        session = await self._client.wait_connected()
         found, wait = await self._source.take(session, limit)
         self._ready.extend(found)
         return wait
 
     async def _wait(self, seconds: float) -> None:
         try:
-            session = await self._link.wait_connected()
+            session = await self._client.wait_connected()
             woken = await self._source.wait(session, seconds)
         except (SendUnconfirmedError, NotConnectedError):
-            return  # found out by whoever takes next
+            return  # whoever takes next finds out
         if woken and not self._receivers:
             await self._source.wake_another(session)
 
@@ -105,15 +216,15 @@ class BullMQSubscription:
         if waiting is not None and not waiting.done():
             waiting.cancel()
             await asyncio.wait([waiting])
-            if self._link.state.status == "connected":
-                await self._source.wake_another(await self._link.session())
+            if self._client.state.status == "connected":
+                await self._source.wake_another(await self._client.connection())
         taking = self._taking
         if taking is not None:
-            if self._link.state.status != "connected":
+            if self._client.state.status != "connected":
                 taking.cancel()
             await asyncio.wait([taking])
             if not taking.cancelled():
-                taking.exception()  # nobody is left to be told
+                taking.exception()  # nobody is left to tell
         if self._ready:
             left = list(self._ready)
             self._ready.clear()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Unpack
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    ConnectionState,
     Delivery,
     Finding,
     Message,
@@ -20,80 +19,61 @@ from matador.model.message import (
     StoredMessage,
     TopologyNote,
 )
-from matador.model.options import Seconds, seconds
 from matador.model.topology import Topology
-from matador.transports.base import TransportObserver, ignored_arguments
-from matador.transports.bullmq import looking, sending
-from matador.transports.bullmq.examining import examine
-from matador.transports.bullmq.link import Link, Session
-from matador.transports.bullmq.names import bull_name
-from matador.transports.bullmq.queues import Queues
-from matador.transports.bullmq.settling import Settling, renew
-from matador.transports.bullmq.stalled import StalledCheck
-from matador.transports.bullmq.subscription import BullMQSubscription
-from matador.transports.bullmq.taking import Failed, Waiting
-from matador.transports.bullmq.url import parse_url
+from matador.transports.base import ignored_arguments, ignored_exchanges
+from matador.transports.bullmq import browse as browsing
+from matador.transports.bullmq import send as sending
+from matador.transports.bullmq.client import BullMQClient, BullMQSession
+from matador.transports.bullmq.options import bullmq_address
+from matador.transports.bullmq.settle import JobSettler, renew
+from matador.transports.bullmq.subscription import BullMQSubscription, FailedJobs, WaitingJobs
+from matador.transports.bullmq.topology import Queues
+from matador.transports.bullmq.upkeep import StalledCheck
+from matador.transports.bullmq.wire import bull_name
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.redis_client.doctor import examine
+from matador.transports.redis_client.options import RedisServerOptions
 
-_DEFAULTS = {"lease": 30.0, "timeout": 10.0, "heartbeat": 5.0}
-_LONGEST_BLOCK = 2.0  # a sign to wake up can be lost with the worker that got it
+_LONGEST_BLOCK = 2.0  # seconds; a marker can be lost with the worker that got it
 
 
-class BullMQTransport:
+class BullMQTransport(BaseTransport):
     """Messages as BullMQ jobs, through the official package and its scripts.
 
     A queue is the BullMQ queue of the same name, and a message a job that workers and dashboards
-    in other languages see; how it is written is told in ``wire``. The dead letters of a queue are
-    its failed jobs: those that other workers have failed count as ``undeliverable``.
+    in other languages see; ``wire`` says how it is written. The dead letters of a queue are its
+    failed jobs: those that other workers have failed count as ``undeliverable``.
 
     Args:
         url: ``bullmq://user:password@host:6379/0?prefix=bull&lease=30``.
         lease: seconds for which a job belongs to its receiver unless renewed (BullMQ's
             ``lockDuration``).
-        timeout: seconds an answer of the server may take.
-        heartbeat: seconds between questions whether the server is still there.
+        timeout: seconds for connecting, and for a reply.
+        heartbeat: seconds between checks whether the server is still there.
         prefix: what all keys begin with, as BullMQ's own option.
-        name: see ``Transport``.
+        name: for logs and metrics.
+        db: the number of the database.
+        tls, tls_ca, tls_cert, tls_key, tls_verify: encryption, files of certificates and the key,
+            and whether the server's certificate is checked.
+
+    Every option can be given in the address (``?lease=60``) or as a keyword, which wins.
 
     Raises:
-        ConfigurationError: the address is malformed, or has an option nobody knows.
+        ConfigurationError: the address is malformed, or an option is invalid.
 
     Example:
         >>> BullMQTransport("bullmq://localhost", lease=60).capabilities.lease
         60.0
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "bullmq",
-    ) -> None:
-        given = parse_url(url)
-        options = {**_DEFAULTS, **given.seconds}
-
-        def chosen(option: str, value: Seconds | None) -> float:
-            return seconds(options[option] if value is None else value, option, minimum=0.1)
-
-        self._name = name
-        self._lease = chosen("lease", lease)
-        wait = chosen("timeout", timeout)
-        self._block = min(_LONGEST_BLOCK, wait / 2)
-        self._observers: list[TransportObserver] = []
-        self._connecting = asyncio.Lock()
-        self._link = Link(
-            given,
-            prefix=prefix or given.prefix,
-            name=f"matador-{name}",
-            timeout=wait,
-            heartbeat=chosen("heartbeat", heartbeat),
-            restore=self._restore,
-            on_state=self._tell,
-        )
-        self._queues = Queues(self._link)
+    def __init__(self, url: str, **options: Unpack[RedisServerOptions]) -> None:
+        address = bullmq_address(url, **options)
+        super().__init__(address.name)
+        self._lease = address.lease
+        self._block = min(_LONGEST_BLOCK, address.timeout / 2)
+        self._client = BullMQClient(address, restore=self._restore, on_state=self._change_state)
+        self._queues = Queues()
         self._subscriptions: set[BullMQSubscription] = set()
         self._checks: dict[str, StalledCheck] = {}
         self._capabilities = Capabilities(
@@ -107,79 +87,59 @@ class BullMQTransport:
             browse=True,
             purge=True,
             depth=True,
+            properties=ALL_PROPERTIES,
             durable=True,
             lease=self._lease,
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._link.where!r}, {self.state.status})"
-
-    @property
-    def name(self) -> str:
-        """See ``Transport``."""
-        return self._name
+        return f"{type(self).__name__}({self._client.where!r}, {self.state.status})"
 
     @property
     def capabilities(self) -> Capabilities:
         """See ``Transport``."""
         return self._capabilities
 
-    @property
-    def state(self) -> ConnectionState:
-        """See ``Transport``."""
-        return self._link.state
+    async def _open(self) -> None:
+        await self._client.start()
 
-    def observe(self, observer: TransportObserver) -> None:
-        """See ``Transport``."""
-        self._observers.append(observer)
+    async def _close(self) -> None:
+        """Others get what is still held when its lease has passed."""
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+        checks, self._checks = list(self._checks.values()), {}
+        for check in checks:
+            await check.close()
+        await self._client.stop()
 
-    def _tell(self, state: ConnectionState) -> None:
-        for observer in self._observers:
-            observer.connection_changed(self._name, state)
-
-    async def connect(self) -> None:
-        """See ``Transport``."""
-        async with self._connecting:
-            await self._link.start()
-
-    async def disconnect(self) -> None:
-        """See ``Transport``. What is still held goes to others when its lease has passed."""
-        async with self._connecting:
-            for subscription in list(self._subscriptions):
-                await subscription.close()
-            checks, self._checks = list(self._checks.values()), {}
-            for check in checks:
-                await check.close()
-            await self._link.stop()
-
-    async def _restore(self, session: Session) -> None:
+    async def _restore(self, session: BullMQSession) -> None:
         await self._queues.restore(session)
 
     # -- queues ------------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. ``exact`` queues are made as well: a BullMQ queue is but a name."""
-        session = await self._link.session()
+        """See ``Transport``. Creates ``exact`` queues, too: a BullMQ queue is just a name."""
+        session = await self._client.connection()
         await self._queues.declare(session, topology)
-        return [*ignored_arguments(topology), *_notes(topology)]
+        return [*ignored_arguments(topology), *ignored_exchanges(topology), *_notes(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
-        session = await self._link.session()
-        return await sending.store(self._link, session, self._queues, messages)
+        session = await self._client.connection()
+        return await sending.store(session, self._queues, messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> BullMQSubscription:
-        """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
-        session = await self._link.session()
-        place = await self._queues.find(session, queue)
-        if place.kind is not None:
-            source = Failed(self._link, queue, place, lease=self._lease)
+        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        if jobs.kind is not None:
+            source = FailedJobs(jobs, lease=self._lease)
         else:
-            source = Waiting(self._link, queue, place, lease=self._lease, block=self._block)
+            source = WaitingJobs(jobs, lease=self._lease, block=self._block)
             if queue not in self._checks:
-                self._checks[queue] = StalledCheck(self._link, queue, self._lease)
+                self._checks[queue] = StalledCheck(self._client, queue, self._lease)
         subscription = BullMQSubscription(
-            self._link, queue, source, give_back=self._give_back, closed=self._closed
+            self._client, queue, source, give_back=self._give_back, closed=self._closed
         )
         self._subscriptions.add(subscription)
         return subscription
@@ -193,59 +153,60 @@ class BullMQTransport:
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic."""
-        session = await self._link.session()
-        return await Settling(self._link, session, self._queues).settle(settlements)
+        session = await self._client.connection()
+        return await JobSettler(session, self._queues).settle(settlements)
 
     # -- optional abilities ------------------------------------------------------------------------
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """See ``Leasing``."""
-        return await renew(self._link, await self._link.session(), receipts, self._lease)
+        return await renew(await self._client.connection(), receipts, self._lease)
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Within a millisecond, and when the job of ``after`` is gone, a
-        message of that millisecond may be seen again in a later call."""
-        session = await self._link.session()
-        place = await self._queues.find(session, queue)
-        async for stored in looking.browse(self._link, session, queue, place, after, limit):
+        """See ``Browsing``. Once the job of ``after`` is gone, messages that were sent in the same
+        millisecond may be seen again."""
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        async for stored in browsing.browse(session, jobs, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
         """See ``Browsing``."""
-        session = await self._link.session()
-        place = await self._queues.find(session, queue)
-        return await looking.take(self._link, session, queue, place, positions, self._lease)
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        return await browsing.take(session, jobs, positions, self._lease)
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""
-        session = await self._link.session()
-        return await looking.purge(self._link, session, await self._queues.find(session, queue))
+        session = await self._client.connection()
+        return await browsing.purge(session, await self._queues.find(session, queue))
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
-        session = await self._link.session()
-        return await looking.depth(self._link, session, await self._queues.find(session, queue))
+        session = await self._client.connection()
+        return await browsing.depth(session, await self._queues.find(session, queue))
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the version, what happens when the memory is full, the disk."""
-        return await examine(self._link)
+        """See ``Examining``: version, eviction policy, persistence."""
+        session = await self._client.connection()
+        return await examine(session.ask, primary="name the primary in the URL")
 
 
 def _notes(topology: Topology) -> Iterator[TopologyNote]:
     for queue in topology.queues:
         name = topology.full_name(queue.name)
         if bull_name(name) != name:
-            text = f"BullMQ allows no colon in a name: other workers find it as {bull_name(name)!r}"
+            text = f"BullMQ allows no colon in a name: for other workers it is {bull_name(name)!r}"
             yield TopologyNote(name, text)
         if queue.retention is not None:
-            yield TopologyNote(name, "BullMQ keeps nothing that is finished: no retention")
+            yield TopologyNote(name, "BullMQ keeps no finished messages: no retention")
     for _, kind, name in topology.dead_letter_names():
         letters = topology.dead_letters[kind]
         if letters.max_length is not None or letters.ttl is not None:
             text = (
-                "failed jobs of all kinds are in one set of BullMQ's: neither max_length nor ttl "
-                "is kept for one kind, so they stay until they are purged or redriven"
+                "BullMQ keeps failed jobs of all kinds in one set, without max_length and ttl for "
+                "one kind: they stay until they are purged or redriven"
             )
             yield TopologyNote(name, text)

@@ -1,24 +1,28 @@
-"""A message as the data of a job, and back: ``{"_jobData": …, "_metadata": …}``.
+"""How a message is written as a BullMQ job, and read back; names, ids and priorities, too.
 
-``_jobData`` is the body. One that is a JSON object or array stands there as it is, byte by byte,
-so that a worker in another language sees its fields. Text stands there as a JSON string with
-``"encoding": "text"`` in the metadata, any other bytes in base64 with ``"encoding": "base64"``.
-``_metadata`` has also ``id``, ``headers``, ``priority`` and ``orderingKey``; what is empty is left
-out. Every body comes back as the same bytes, unless somebody else has written the job anew.
+The data of a job are ``{"_jobData": …, "_metadata": …}``. ``_jobData`` is the body. A JSON object
+or array is written as it is, byte by byte, so that a worker in another language sees its fields;
+text as a JSON string with ``"encoding": "text"`` in the metadata, any other bytes in base64 with
+``"encoding": "base64"``. ``_metadata`` also has ``id``, ``headers``, ``priority`` and
+``orderingKey``; empty ones are left out. Every body comes back as the same bytes, unless somebody
+else has rewritten the job.
 
-A job without that wrapping is its own data: the body is its JSON. Metadata of somebody else's
-come as headers where they are text or whole numbers. The name of a foreign job is in the header
-``x-bullmq-name``; a message with that header is added under that name.
+A job without that wrapping is its own data: the body is its JSON. Metadata of others become headers
+if they are text or whole numbers. The name of a foreign job is in the header ``x-bullmq-name``; a
+message with that header is added under that name.
 """
 
 from __future__ import annotations
 
+import contextlib
 from base64 import b64decode, b64encode
 from typing import Any, Literal, cast
 
 import msgspec
 
-from matador.model.message import Headers, Message
+from matador.model.message import Headers, Message, Properties
+from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
+from matador.transports.kit.properties import headers_with_properties, split_properties
 
 NAME_HEADER = "x-bullmq-name"
 DEFAULT_NAME = "matador"
@@ -39,8 +43,8 @@ class _Data(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"{}"), name="_metadata")
 
 
-class Content(msgspec.Struct, frozen=True):
-    """What a job carries."""
+class JobContent(msgspec.Struct, frozen=True):
+    """The message in a job."""
 
     body: bytes
     headers: Headers
@@ -48,6 +52,7 @@ class Content(msgspec.Struct, frozen=True):
     priority: int | None = None
     ordering_key: str | None = None
     problem: str | None = None
+    properties: Properties | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -64,7 +69,9 @@ def written(message: Message) -> str:
         TypeError, ValueError, OverflowError, RecursionError: headers that cannot be written.
     """
     body = message.body
-    metadata = _Metadata(message.id, dict(message.headers), message.priority, message.ordering_key)
+    metadata = _Metadata(
+        message.id, dict(headers_with_properties(message)), message.priority, message.ordering_key
+    )
     if _is_json(body):
         content = body
     else:
@@ -75,22 +82,22 @@ def written(message: Message) -> str:
     return b"".join((b'{"_jobData":', content, b',"_metadata":', _encode(metadata), b"}")).decode()
 
 
-# What decoding raises; the last of them for what is nested too deep.
+# What decoding raises; the last one for data that are nested too deep.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def read(data: bytes, name: str) -> Content:
-    """What a job carries. Never fails: what is not understood is the body as it is."""
+def read(data: bytes, name: str) -> JobContent:
+    """The message in a job. Never fails: unknown data become the body as they are."""
     try:
         wrapped = _decode(data)
     except UNREADABLE:
-        return Content(data, {NAME_HEADER: name})
+        return JobContent(data, {NAME_HEADER: name})
     body = bytes(wrapped.body)
     headers: Headers = {} if name == DEFAULT_NAME else {NAME_HEADER: name}
     try:
         metadata = _decode_metadata(wrapped.metadata)
     except UNREADABLE:
-        return Content(body, {**_foreign(wrapped.metadata), **headers})
+        return JobContent(body, {**_foreign(wrapped.metadata), **headers})
     try:
         if metadata.encoding == "text":
             body = _decode_text(body).encode()
@@ -98,19 +105,22 @@ def read(data: bytes, name: str) -> Content:
             body = b64decode(_decode_text(body), validate=True)
     except UNREADABLE:
         problem = f"_jobData: not {metadata.encoding}, as its metadata say"
-        return Content(body, {**metadata.headers, **headers}, metadata.id, problem=problem)
+        return JobContent(body, {**metadata.headers, **headers}, metadata.id, problem=problem)
     foreign = {} if metadata.id else _foreign(wrapped.metadata)
-    return Content(
+    sent, properties, problem = split_properties(metadata.headers)
+    return JobContent(
         body,
-        {**foreign, **metadata.headers, **headers},
+        {**foreign, **sent, **headers},
         metadata.id,
         metadata.priority,
         metadata.ordering_key,
+        problem,
+        properties,
     )
 
 
 def _is_json(body: bytes) -> bool:
-    """Is it an object or array, with nothing around it that would be lost?"""
+    """Whether it is an object or array, with nothing around it that would be lost."""
     if body[:1] + body[-1:] not in (b"{}", b"[]"):
         return False
     try:
@@ -134,3 +144,91 @@ def _foreign(metadata: msgspec.Raw) -> dict[str, str | int]:
         for name, value in cast("dict[str, Any]", found).items()
         if name not in _OURS and isinstance(value, str | int) and not isinstance(value, bool)
     }
+
+
+# -- names, ids, priorities ------------------------------------------------------------------------
+
+_HEX = "hex~"  # before ids that are not UTF-8
+
+KEYS = (
+    *("wait", "paused", "active", "delayed", "prioritized", "completed", "failed", "meta", "id"),
+    *("events", "marker", "stalled", "stalled-check", "limiter", "pc", "repeat"),
+    "waiting-children",
+)
+"""Keys of BullMQ beside the jobs of a queue: a job with such an id would overwrite one."""
+
+LOWEST = 2_097_152
+"""BullMQ's last priority; its first is 1. Without one (0) a job comes before all that have one."""
+
+
+def bull_name(queue: str) -> str:
+    """The name of a BullMQ queue. BullMQ allows no colon, and ours no percent sign.
+
+    Example:
+        >>> bull_name("Owner:orders")
+        'Owner%3Aorders'
+    """
+    return queue.replace(":", "%3A")
+
+
+def job_id(message_id: str) -> str:
+    """The id of the job for a message: the message's own if BullMQ allows it; '': BullMQ chooses.
+
+    Whole numbers are BullMQ's own ids, and a colon would make part of a key.
+
+    Example:
+        >>> job_id("m-1"), job_id("42"), job_id("a:b")
+        ('m-1', '', '')
+    """
+    if ":" in message_id or message_id.lstrip("-").isdecimal() or message_id in KEYS:
+        return ""
+    return "" if message_id.startswith(_HEX) else message_id
+
+
+def id_text(id_: bytes) -> str:
+    """The id of a job as text, from which ``id_bytes`` makes the same bytes.
+
+    Example:
+        >>> id_text(b"m-1"), id_text(b"\\xff")
+        ('m-1', 'hex~ff')
+    """
+    with contextlib.suppress(UnicodeDecodeError):
+        if not (text := id_.decode()).startswith(_HEX):
+            return text
+    return _HEX + id_.hex()
+
+
+def id_bytes(id_: str) -> bytes:
+    """The id of a job as the server knows it. See ``id_text``."""
+    return bytes.fromhex(id_[len(_HEX) :]) if id_.startswith(_HEX) else id_.encode()
+
+
+def bull_priority(priority: int | None) -> int:
+    """BullMQ's number for a priority of ours, where a higher one comes first.
+
+    Example:
+        >>> bull_priority(9) < bull_priority(1) < bull_priority(None)
+        True
+    """
+    if priority is None:
+        return LOWEST
+    return min(max(LOWEST - 1 - priority, 1), LOWEST - 1)
+
+
+def our_priority(number: int) -> int | None:
+    """The priority of a job that somebody else has added."""
+    return None if number in (0, LOWEST) else LOWEST - 1 - number
+
+
+def letters_of(queue: str) -> tuple[str, DeadLetterKind] | None:
+    """The queue and the kind, if this is the name of a dead-letter queue.
+
+    Example:
+        >>> letters_of("shop.events.unhandled")
+        ('shop.events', 'unhandled')
+    """
+    for kind in DEAD_LETTER_KINDS:
+        base = queue.removesuffix(f".{kind}")
+        if base and base != queue:
+            return base, kind
+    return None

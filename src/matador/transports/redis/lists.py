@@ -2,95 +2,218 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha1
+from typing import Unpack, cast
 
-from matador.errors import MatadorError, MessageTooLargeError, TransportError
-from matador.model.capabilities import Capabilities
+from matador.errors import TransportError
 from matador.model.message import (
+    Complete,
+    DeadLetter,
     Delivery,
-    Message,
     QueueDepth,
+    Receipt,
     Release,
+    Retry,
     Settlement,
-    StoredMessage,
     TopologyNote,
 )
-from matador.model.options import Seconds
 from matador.model.topology import Topology
-from matador.transports.base import ignored_arguments
-from matador.transports.redis import list_looking
-from matador.transports.redis.channel import Argument, Channel
-from matador.transports.redis.contents import content_of
-from matador.transports.redis.entries import milliseconds
-from matador.transports.redis.keys import key_of
-from matador.transports.redis.list_settling import ListSettling
-from matador.transports.redis.list_subscription import Held, RedisListSubscription, list_script
-from matador.transports.redis.sending import (
-    UNWRITABLE,
-    Outcomes,
-    check_size,
-    no_such_queue,
-    note,
-    note_answer,
-    unwritable,
+from matador.transports.kit.errors import lease_lost
+from matador.transports.redis.base import STORED, StoredTransport, consumer_name
+from matador.transports.redis.blocking import BlockingSubscription
+from matador.transports.redis.client import RedisClient, Script, script
+from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis.options import RedisOptions
+from matador.transports.redis.send import Outcomes, check_size, list_form
+from matador.transports.redis.settle import SettleBatch, is_near
+from matador.transports.redis.topology import key_of, unsupported
+from matador.transports.redis.upkeep import QueueUpkeep
+from matador.transports.redis.wire import (
+    content_of,
+    element_of,
+    letter_of,
+    message_of,
+    milliseconds,
 )
-from matador.transports.redis.server import ServerTransport, consumer_name, restore_each
-from matador.transports.redis.watcher import Watcher
+from matador.transports.redis_client.errors import translate
 
 log = logging.getLogger("matador.transports.redis")
 
-_MOST = 500
+
+class HeldElements:
+    """The elements of one queue that a consumer holds, as they are on the server."""
+
+    __slots__ = ("base", "consumer", "elements", "queue")
+
+    def __init__(self, queue: str, base: str, consumer: str) -> None:
+        self.queue = queue
+        self.base = base
+        self.consumer = consumer
+        self.elements: set[bytes] = set()
+
+    def delivery(self, element: bytes) -> Delivery:
+        """Hold an element that has arrived."""
+        self.elements.add(element)
+        deliveries, content = element_of(element)
+        found = message_of(self.queue, content)
+        number = deliveries + 1
+        receipt = Receipt(
+            self.queue, (self, element), number, number > 1, found.priority, found.ordering_key
+        )
+        return Delivery(found.body, found.headers, receipt, None, found.properties)
 
 
-class RedisListTransport(ServerTransport):
-    """Messages in Redis lists (``redis://…?mode=list``). See ``Transport``.
+class RedisListSubscription(BlockingSubscription):
+    """See ``matador.transports.base.Subscription``. Made by ``RedisListTransport.subscribe``."""
 
-    A message is moved to a list of the worker that handles it and removed from there when it is
-    done; what a worker held that died is put back when it has not been heard of for ``lease``
-    seconds. Simpler to look at than streams; no replay, no priorities.
+    def __init__(
+        self,
+        client: RedisClient,
+        held: HeldElements,
+        *,
+        lease: float,
+        block: float,
+        give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
+        declare: Callable[[str], Awaitable[None]],
+        closed: Callable[[RedisListSubscription], None],
+    ) -> None:
+        super().__init__(client, held.queue, block=block, give_back=give_back)
+        self._held = held
+        self._lease = round(lease * 1000)
+        self._declare = declare
+        self._closed = closed
+
+    async def _fetch_once(self, limit: int) -> list[Delivery]:
+        held = self._held
+        found = await self._client.run(
+            script("pop", "list"), [held.base], [held.consumer, self._lease, limit]
+        )
+        if found is None:
+            await self._declare(self._queue)
+            return []
+        if found:
+            return [held.delivery(element) for element in found]
+        try:
+            element = await self._block_on(
+                *("BLMOVE", f"{held.base}:ready", f"{held.base}:held:{held.consumer}"),
+                *("LEFT", "RIGHT", f"{self._block:.3f}"),
+            )
+        except TransportError:
+            raise
+        except Exception as error:
+            raise translate(error, self._client.where) from error
+        return [] if element is None else [held.delivery(element)]
+
+    async def _release_unseen(self) -> None:
+        held = self._held
+        seen = [sha1(one, usedforsecurity=False).hexdigest() for one in held.elements]
+        released = await self._client.run(
+            script("give_back_unseen", "list"), [held.base], [held.consumer, *seen]
+        )
+        if released:
+            log.info("%s: %d messages were lost on the way and released", self._queue, released)
+
+    async def _leave(self) -> None:
+        self._closed(self)
+
+
+class ListSettleBatch(SettleBatch):
+    """Settlements of deliveries from lists."""
+
+    @property
+    def _script(self) -> Script:
+        return script("settle", "list")
+
+    async def settle(self) -> Outcomes:
+        """See ``SettleBatch``."""
+        near: dict[HeldElements, list[int]] = {}
+        for place, settlement in enumerate(self._settlements):
+            hold = _hold_of(settlement.receipt)
+            if hold is None:
+                self._outcomes[place] = lease_lost(settlement.receipt.queue)
+                continue
+            self._front = [hold[0].consumer]
+            if isinstance(settlement, Retry) and not is_near(settlement):
+                await self._move(place)
+            else:
+                near.setdefault(hold[0], []).append(place)
+        for held, places in near.items():
+            # A release puts its message in front: the last one goes first.
+            places.sort(key=self._order)
+            for some in self._cut(places):
+                await self._settle_each(held.base, some)
+        return self._outcomes
+
+    def _order(self, place: int) -> int:
+        return -place if isinstance(self._settlements[place], Release) else place
+
+    def _written(self, settlement: Settlement, target: int) -> list[Argument]:
+        hold = _hold_of(settlement.receipt)
+        assert hold is not None
+        _, element = hold
+        match settlement:
+            case Retry(message=message):
+                check_size(message)
+                return [element, target, milliseconds(message.delay), content_of(message)]
+            case DeadLetter(receipt=receipt):
+                content = element_of(element)[1]
+                letter = letter_of(settlement, lambda: message_of(receipt.queue, content))
+                return [element, target, 0, letter]
+            case Complete():
+                return [element, -1, 0, ""]
+            case Release():
+                return [element, 0, 0, ""]
+
+    def _removal(self, receipt: Receipt) -> tuple[str, list[Argument]]:
+        hold = _hold_of(receipt)
+        assert hold is not None
+        return hold[0].base, [hold[1], -1, 0, ""]
+
+    async def _is_held(self, receipt: Receipt) -> bool:
+        hold = _hold_of(receipt)
+        assert hold is not None
+        held, element = hold
+        list_ = f"{held.base}:held:{held.consumer}"
+        return await self._client.call("LPOS", list_, element) is not None
+
+    def _let_go(self, receipt: Receipt) -> None:
+        hold = _hold_of(receipt)
+        if hold is not None:
+            hold[0].elements.discard(hold[1])
+
+
+def _hold_of(receipt: Receipt) -> tuple[HeldElements, bytes] | None:
+    """The handle of a delivery; None for one of another transport."""
+    handle = receipt.handle
+    if type(handle) is tuple:
+        hold = cast("tuple[HeldElements, bytes]", handle)
+        if type(hold[0]) is HeldElements:
+            return hold
+    return None
+
+
+class RedisListTransport(StoredTransport):
+    """Messages in Redis lists (``redis://…?mode=list``), point to point. See ``Transport``.
+
+    A message is moved to a list of the worker that handles it, and removed from there when it is
+    done. What a worker held that died is put back when the worker has not been heard of for
+    ``lease`` seconds. Without priorities, replay and browsing: use streams for those.
 
     Args: those of ``RedisTransport``.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        lease: Seconds | None = None,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(
-            url, lease=lease, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name
-        )
-        self._capabilities = Capabilities(
-            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
-            delays=True,
-            dead_letters="native",
-            attempt_tracking=True,
-            concurrency="worker",
-            ordering="queue",
-            priorities=False,
-            browse=True,
-            purge=True,
-            depth=True,
-            durable=True,
-        )
-        self._consumer = consumer_name(self._lease)
-        self._declared: dict[str, list[Argument]] = {}
-        self._held: dict[str, Held] = {}
-        self._watchers: dict[str, Watcher] = {}
-        self._subscriptions: set[RedisListSubscription] = set()
+    _form_of = staticmethod(list_form)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
-        return self._capabilities
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
+        self._capabilities = STORED
+        self._consumer = consumer_name(self._lease)
+        self._held: dict[str, HeldElements] = {}
+        self._upkeep: dict[str, QueueUpkeep] = {}
+        self._subscriptions: set[RedisListSubscription] = set()
 
     def _key(self, queue: str) -> str:
         return key_of(f"{self._prefix}-list", queue)
@@ -98,112 +221,49 @@ class RedisListTransport(ServerTransport):
     async def _before_disconnect(self) -> None:
         for subscription in list(self._subscriptions):
             await subscription.close()
-        for watcher in self._watchers.values():
-            await watcher.close()
-        self._watchers.clear()
-        for held in self._held.values():
-            with contextlib.suppress(TransportError):
-                if self.state.status == "connected":
-                    while not await self._link.run(
-                        list_script("leave"), [held.base], [held.consumer]
-                    ):
+        for upkeep in self._upkeep.values():
+            await upkeep.close()
+        self._upkeep.clear()
+        if self.state.status == "connected":
+            leave = script("leave", "list")
+            for held in self._held.values():
+                with contextlib.suppress(TransportError):
+                    while not await self._client.run(leave, [held.base], [held.consumer]):
                         pass
         self._held.clear()
 
-    # -- queues ------------------------------------------------------------------------------------
-
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Lists know no priorities, no retention and no time to live."""
-        channel = await self._link.channel()
-        notes = ignored_arguments(topology)
-        made: dict[str, list[Argument]] = {}
-        for queue in topology.queues:
-            name = topology.full_name(queue.name)
-            made[name] = [""]
-            if queue.priorities:
-                notes.append(TopologyNote(name, "lists have no priorities: first in, first out"))
-            if queue.retention is not None:
-                notes.append(TopologyNote(name, "lists keep nothing that is finished"))
-        for _, kind, name in topology.dead_letter_names():
-            letters = topology.dead_letters[kind]
-            made[name] = ["" if letters.max_length is None else letters.max_length]
-            if letters.ttl is not None:
-                notes.append(TopologyNote(name, "lists have no time to live: they stay"))
-        self._declared.update(made)
-        await asyncio.gather(*(self._declare(channel, queue) for queue in made))
-        return notes
+        """See ``Transport``. Lists have no priorities, no retention and no limits."""
+        letters = [name for _, _, name in topology.dead_letter_names()]
+        names = [topology.full_name(queue.name) for queue in topology.queues]
+        await self._declare_all({name: [] for name in (*names, *letters)})
+        return unsupported(topology, "a list")
 
-    async def _restore(self, channel: Channel) -> None:
-        await restore_each(self._declared, lambda queue: self._declare(channel, queue))
-
-    async def _declare(self, channel: Channel, queue: str) -> None:
-        arguments = self._declared[queue]
-        await self._link.run_on(channel, list_script("declare"), [self._key(queue)], arguments)
-
-    async def _declare_again(self, queue: str) -> None:
-        if queue not in self._declared:
-            raise no_such_queue(queue, self._link.where)
-        await self._declare(await self._link.channel(), queue)
-
-    # -- sending and receiving ---------------------------------------------------------------------
-
-    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """See ``Transport``."""
-        channel = await self._link.channel()
-        outcomes: Outcomes = [None] * len(messages)
-        queues: dict[str, list[int]] = {}
-        for place, message in enumerate(messages):
-            queues.setdefault(message.queue, []).append(place)
-
-        async def push(queue: str, places: list[int]) -> None:
-            arguments: list[Argument] = []
-            pushed: list[int] = []
-            for place in places:
-                message = messages[place]
-                try:
-                    check_size(message)
-                    arguments += (milliseconds(message.delay), content_of(message))
-                except (*UNWRITABLE, MessageTooLargeError) as error:
-                    outcomes[place] = unwritable(message, error)
-                else:
-                    pushed.append(place)
-            await self._push(channel, queue, arguments, pushed, outcomes)
-
-        await asyncio.gather(
-            *(
-                push(queue, places[first : first + _MOST])
-                for queue, places in queues.items()
-                for first in range(0, len(places), _MOST)
-            )
-        )
-        return outcomes
-
-    async def _push(
-        self,
-        channel: Channel,
-        queue: str,
-        arguments: Sequence[Argument],
-        places: Sequence[int],
-        outcomes: Outcomes,
-    ) -> None:
-        keys = [self._key(queue)]
+    async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
+        # The key is all that says that there is such a queue.
+        key = self._key(queue)
         try:
-            stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
-            if stored == 0:
-                await self._declare_again(queue)  # the server was emptied, or it is unknown
-                stored = await self._link.run_on(channel, list_script("push"), keys, arguments)
-        except TransportError as error:
-            note(outcomes, places, error)
-            return
-        note_answer(outcomes, places, stored, queue, self._link, channel)
+            await connection.call("HSET", key, "kind", "list")
+        except Exception as error:
+            raise self._client.translated(connection, error, f", {key}") from error
 
     async def subscribe(self, queue: str, *, prefetch: int) -> RedisListSubscription:
-        """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
-        if not await self._link.call("EXISTS", self._key(queue)):
+        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
+        base = self._key(queue)
+        if not await self._client.call("EXISTS", base):
             await self._declare_again(queue)
+        held = self._held.setdefault(queue, HeldElements(queue, base, self._consumer))
+        if queue not in self._upkeep:
+            await self._run_upkeep(base)  # known to others before it holds anything
+            self._upkeep[queue] = QueueUpkeep(
+                self._client,
+                base,
+                run=lambda: self._run_upkeep(base),
+                longest=min(self._block, self._lease / 4),
+            )
         subscription = RedisListSubscription(
-            self._link,
-            await self._attend(queue),
+            self._client,
+            held,
             lease=self._lease,
             block=self._block,
             give_back=self._give_back,
@@ -213,81 +273,25 @@ class RedisListTransport(ServerTransport):
         self._subscriptions.add(subscription)
         return subscription
 
-    async def _attend(self, queue: str) -> Held:
-        """Be known as one who holds messages of a queue, and stay so."""
-        base = self._key(queue)
-        held = self._held.setdefault(queue, Held(queue, base, self._consumer))
-        if queue not in self._watchers:
-            await self._tend(base)  # known to others before it holds anything
-            self._watchers[queue] = Watcher(
-                self._link,
-                base,
-                tend=lambda: self._tend(base),
-                longest=min(self._block, self._lease / 4),
-            )
-        return held
-
-    async def _tend(self, base: str) -> int:
+    async def _run_upkeep(self, base: str) -> int:
         lease = round(self._lease * 1000)
-        found = await self._link.run(list_script("tend"), [base], [self._consumer, lease])
+        found = await self._client.run(script("upkeep", "list"), [base], [self._consumer, lease])
         if found is None:
             return -1
         due, problem = found
         if problem:
-            log.error("%s: delayed messages or what others held: %s", base, problem.decode())
+            log.error("%s: upkeep of delayed or held messages failed: %s", base, problem.decode())
         return due
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        with contextlib.suppress(TransportError):  # then it goes back when we do
-            await self.settle([Release(delivery.receipt) for delivery in deliveries])
-
-    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is atomic, but for a retry in a queue of another name: there
-        the successor is stored first."""
-        channel = await self._link.channel()
-        return await ListSettling(
-            self._link,
-            channel,
-            self._key,
-            self._consumer,
-            self.send,
-            self._declare_again,
-            settlements,
-        ).settle()
-
-    # -- optional abilities ------------------------------------------------------------------------
-
-    async def browse(
-        self, queue: str, *, after: str | None = None, limit: int | None = None
-    ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. The list is read whole, so only up to 100,000 messages."""
-        found = await list_looking.browse(self._link, queue, self._key(queue), after)
-        for stored in found if limit is None else found[: max(0, limit)]:
-            yield stored
-
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
-        """See ``Browsing``."""
-        held = await self._attend(queue)
-        lease = round(self._lease * 1000)
-        wanted = list_looking.places(positions)
-        found = await self._link.run(
-            list_script("take"), [held.base], [held.consumer, lease, *wanted]
-        )
-        if found is None:
-            raise no_such_queue(queue, self._link.where)
-        return [held.delivery(message) for message in found]
+    def _batch(
+        self, connection: PipelinedConnection, settlements: Sequence[Settlement]
+    ) -> SettleBatch:
+        return ListSettleBatch(self._client, connection, self._key, self.send, settlements)
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
-        found = await self._link.run(list_script("depth"), [self._key(queue)])
-        if found is None:
-            raise no_such_queue(queue, self._link.where)
-        ready, delayed, in_flight = found
-        return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
+        return await self._measure(script("depth", "list"), queue)
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""
-        found = await self._link.run(list_script("purge"), [self._key(queue)])
-        if found < 0:
-            raise no_such_queue(queue, self._link.where)
-        return found
+        return await self._purge(script("purge", "list"), queue)

@@ -1,16 +1,12 @@
-"""``RedisPubSubTransport``: to all who listen now, kept nowhere."""
+"""``RedisPubSubTransport``: to everybody who listens now, stored nowhere."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Unpack
 
-from matador.errors import (
-    DelaysNotSupportedError,
-    MatadorError,
-    MessageTooLargeError,
-    TransportError,
-)
+from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     DeadLetter,
@@ -20,46 +16,41 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.options import Seconds
 from matador.model.topology import Topology
-from matador.transports.base import ignored_arguments
-from matador.transports.redis.channel import Channel
-from matador.transports.redis.contents import content_of, letter_of, message_of
-from matador.transports.redis.listening import Listener
-from matador.transports.redis.local import Heard, LocalQueue, LocalSubscription
-from matador.transports.redis.sending import (
-    UNWRITABLE,
-    Outcomes,
-    check_size,
-    no_such_queue,
-    unwritable,
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.redis.base import RedisServerTransport
+from matador.transports.redis.broadcast import (
+    BroadcastQueue,
+    BroadcastSubscription,
+    HeardMessage,
 )
-from matador.transports.redis.server import ServerTransport
-from matador.transports.redis.settling import lost, target_of
+from matador.transports.redis.connection import ListeningConnection, PipelinedConnection
+from matador.transports.redis.options import RedisOptions
+from matador.transports.redis.send import Outcomes, check_size
+from matador.transports.redis.settle import target_of
+from matador.transports.redis.topology import unsupported
+from matador.transports.redis.wire import content_of, letter_of, message_of
+from matador.transports.redis_client.errors import (
+    UNWRITABLE,
+    unstorable,
+)
 
 
-class RedisPubSubTransport(ServerTransport):
+class RedisPubSubTransport(RedisServerTransport):
     """Messages by Redis pub/sub (``redis://…?mode=pubsub``): a broadcast. See ``Transport``.
 
-    Every process that has a subscription gets its own copy; the subscriptions of one process share
-    it. Nothing is stored: what is sent while nobody listens is gone, and so is what a process had
-    when it dies. A retry stays in the process; dead letters are published like anything else.
+    Every process with a subscription gets a copy of each message; the subscriptions of a process
+    share it. Nothing is stored: what is sent while nobody listens is lost, and so is what a process
+    holds when it dies. A retry stays in the process; dead letters are published like any message.
 
     Args: those of ``RedisTransport``; there is no lease.
     """
 
-    _keeps = False
+    _stores = False
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: Seconds | None = None,
-        heartbeat: Seconds | None = None,
-        prefix: str | None = None,
-        name: str = "redis",
-    ) -> None:
-        super().__init__(url, timeout=timeout, heartbeat=heartbeat, prefix=prefix, name=name)
+    def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
+        super().__init__(url, **options)
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-most-once"}),
             delays=False,
@@ -69,16 +60,12 @@ class RedisPubSubTransport(ServerTransport):
             ordering="queue",
             priorities=False,
             durable=False,
+            properties=ALL_PROPERTIES,
         )
         self._known: set[str] = set()
-        self._queues: dict[str, LocalQueue] = {}
-        self._subscriptions: set[LocalSubscription] = set()
-        self._listener: Listener | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See ``Transport``."""
-        return self._capabilities
+        self._queues: dict[str, BroadcastQueue] = {}
+        self._subscriptions: set[BroadcastSubscription] = set()
+        self._listener: ListeningConnection | None = None
 
     def _channel_of(self, queue: str) -> str:
         return f"{self._prefix}-pubsub:{queue}"
@@ -89,20 +76,27 @@ class RedisPubSubTransport(ServerTransport):
         await self._stop_listening()
         self._queues.clear()
 
-    async def _restore(self, channel: Channel) -> None:
+    async def _restore(self, connection: PipelinedConnection) -> None:
         """Listen again before anything is sent."""
         await self._stop_listening()
+        self._listener = listener = await self._connector.listen(self._heard)
 
-        def ended(error: BaseException) -> None:
-            channel.fail(error)  # both are made again, this one first
+        def ended(lost: asyncio.Future[BaseException]) -> None:
+            if self._listener is listener:  # not closed by us: both connections are made again
+                connection.fail(lost.result())
 
-        listener = Listener(self._opener, heard=self._heard, lost=ended)
+        listener.lost.add_done_callback(ended)
         try:
-            await listener.start(map(self._channel_of, self._queues))
+            await self._listen(listener, *self._queues)
         except BaseException:
-            await listener.close()
+            await self._stop_listening()
             raise
-        self._listener = listener
+
+    async def _listen(self, listener: ListeningConnection, *queues: str) -> None:
+        """Returns once nothing published in these queues is missed."""
+        await asyncio.gather(
+            *(listener.call("SUBSCRIBE", self._channel_of(queue)) for queue in queues)
+        )
 
     async def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -118,26 +112,15 @@ class RedisPubSubTransport(ServerTransport):
     # -- the protocol ------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Nothing is made on the server: a channel is there when it is used."""
-        await self._link.channel()
-        notes = ignored_arguments(topology)
-        for queue in topology.queues:
-            name = topology.full_name(queue.name)
-            self._known.add(name)
-            if queue.priorities:
-                notes.append(TopologyNote(name, "pub/sub has no priorities"))
-            if queue.retention is not None:
-                notes.append(TopologyNote(name, "pub/sub keeps nothing"))
-        for _, kind, name in topology.dead_letter_names():
-            self._known.add(name)
-            letters = topology.dead_letters[kind]
-            if letters.max_length is not None or letters.ttl is not None:
-                notes.append(TopologyNote(name, "pub/sub keeps nothing, so it has no limits"))
-        return notes
+        """See ``Transport``. Creates nothing: a channel exists while it is used."""
+        await self._client.connection()
+        self._known.update(topology.full_name(queue.name) for queue in topology.queues)
+        self._known.update(name for _, _, name in topology.dead_letter_names())
+        return unsupported(topology, "pub/sub")
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``. None: it was published, whether anybody listens or not."""
-        channel = await self._link.channel()
+        connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
         answers: list[tuple[int, asyncio.Future[object]]] = []
         for place, message in enumerate(messages):
@@ -147,63 +130,65 @@ class RedisPubSubTransport(ServerTransport):
             try:
                 check_size(message)
                 content = content_of(message)
-            except (*UNWRITABLE, MessageTooLargeError) as error:
-                outcomes[place] = unwritable(message, error)
+            except UNWRITABLE as error:
+                outcomes[place] = unstorable(f"message {message.id!r}", error)
                 continue
             name = self._channel_of(message.queue)
-            answers.append((place, channel.call("PUBLISH", name, content)))
+            answers.append((place, connection.call("PUBLISH", name, content)))
         for place, answer in answers:
             try:
                 await answer
             except Exception as error:  # noqa: BLE001 - translated, whatever it is
-                outcomes[place] = self._link.translated(channel, error)
+                outcomes[place] = self._client.translated(connection, error)
         return outcomes
 
     def _refused(self, message: Message) -> MatadorError | None:
         if message.queue not in self._known:
-            return no_such_queue(message.queue, self._link.where)
+            return queue_not_found(message.queue, self._client.where)
         if message.delay > 0:
-            return DelaysNotSupportedError("pub/sub keeps nothing, so it cannot delay a message")
+            return DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
         return None
 
-    async def subscribe(self, queue: str, *, prefetch: int) -> LocalSubscription:
-        """See ``Transport``. Hears what is published from now on."""
-        channel = await self._link.channel()
+    async def subscribe(self, queue: str, *, prefetch: int) -> BroadcastSubscription:
+        """See ``Transport``. Receives what is published from now on."""
+        connection = await self._client.connection()
         if queue not in self._known:
-            raise no_such_queue(queue, self._link.where)
+            raise queue_not_found(queue, self._client.where)
         if queue not in self._queues:
-            self._queues[queue] = LocalQueue(queue)
+            self._queues[queue] = BroadcastQueue(queue)
             assert self._listener is not None
             try:
-                await self._listener.listen([self._channel_of(queue)])
+                await self._listen(self._listener, queue)
             except Exception as error:
                 del self._queues[queue]
-                raise self._link.translated(channel, error) from error
-        subscription = LocalSubscription(self._queues[queue], self._closed)
+                raise self._client.translated(connection, error) from error
+        subscription = BroadcastSubscription(self._queues[queue], self._closed)
         self._subscriptions.add(subscription)
         return subscription
 
-    def _closed(self, subscription: LocalSubscription) -> None:
+    def _closed(self, subscription: BroadcastSubscription) -> None:
         self._subscriptions.discard(subscription)
         name = subscription.queue
         if not any(other.queue == name for other in self._subscriptions):
             queue = self._queues.pop(name, None)
             if queue is not None and self._listener is not None:
-                self._listener.forget(self._channel_of(name))
+                self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(
+                    _ignore
+                )
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. What is given back, and a retry, go to this process only."""
-        await self._link.channel()
+        """See ``Transport``. A release and a retry go to this process only."""
+        await self._client.connection()
         return [await self._settle(settlement) for settlement in settlements]
 
     async def _settle(self, settlement: Settlement) -> MatadorError | None:
         heard, queue = settlement.receipt.handle, self._queues.get(settlement.receipt.queue)
-        if not isinstance(heard, Heard):
-            return lost(settlement.receipt)
+        if not isinstance(heard, HeardMessage):
+            return lease_lost(settlement.receipt.queue)
         if queue is None:  # nobody listens any more; it was ours alone
             return None if isinstance(settlement, Release) else await self._succeed(settlement)
         if heard not in queue.held:
-            return lost(settlement.receipt)
+            return lease_lost(settlement.receipt.queue)
         if isinstance(settlement, Release):
             queue.put_back(heard)
             return None
@@ -213,7 +198,7 @@ class RedisPubSubTransport(ServerTransport):
         return error
 
     async def _succeed(
-        self, settlement: Settlement, queue: LocalQueue | None = None
+        self, settlement: Settlement, queue: BroadcastQueue | None = None
     ) -> MatadorError | None:
         """Store the successor, if there is one."""
         match settlement:
@@ -226,17 +211,24 @@ class RedisPubSubTransport(ServerTransport):
                 return error
             case DeadLetter(receipt=receipt, message=given):
                 heard, name = receipt.handle, target_of(settlement)
-                assert isinstance(heard, Heard)
+                assert isinstance(heard, HeardMessage)
                 if name not in self._known:
-                    return no_such_queue(name, self._link.where)
+                    return queue_not_found(name, self._client.where)
                 try:
                     content = letter_of(settlement, lambda: heard.message)
                 except UNWRITABLE as error:
-                    return unwritable(given, error)
+                    return unstorable(
+                        "the dead letter" if given is None else f"message {given.id!r}", error
+                    )
                 try:
-                    await self._link.call("PUBLISH", self._channel_of(name), content)
+                    await self._client.call("PUBLISH", self._channel_of(name), content)
                 except TransportError as error:
                     return error
                 return None
             case _:
                 return None
+
+
+def _ignore(done: asyncio.Future[object]) -> None:
+    if not done.cancelled():
+        done.exception()

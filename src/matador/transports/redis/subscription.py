@@ -1,4 +1,4 @@
-"""A receiver of one queue of streams: reads what is new, claims what came back."""
+"""A subscription to a queue of streams: reads what is new, claims what was released or is stale."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import TransportError
 from matador.model.message import Delivery
-from matador.transports.redis.entries import Lane, claimed_of, deliveries_of
-from matador.transports.redis.errors import has_lost_group
-from matador.transports.redis.link import Link
-from matador.transports.redis.scripts import script
-from matador.transports.redis.waiting import WaitingSubscription
-from matador.transports.redis_client.errors import translate
+from matador.transports.redis.blocking import BlockingSubscription
+from matador.transports.redis.client import RedisClient, script
+from matador.transports.redis.wire import Lane, claimed_of, deliveries_of
+from matador.transports.redis_client.errors import has_lost_group, translate
 
 log = logging.getLogger("matador.transports.redis")
 
 _GROUP = "matador"
+NEVER = 10**12
+"""Milliseconds for which no consumer is idle."""
 
 
-class RedisSubscription(WaitingSubscription):
+class RedisSubscription(BlockingSubscription):
     """See ``matador.transports.base.Subscription``. Made by ``RedisTransport.subscribe``."""
 
     def __init__(
         self,
-        link: Link,
+        client: RedisClient,
         queue: str,
         base: str,
         *,
@@ -37,7 +37,7 @@ class RedisSubscription(WaitingSubscription):
         declare: Callable[[str], Awaitable[None]],
         closed: Callable[[RedisSubscription], Awaitable[None]],
     ) -> None:
-        super().__init__(link, queue, block=block, give_back=give_back)
+        super().__init__(client, queue, block=block, give_back=give_back)
         self._base = base
         self._consumer = consumer
         self._lease = round(lease * 1000)
@@ -48,7 +48,7 @@ class RedisSubscription(WaitingSubscription):
             for name in ("t", *map(str, range(levels - 1, -1, -1)))
         }
         self._rank()
-        self._claimable = True  # something may have come back before we were here
+        self._claimable = True  # something may have been released before
 
     def _rank(self) -> None:
         ranked = [lane for lane in self._lanes.values() if lane.name != "t"]
@@ -56,7 +56,7 @@ class RedisSubscription(WaitingSubscription):
         self._by_key = {lane.key.encode(): lane for lane in ranked}
 
     def _lane(self, name: bytes) -> Lane:
-        """A lane by its name; one that was not there when we came is read from now on."""
+        """A lane by its name; one created since we subscribed is read from now on."""
         known = name.decode()
         if known not in self._lanes:
             self._lanes[known] = Lane(self._queue, self._base, known, self._consumer)
@@ -64,7 +64,7 @@ class RedisSubscription(WaitingSubscription):
         return self._lanes[known]
 
     def claimable(self) -> None:
-        """Something waits to be claimed: look for it, even if a read is waiting for news."""
+        """Something can be claimed: look for it, even if a read is blocked."""
         self._claimable = True
         self._interrupt()
 
@@ -86,7 +86,7 @@ class RedisSubscription(WaitingSubscription):
         return await self._wait(limit)
 
     async def _claim(self, limit: int) -> list[Delivery]:
-        rows = await self._link.run(
+        rows = await self._client.run(
             script("claim"), [self._base], [self._consumer, limit, self._lease]
         )
         if rows is None:
@@ -95,8 +95,8 @@ class RedisSubscription(WaitingSubscription):
         return [claimed_of(self._lane(row[0]), row) for row in rows]
 
     async def _read(self, limit: int) -> list[Delivery]:
-        """What is new in several lanes, in order of priority."""
-        found = await self._link.run(script("read"), [self._base], [self._consumer, limit])
+        """New messages of several lanes, in order of priority."""
+        found = await self._client.run(script("read"), [self._base], [self._consumer, limit])
         if found is None:
             await self._declare(self._queue)
             return []
@@ -106,11 +106,11 @@ class RedisSubscription(WaitingSubscription):
         return deliveries
 
     async def _wait(self, limit: int) -> list[Delivery]:
-        """What is new, as soon as it is there."""
-        # With several lanes each may give its count: one is enough to wake up.
+        """New messages, as soon as there are any."""
+        # Each of several lanes may return its count: one is enough to wake up.
         count = limit if len(self._ranked) == 1 else 1
         try:
-            found = await self._wait_for(
+            found = await self._block_on(
                 "XREADGROUP",
                 *("GROUP", _GROUP, self._consumer, "COUNT", count),
                 *("BLOCK", round(self._block * 1000), "STREAMS"),
@@ -121,7 +121,7 @@ class RedisSubscription(WaitingSubscription):
             raise
         except Exception as error:
             if not has_lost_group(error):
-                raise translate(error, self._link.where) from error
+                raise translate(error, self._client.where) from error
             await self._declare(self._queue)
             return []
         deliveries: list[Delivery] = []
@@ -129,17 +129,19 @@ class RedisSubscription(WaitingSubscription):
             deliveries += deliveries_of(self._by_key[key], entries)
         return deliveries
 
-    async def _recover(self) -> None:
+    async def _release_unseen(self) -> None:
         known = [
             f"{lane.name}:{id_.decode()}" for lane in self._lanes.values() for id_ in lane.held
         ]
-        given_back = await self._link.run(script("recover"), [self._base], [self._consumer, *known])
+        given_back = await self._client.run(
+            script("give_back_unseen"), [self._base], [self._consumer, *known]
+        )
         if given_back:
-            log.info("%s: %d messages were lost on the way and are back", self._queue, given_back)
+            log.info("%s: %d messages were lost on the way and released", self._queue, given_back)
             self._claimable = True
 
     async def _leave(self) -> None:
         with contextlib.suppress(TransportError):
-            if self._link.state.status == "connected":
-                await self._link.run(script("leave"), [self._base], [self._consumer])
+            if self._client.state.status == "connected":
+                await self._client.run(script("prune"), [self._base], [self._consumer, NEVER])
         await self._closed(self)

@@ -1,4 +1,4 @@
-"""Translates what redis-py raises into errors that say what happened and what to do."""
+"""Errors that say what happened and what to do: those of redis-py translated, and common ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from matador.errors import (
     ConfigurationError,
     ConnectionFailedError,
     MatadorError,
+    MessageTooLargeError,
     NotConnectedError,
     SendUnconfirmedError,
     StorageFullError,
@@ -31,25 +32,32 @@ _CLUSTER = (
     redis_errors.ClusterCrossSlotError,
 )
 _GONE = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
-# What the server says when it cannot write, in front of an error of no class of its own; a script
-# and a transaction say it somewhere in the middle.
+# How the error of a server that cannot write begins; inside a script or a transaction it is
+# somewhere in the middle of the text.
 _FULL = ("OOM ", "MISCONF ", "NOREPLICAS ")
 
 
 def is_gone(error: BaseException) -> bool:
-    """Is the connection lost, so that the outcome of what was under way is unknown?"""
+    """Whether the connection is lost, so that the outcome of commands in flight is unknown."""
     return isinstance(error, _GONE) and not isinstance(
         error, (*_REFUSED, redis_errors.BusyLoadingError, redis_errors.ClusterDownError)
     )
 
 
 def is_moved_on(error: BaseException) -> bool:
-    """Is the server another than it was, a replica, so that the primary has to be found again?"""
+    """Whether the server became a replica, so that the primary has to be found again."""
     return isinstance(error, redis_errors.ReadOnlyError)
 
 
+def has_lost_group(error: BaseException) -> bool:
+    """Whether the server has lost a queue: it was emptied, or restored from an older copy."""
+    return isinstance(error, redis_errors.ResponseError) and str(error).startswith(
+        ("NOGROUP", "UNBLOCKED")
+    )
+
+
 def translate(error: BaseException, where: str, *, opening: bool = False) -> MatadorError:
-    """The error of this package that stands for ``error``, with ``error`` as its cause.
+    """The error of this package for ``error``, with ``error`` as its cause.
 
     ``where`` names the server, without credentials.
     """
@@ -64,39 +72,39 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
     said = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
     match error:
         case _ if isinstance(error, _REFUSED):
-            hint = "check user, password and what the user may do (ACL)"
+            hint = "check the user, the password and the user's rights (ACL)"
             kind = ConnectionFailedError if opening else TransportError
             return kind(f"{said}; {hint}")
         case _ if _is_full(error):
-            return StorageFullError(f"the server takes no more: {said}")
+            return StorageFullError(f"the server accepts no more data: {said}")
         case redis_errors.ReadOnlyError():
-            return NotConnectedError(f"{where} is a replica now; it is connected anew")
+            return NotConnectedError(f"{where} is a replica now; reconnecting")
         case redis_errors.BusyLoadingError():
             kind = ConnectionFailedError if opening else NotConnectedError
-            return kind(f"{where} is loading its data; it takes commands once it has")
+            return kind(f"{where} is loading its data; it accepts commands once it has finished")
         case redis_errors.MasterDownError():
             return NotConnectedError(f"{where} is a replica that has lost its primary: {error}")
         case _ if isinstance(error, _CLUSTER):
             return UnsupportedError(
-                f"{where} is a node of a cluster, which this transport does not follow; "
-                f"name a server of its own, or a proxy of the cluster ({type(error).__name__})"
+                f"{where} is a node of a Redis Cluster, which is not supported; use a standalone "
+                f"server or a proxy of the cluster ({type(error).__name__})"
             )
         case _ if isinstance(error, _GONE):
             if opening:
                 return ConnectionFailedError(f"cannot reach {said}; check host, port and TLS")
             return SendUnconfirmedError(
-                f"the connection was lost before the answer came, so the outcome is unknown: {said}"
+                f"the connection was lost before the reply arrived; the outcome is unknown: {said}"
             )
         case UnicodeEncodeError():
             return UnstorableError(f"a text cannot be encoded: {said}")
         case redis_errors.ResponseError() if str(error).startswith("BUSY "):
             return NotConnectedError(
-                f"{where} is busy with a script and takes commands once it is done"
+                f"{where} is busy with a script; it accepts commands once that has finished"
             )
         case redis_errors.ResponseError() if str(error).startswith("WRONGTYPE"):
             return TransportError(
-                f"a key that should be ours holds something else: {said}; another program writes "
-                f"names with this prefix: give one of the two another prefix, or delete the key"
+                f"a key of ours has another type: {said}; another program uses this prefix: give "
+                f"one of them another prefix, or delete the key"
             )
         case redis_errors.DataError() | redis_errors.LockError():
             return ConfigurationError(said)
@@ -110,3 +118,16 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(error, redis_errors.ResponseError) and any(
         word in str(error) for word in _FULL
     )
+
+
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, MessageTooLargeError)
+"""Raised for a message that cannot be encoded, or is too large."""
+
+
+def unstorable(what: str, error: Exception) -> UnstorableError:
+    """The error for a message, or a dead letter, that can never be stored."""
+    if isinstance(error, UnstorableError):
+        return error
+    made = UnstorableError(f"{what} cannot be stored: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made

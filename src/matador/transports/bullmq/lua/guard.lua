@@ -1,20 +1,20 @@
--- Stands before each of BullMQ's scripts. They trust what they find and change things step by step:
--- one odd value breaks them off half-way, and the jobs in their hands are lost. Here their calls of
--- the server go through a guard:
---   * a job that goes to the waiting list of a paused queue goes where BullMQ 5 keeps it meanwhile;
---   * a key of a job that is of another type counts as missing, and is left alone;
---   * a counter that is no number starts again;
+-- In front of each of BullMQ's scripts. They trust what they find and change things step by step: one
+-- malformed value makes them fail half-way, and the jobs they handle are lost. Here their calls of the
+-- server go through a guard:
+--   * a job for the waiting list of a paused queue goes where BullMQ 5 keeps it meanwhile;
+--   * a key of a job that has another type counts as missing, and is left alone;
+--   * a counter that is not a number starts again;
 --   * an id that cannot be a job's is replaced by a job that says so;
---   * a parent that cannot be read is none;
---   * events are news for others: that they cannot be written is no reason to break off.
+--   * a parent that cannot be read is ignored;
+--   * an event that cannot be written is ignored.
 local redis, cjson = (function(server, json)
-  -- Has a queue such a key beside its jobs? No job can have that id.
+  -- Whether a queue has such a key beside its jobs: no job can have that id.
   local function is_own(id)
     return #id <= 16 and ({@KEYS@})[id]
   end
 
-  -- Where jobs of a queue wait. BullMQ 5 renames the list when it pauses and when it resumes, and
-  -- what is under the new name by then is gone; BullMQ 6 resumes with what is in either.
+  -- The list where jobs of a queue wait. BullMQ 5 renames it when it pauses and resumes, and loses what
+  -- is under the new name by then; BullMQ 6 resumes with the jobs of both.
   local function waiting(queue)
     local wait, paused = queue .. 'wait', queue .. 'paused'
     if server.call('HEXISTS', queue .. 'meta', 'paused') == 0 then return wait end
@@ -26,7 +26,7 @@ local redis, cjson = (function(server, json)
     return paused
   end
 
-  -- The id of a job: this one, or that of a new job in place of what cannot be one.
+  -- The id of a job: this one, or that of a new job that replaces an impossible one.
   local function admit(queue, id)
     local kind = server.call('TYPE', queue .. id).ok
     if (kind == 'hash' or kind == 'none') and not is_own(id) then return id end
@@ -37,7 +37,7 @@ local redis, cjson = (function(server, json)
     return new
   end
 
-  -- What a call that failed answers all the same; if there is nothing, it fails once more.
+  -- The reply of a call that failed; if there is none to give, it fails once more.
   local function without(said, command, key, ...)
     local first, second = ...
     local empty = { -- for a key that is missing
@@ -68,10 +68,10 @@ local redis, cjson = (function(server, json)
     local answer = server.pcall(command, key, ...)
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end
-      if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; the rest are numbers
+      if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; all others are numbers
         for index = 2, #answer do answer[index] = tonumber(answer[index]) and answer[index] end
       elseif command == 'HMGET' and (...) == 'parentKey' and answer[1] then
-        -- Looking for the parent's id in a long text without a colon would take minutes.
+        -- Searching a long text without a colon for the parent's id would take minutes.
         answer[1] = string.find(answer[1], ':', 1, true) and answer[1]
       elseif command == 'ZPOPMIN' and answer[1] then
         answer[1] = admit(string.sub(key, 1, -#'prioritized' - 1), answer[1])
@@ -84,7 +84,7 @@ local redis, cjson = (function(server, json)
     return answer
   end
 
-  -- Where a parent is written that cannot be read, there is none.
+  -- A parent that cannot be read is ignored.
   local function decode(text)
     local done, found = pcall(json.decode, text)
     if not done or type(found) ~= 'table' then found = {} end

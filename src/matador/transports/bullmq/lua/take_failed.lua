@@ -1,9 +1,9 @@
--- Lock failed jobs of one kind that nobody holds, and count that they were handed out. They stay
--- in the failed set; with the lock on, neither BullMQ nor a dashboard removes or retries them.
+-- Lock failed jobs of one kind that nobody holds, and count the delivery. They stay in the failed set;
+-- while they are locked, neither BullMQ nor a dashboard removes or retries them.
 -- KEYS: failed
--- ARGV: key prefix of the queue, kind, the other kinds in one text with commas around each (jobs
---       that name none of them are of this kind) or nothing, how many at most, lock in ms, token,
---       job ids (none: from the oldest on)
+-- ARGV: key prefix of the queue, kind, the other kinds in one text with commas around each (jobs of none
+--       of them are of this kind) or nothing, how many at most, lock in ms, token, job ids (none: the
+--       oldest ones)
 local prefix, kind, others, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local taken = {}
 

@@ -1,6 +1,6 @@
--- Deliver again what was given back, and what nobody renewed for its holder's lease. ARGV: consumer,
--- limit, the lease of holders that do not say theirs. Gives {lane, id, fields, claim, deliveries that do
--- not count}; nil: no such queue.
+-- Deliver again what was released, and what was not renewed within its holder's lease. ARGV: consumer,
+-- limit, the lease of holders whose name has none. Returns {lane, id, fields, claim, deliveries that do
+-- not count} for each; nil: no such queue.
 local base, consumer, left = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local queue = settings(base)
 if not queue then

@@ -1,32 +1,12 @@
--- What every script shares, put in front of each.
---
--- A queue is a hash with its settings; all its other keys have the name of that hash in front, and
--- so its hash tag: a script stays within one slot of a cluster. Its messages are in lanes, one
--- stream each: 't' for those that were taken out of their turn, '10' to '1' for priorities where
--- they are declared, and '0'. Every lane has the consumer group GROUP. What was given back belongs
--- to the consumer NOBODY and looks idle for ever, so it is found together with what is stale.
---
--- The delivery count that Redis keeps is the number of the claim: it only ever grows, so it tells
--- one hold from a later one. Deliveries that do not count are subtracted (':uncounted').
---
--- The name of a consumer ends with its lease in milliseconds ('~30000'): whoever looks for what is
--- stale goes by the promise of the holder, not by a lease of its own.
+-- Shared by all scripts of queues, in front of each.
 --
 -- A script is atomic but is not rolled back. A full server refuses the first write of a script and no
--- later one; other errors (a key of another type) come at any command. So what stores comes before
--- what removes, each message is tried by itself, and what comes after it is not allowed to fail.
+-- later one; other errors (a key of another type) can come from any command. So a script stores before
+-- it removes, tries each message by itself, and ignores errors of whatever follows.
 --
--- Keys can be written by anybody: nothing that stands in one may end a script.
+-- Anybody can write to the keys: nothing in them may make a script fail.
 
-local GROUP = 'matador'
-local NOBODY = '-'
-local FOR_EVER = 1000000000000
-local HIGHEST = 10
-local CHUNK = 1000
-local MOST_FIELDS = 4000 -- names and values of one entry; Lua cannot unpack many more
-local WORN_OUT = 1000000 -- stands for a number of deliveries that cannot be true
-
--- A whole number within bounds; nil for whatever else it is.
+-- A whole number within bounds; nil for anything else.
 local function number(given, low, high)
   local found = tonumber(given)
   if found and found >= low and found <= high then
@@ -34,13 +14,9 @@ local function number(given, low, high)
   end
 end
 
--- What went wrong, as text.
+-- The text of an error.
 local function said(problem)
   return type(problem) == 'table' and problem.err or tostring(problem)
-end
-
-local function failed(reply)
-  return type(reply) == 'table' and reply.err ~= nil
 end
 
 local function now()
@@ -48,296 +24,17 @@ local function now()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function settings(base)
-  local found = redis.call('HMGET', base, 'levels', 'priorities', 'retention', 'max_length', 'ttl')
-  if not found[1] then
-    return nil
-  end
-  return {
-    levels = number(found[1], 1, HIGHEST + 1) or 1,
-    priorities = found[2] == '1',
-    retention = number(found[3], 0, FOR_EVER),
-    max_length = number(found[4], 0, FOR_EVER),
-    ttl = number(found[5], 0, FOR_EVER),
-  }
-end
-
--- Call a command that needs the group of a lane, which is made if the server has lost it.
-local function grouped(key, ...)
-  local reply = redis.pcall(...)
-  if failed(reply) then
-    if string.find(reply.err, 'NOGROUP', 1, true) or string.find(reply.err, 'no such key', 1, true) then
-      -- From the first message: what was sent before there was a worker is not skipped.
-      redis.pcall('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
-    end
-    reply = redis.call(...)
-  end
-  return reply
-end
-
-local function lanes(queue)
-  local names = { 't' }
-  for level = queue.levels - 1, 0, -1 do
-    names[#names + 1] = tostring(level)
-  end
-  return names
-end
-
--- Call a command with many arguments, some at a time: Lua cannot unpack them all.
-local function in_chunks(items, call)
-  for first = 1, #items, CHUNK do
-    call(unpack(items, first, math.min(first + CHUNK - 1, #items)))
-  end
-end
-
+-- Wake the processes that look after a queue.
 local function ring(base)
   redis.pcall('XADD', base .. ':bell', 'MAXLEN', '1', '*', 'r', '1')
 end
 
--- Ids that grow through all lanes, so that a reader of the whole queue misses nothing.
-local function next_id(base, queue)
-  if queue.levels == 1 then
-    return '*'
-  end
-  local last = redis.call('HMGET', base, 'last_ms', 'last_seq')
-  local ms, seq = now(), 0
-  local last_ms = number(last[1], 0, 100 * FOR_EVER)
-  if last_ms and ms <= last_ms then
-    ms, seq = last_ms, (number(last[2], 0, FOR_EVER) or 0) + 1
-  end
-  redis.call('HSET', base, 'last_ms', ms, 'last_seq', seq)
-  return string.format('%.0f-%d', ms, seq)
-end
-
--- Add an entry to a lane, its fields a flat array of names and values. Of a foreign one that has very
--- many, body and reason stay fields, and all of them are kept in the field 'f'.
-local function add(base, queue, lane, fields)
-  if #fields > MOST_FIELDS then
-    local few = { b = '', r = '' }
-    for at = 1, #fields, 2 do
-      few[fields[at]] = few[fields[at]] and fields[at + 1]
-    end
-    fields = { 'b', few.b, 'r', few.r, 'f', cmsgpack.pack(fields) }
-  end
-  local key, id = base .. ':' .. lane, next_id(base, queue)
-  local added = redis.pcall('XADD', key, id, unpack(fields))
-  if failed(added) then
-    -- Perhaps somebody has stored something with an id of the future: the server goes on from there.
-    redis.call('XADD', key, '*', unpack(fields))
-  end
-end
-
--- Store a message, its fields a flat array of names and values; delay in milliseconds.
-local function put(base, queue, delay, priority, fields)
-  local level = 0
-  if queue.priorities and priority ~= '' then
-    level = math.max(0, math.min(HIGHEST, tonumber(priority)))
-  end
-  if delay <= 0 then
-    add(base, queue, level, fields)
-    return
-  end
+-- Add to a sorted set of delayed messages; wakes its watchers if it is due before all others.
+local function delay_until(base, due, member)
   local key = base .. ':delayed'
-  local due = now() + delay
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  local place = redis.call('HINCRBY', base, 'delayed', 1)
-  local member = string.format('%016d', place) .. cmsgpack.pack({ level, fields })
   redis.call('ZADD', key, string.format('%.0f', due), member)
   if not first or due < tonumber(first) then
     ring(base)
   end
-end
-
--- A delayed message as it was put: level, fields, and a name by which it is found again. A member of
--- another form is a body and nothing more.
-local function delayed_of(member)
-  local place = string.match(string.sub(member, 1, 16), '^%d+$')
-  local read, found = pcall(cmsgpack.unpack, string.sub(member, 17))
-  local fields = read and type(found) == 'table' and found[2]
-  local ours = place and type(fields) == 'table' and #fields > 0 and #fields % 2 == 0
-  for at = 1, ours and #fields or 0 do
-    ours = ours and type(fields[at]) == 'string'
-  end
-  if ours then
-    return number(found[1], 0, HIGHEST) or 0, fields, place
-  end
-  return 0, { 'b', member }, redis.sha1hex(member)
-end
-
--- Milliseconds as a number that Python and Redis take, whatever the score was.
-local function moment(score)
-  return math.floor(math.max(0, math.min(tonumber(score), 100 * FOR_EVER)))
-end
-
-local function forget_uncounted(base, lane, ids)
-  local key = base .. ':uncounted'
-  if redis.call('EXISTS', key) == 1 then
-    for _, id in ipairs(ids) do
-      redis.pcall('HDEL', key, lane .. ':' .. id)
-    end
-  end
-end
-
--- Forget entries of a lane, whoever holds them.
-local function remove(base, lane, ids)
-  local key = base .. ':' .. lane
-  in_chunks(ids, function(...)
-    redis.call('XACK', key, GROUP, ...)
-    redis.call('XDEL', key, ...)
-  end)
-  forget_uncounted(base, lane, ids)
-end
-
--- An id as a text of one length, for comparing: Lua has no numbers of that size.
-local function rank(id)
-  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-  return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #seq) .. seq
-end
-
-local function is_behind(id, other)
-  return rank(id) > rank(other)
-end
-
--- Drop what a queue of dead letters has too much of, and what has been there for too long. What
--- somebody holds stays.
-local function trim(base, queue)
-  if not queue.max_length and not queue.ttl then
-    return
-  end
-  local key, length, first = base .. ':0', nil, nil
-  if queue.max_length then
-    length = math.max(0, queue.max_length - redis.call('XLEN', base .. ':t'))
-  end
-  if queue.ttl then
-    first = string.format('%.0f-0', now() - queue.ttl + 1)
-  end
-  local pending = grouped(key, 'XPENDING', key, GROUP)[1]
-  if pending == 0 then
-    if length then
-      redis.call('XTRIM', key, 'MAXLEN', '=', length)
-    end
-    if first then
-      redis.call('XTRIM', key, 'MINID', '=', first)
-    end
-    return
-  end
-  local held, over, from = {}, length and redis.call('XLEN', key) - length or 0, '-'
-  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', pending)) do
-    held[row[1]] = row[2] ~= NOBODY
-  end
-  while true do
-    local entries, ids = redis.call('XRANGE', key, from, '+', 'COUNT', 100), {}
-    local ended = #entries == 0
-    for _, entry in ipairs(entries) do
-      from = '(' .. entry[1]
-      if over <= 0 and not (first and is_behind(first, entry[1])) then
-        ended = true
-        break
-      end
-      if not held[entry[1]] then
-        ids[#ids + 1] = entry[1]
-        over = over - 1
-      end
-    end
-    remove(base, '0', ids)
-    if ended then
-      return
-    end
-  end
-end
-
--- Forget what is finished and past its retention, a bounded number; says how many.
-local function expire(base, queue)
-  if not queue.retention then
-    return 0
-  end
-  local key = base .. ':done'
-  local over = redis.call('ZRANGEBYSCORE', key, '-inf', now(), 'LIMIT', 0, CHUNK)
-  for _, place in ipairs(over) do
-    local lane, id = string.match(place, '^(%w+):(.*)$')
-    if lane then
-      redis.pcall('XDEL', base .. ':' .. lane, id)
-    end
-  end
-  if #over > 0 then
-    redis.call('ZREM', key, unpack(over))
-  end
-  return #over
-end
-
--- All that needs no attention; it must not keep a script from its work.
-local function tidy(base, queue)
-  pcall(trim, base, queue)
-  local done, removed
-  repeat
-    done, removed = pcall(expire, base, queue)
-  until not done or removed < CHUNK
-end
-
--- Give an entry back as if it had never been delivered.
-local function give_back(base, lane, id)
-  local key = base .. ':' .. lane
-  redis.call('XCLAIM', key, GROUP, NOBODY, 0, id, 'IDLE', FOR_EVER, 'JUSTID')
-  redis.pcall('HINCRBY', base .. ':uncounted', lane .. ':' .. id, 1)
-end
-
--- Who holds an entry, and by which claim: consumer, count, idle; nil if nobody does.
-local function holder(key, id)
-  local row = grouped(key, 'XPENDING', key, GROUP, id, id, 1)[1]
-  if row then
-    return row[2], row[4], row[3]
-  end
-end
-
-local function group_of(key)
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-    local found = {}
-    for place = 1, #group, 2 do
-      found[group[place]] = group[place + 1]
-    end
-    if found['name'] == GROUP then
-      return found
-    end
-  end
-  return { ['last-delivered-id'] = '0-0' }
-end
-
-local function uncounted(base, lane, id)
-  return number(redis.pcall('HGET', base .. ':uncounted', lane .. ':' .. id), 0, FOR_EVER) or 0
-end
-
--- For how many milliseconds a consumer holds an entry that it does not renew. 'lease': that of one
--- whose name does not say it.
-local function lease_of(consumer, lease)
-  return number(string.match(consumer, '~(%d+)$'), 1, FOR_EVER) or lease
-end
-
--- What nobody holds any more: given back, or not renewed for the lease of whoever held it. Gives
--- rows of XPENDING in order of their ids, 'most' or more of them if there are as many.
-local function stale(key, lease, most)
-  local rows, places = {}, {}
-  for _, one in ipairs(grouped(key, 'XPENDING', key, GROUP)[4] or {}) do
-    local idle = lease_of(one[1], lease)
-    for _, row in ipairs(redis.call('XPENDING', key, GROUP, 'IDLE', idle, '-', '+', most, one[1])) do
-      rows[#rows + 1] = row
-      places[row] = rank(row[1])
-    end
-  end
-  table.sort(rows, function(one, other)
-    return places[one] < places[other]
-  end)
-  return rows
-end
-
--- Take an entry over from whoever had it, by a claim of the next number. Gives what a row of 'claim'
--- is; nil if the entry was deleted.
-local function take_over(base, lane, consumer, id, count)
-  local key = base .. ':' .. lane
-  local claim = number(count, 0, FOR_EVER) and count + 1 or WORN_OUT
-  local entry = redis.call('XCLAIM', key, GROUP, consumer, 0, id, 'RETRYCOUNT', claim)[1]
-  if entry then
-    return { lane, id, entry[2], claim, uncounted(base, lane, id) }
-  end
-  redis.call('XACK', key, GROUP, id)
-  forget_uncounted(base, lane, { id })
 end

@@ -1,5 +1,5 @@
 -- Finish deliveries of one consumer in one lane, held by a claim of one number. ARGV: lane, consumer,
--- claim, ids ... Gives the places, from 0, of those that are not held so any more.
+-- claim, ids ... Returns the indexes, from 0, of those that are not held by it any more.
 local base, lane, consumer, claim = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = base .. ':' .. lane
 local queue = settings(base)
@@ -32,7 +32,7 @@ if queue and queue.retention then
   end)
   for _, id in ipairs(ids) do
     if failed(redis.pcall('ZADD', base .. ':done', readable_until, lane .. ':' .. id)) then
-      redis.call('XDEL', key, id) -- nobody would ever forget it
+      redis.call('XDEL', key, id) -- nothing would ever delete it
     end
   end
   forget_uncounted(base, lane, ids)

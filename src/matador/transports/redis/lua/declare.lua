@@ -1,5 +1,5 @@
--- Make a queue, or bring its settings up to date. ARGV: priorities, retention, max_length, ttl
--- (milliseconds; empty: none). Lanes once made stay, so that nothing in them is forgotten.
+-- Create a queue, or update its settings. ARGV: priorities, retention, max_length, ttl (milliseconds;
+-- empty: none). Lanes once created stay, so that nothing in them is lost.
 local base = KEYS[1]
 local levels = number(redis.call('HGET', base, 'levels'), 1, HIGHEST + 1) or 1
 if ARGV[1] == '1' then
@@ -8,7 +8,7 @@ end
 redis.call('HSET', base, 'levels', levels, 'priorities', ARGV[1], 'retention', ARGV[2],
   'max_length', ARGV[3], 'ttl', ARGV[4])
 for _, lane in ipairs(lanes({ levels = levels })) do
-  -- From the first message: what was sent before there was a worker is not skipped.
+  -- From the first message on: nothing sent before there was a worker is skipped.
   local made = redis.pcall('XGROUP', 'CREATE', base .. ':' .. lane, GROUP, '0', 'MKSTREAM')
   if made.err and string.sub(made.err, 1, 9) ~= 'BUSYGROUP' then
     return made

@@ -1,4 +1,4 @@
--- A consumer goes: what it still holds goes back, counted. ARGV: consumer. Says whether that was all.
+-- A consumer leaves: what it still holds goes back, counted. ARGV: consumer. Returns 1 if that was all.
 local base, consumer = KEYS[1], ARGV[1]
 if not take_back(base, consumer) then
   return 0

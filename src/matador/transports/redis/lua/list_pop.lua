@@ -1,4 +1,4 @@
--- Hand messages over. ARGV: consumer, lease, limit. Gives the messages; nil: no such queue.
+-- Deliver messages. ARGV: consumer, lease, limit. Returns the elements; nil: no such queue.
 local base, consumer = KEYS[1], ARGV[1]
 if redis.call('EXISTS', base) == 0 then
   return nil

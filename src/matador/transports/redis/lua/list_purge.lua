@@ -1,4 +1,4 @@
--- Delete all that nobody holds. Says how many; -1: no such queue.
+-- Delete all messages that nobody holds. Returns how many; -1: no such queue.
 local base = KEYS[1]
 if redis.call('EXISTS', base) == 0 then
   return -1

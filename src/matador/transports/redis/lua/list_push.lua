@@ -1,5 +1,5 @@
--- Store messages. ARGV: delay, content, again and again. Gives 1; 0 if the queue is not there and nothing
--- was stored; else {place from 0, why} of those that were not stored.
+-- Store messages. ARGV, for each: delay, content. Returns 1; 0 if there is no such queue and nothing was
+-- stored; else {index from 0, why} of those that were not stored.
 local base, refused = KEYS[1], {}
 if redis.call('EXISTS', base) == 0 then
   return 0
@@ -10,5 +10,4 @@ for place = 1, #ARGV, 2 do
     refused[#refused + 1] = { (place - 1) / 2, said(why) }
   end
 end
-pcall(trim, base)
 return #refused == 0 and 1 or refused

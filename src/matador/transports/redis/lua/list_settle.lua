@@ -1,6 +1,6 @@
--- Settle. KEYS: the queue, then queues for successors, all of one hash tag. ARGV: consumer, then
--- again and again: message, place of the successor's queue in KEYS (0: give back, -1: forget), delay,
--- content. For each: 0 done, 1 lost, 2 no such queue, or why it failed.
+-- Settle. KEYS: the queue, then queues of successors, all of one hash tag. ARGV: consumer, then for
+-- each: element, index of the successor's queue in KEYS (0: release, -1: remove), delay, content.
+-- Returns for each: 0 done, 1 lost, 2 no such queue, or why it failed.
 local base, held = KEYS[1], KEYS[1] .. ':held:' .. ARGV[1]
 local outcomes = {}
 
@@ -15,7 +15,6 @@ local function settle(message, target, delay, content)
     redis.call('LPUSH', base .. ':ready', message)
   else
     put(KEYS[target], delay, content)
-    pcall(trim, KEYS[target])
   end
   redis.call('LREM', held, 1, message)
   return 0

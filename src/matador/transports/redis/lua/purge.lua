@@ -1,4 +1,4 @@
--- Delete messages that nobody holds, a bounded number. Says how many; -1: no such queue.
+-- Delete messages that nobody holds, a bounded number. Returns how many; -1: no such queue.
 local base = KEYS[1]
 local queue = settings(base)
 if not queue then

@@ -1,5 +1,5 @@
--- Deliver what is new, the highest lane first. ARGV: consumer, limit. Gives lane and entries, again
--- and again; nil if there is no such queue.
+-- Deliver what is new, the highest lane first. ARGV: consumer, limit. Returns lane and entries for each
+-- lane; nil: no such queue.
 local base, consumer, left = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local queue = settings(base)
 if not queue then

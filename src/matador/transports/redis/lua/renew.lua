@@ -1,5 +1,5 @@
--- Hold deliveries for longer. ARGV: lane, consumer, then id and claim, again and again. For each: 1,
--- or 0 if it is lost. Counts no delivery.
+-- Hold deliveries for longer. ARGV: lane, consumer, then id and claim of each. Returns for each: 1, or 0
+-- if it is lost. Counts no delivery.
 local key, consumer = KEYS[1] .. ':' .. ARGV[1], ARGV[2]
 local kept, ids = {}, {}
 local there = redis.call('EXISTS', key) == 1

@@ -1,5 +1,5 @@
--- Store messages that need nothing special. ARGV: id, body, id, body ... Gives 1; 0 if the queue is not
--- there and nothing was stored; else {place from 0, why} of those that were not stored.
+-- Store messages with nothing but an id and a body. ARGV: id, body, id, body ... Returns 1; 0 if there is
+-- no such queue and nothing was stored; else {index from 0, why} of those that were not stored.
 local base = KEYS[1]
 local queue = settings(base)
 if not queue then

@@ -1,8 +1,8 @@
--- Give back, retry or put among the dead letters. KEYS: the queue, then queues for successors, all of
--- one hash tag. ARGV, again and again: lane, consumer, id, claim, place of the successor's queue in
--- KEYS (0: give back, -1: forget, its successor is elsewhere), delay, priority, reason, how many fields
--- follow, fields. A dead letter without fields keeps those of the original, with -1 its body alone. For
--- each: 0 done, 1 lost, 2 no such queue, or why it failed.
+-- Release, retry or dead-letter. KEYS: the queue, then queues of successors, all of one hash tag. ARGV,
+-- for each: lane, consumer, id, claim, index of the successor's queue in KEYS (0: release, -1: remove,
+-- its successor is elsewhere), delay, priority, reason, number of fields, fields. A dead letter without
+-- fields keeps those of the original, with -1 its body alone. Returns for each: 0 done, 1 lost, 2 no such
+-- queue, or why it failed.
 local base = KEYS[1]
 local outcomes, targets, released = {}, {}, false
 

@@ -1,6 +1,6 @@
--- Deliver chosen messages out of their turn. ARGV: consumer, the lease of holders that do not say
--- theirs, then lane and id, again and again; lane 'd' for a delayed one, its id is due~name. Gives the
--- same as claim; nil: no queue.
+-- Deliver certain messages out of turn. ARGV: consumer, the lease of holders whose name has none, then
+-- lane and id of each; a delayed one has lane 'd' and id due~name. Returns the same as claim; nil: no such
+-- queue.
 local base, consumer, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local queue = settings(base)
 if not queue then

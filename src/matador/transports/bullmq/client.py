@@ -1,0 +1,227 @@
+"""The client of the server: a supervised session that runs scripts in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, ResponseError
+
+from matador.errors import MatadorError, NotConnectedError
+from matador.model.message import ConnectionState
+from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
+from matador.transports.bullmq.wire import bull_name
+from matador.transports.redis_client.client import ServerClient
+from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
+
+_LARGEST = 512 << 20  # bytes, unless the server has another limit
+
+
+class BullMQSession:
+    """A connected client that runs scripts, until it is lost. Times are those of the server."""
+
+    def __init__(self, client: Any, prefix: str, where: str) -> None:
+        self.client = client
+        self.where = where
+        self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._connection = connection_of(client)
+        self._prefix = prefix
+        self._scripts: dict[str, JobScripts] = {}
+        self._ahead = 0.0
+        self._last = 0
+        self.largest = _LARGEST
+
+    async def prepare(self) -> None:
+        """Load the scripts, and ask for the server's time and its largest value."""
+        await self.load()
+        seconds, micros = await self.client.time()
+        self._ahead = seconds + micros / 1e6 - time.monotonic()
+        with contextlib.suppress(ResponseError):  # not every user may ask
+            said = await self.client.config_get("proto-max-bulk-len")
+            self.largest = int(said.get("proto-max-bulk-len", _LARGEST))
+
+    async def load(self) -> None:
+        """Load the scripts."""
+        pipe = self.client.pipeline(transaction=False)
+        for name in USED:
+            pipe.script_load(self.command(name).script)
+        await pipe.execute()
+
+    def now(self) -> int:
+        """The server's time in milliseconds."""
+        return int((time.monotonic() + self._ahead) * 1000)
+
+    def next_now(self) -> int:
+        """``now``, but later than at the last call: what is ordered by it stays in order."""
+        self._last = max(self.now(), self._last + 1)
+        return self._last
+
+    def scripts(self, queue: str) -> JobScripts:
+        """The calls for a queue of ours."""
+        found = self._scripts.get(queue)
+        if found is None:
+            found = JobScripts(self._prefix, bull_name(queue), self._connection)
+            self._scripts[queue] = found
+        return found
+
+    def command(self, name: str) -> Any:
+        """A script of the package."""
+        return self._connection.commands[name]
+
+    def fail(self, error: BaseException) -> None:
+        """See ``ServerConnection``."""
+        if not self.lost.done():
+            self.lost.set_result(error)
+
+    async def ask(self, *command: Any) -> Any:
+        """The reply to a plain command.
+
+        Raises:
+            TransportError: it failed.
+        """
+        try:
+            return await self.client.execute_command(*command)
+        except Exception as error:
+            raise self.translated(error) from error
+
+    async def run(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+        """The replies to scripts and plain commands that travel together, in order.
+
+        The reply of one that fails is its error, translated; the others run all the same.
+
+        Raises:
+            TransportError: the connection failed; the outcome is unknown.
+        """
+        answers = await self._run(calls, transaction=False)
+        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:  # the server's scripts were flushed; these did nothing
+            await self._load()
+            again = await self._run([calls[i] for i in missing], transaction=False)
+            for i, answer in zip(missing, again, strict=True):
+                answers[i] = answer
+        return [self._plain(answer) for answer in answers]
+
+    async def run_together(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+        """``run`` in one transaction."""
+        answers = await self._run(calls, transaction=True)
+        if any(isinstance(answer, NoScriptError) for answer in answers):
+            await self._load()
+            answers = await self._run(calls, transaction=True)
+        return [self._plain(answer) for answer in answers]
+
+    async def _run(
+        self, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
+    ) -> list[Any]:
+        pipe = self.client.pipeline(transaction=transaction)
+        for call in calls:
+            if isinstance(call, Call):
+                sha = self.command(call.script).sha
+                pipe.evalsha(sha, len(call.keys), *call.keys, *call.arguments)
+            else:
+                pipe.execute_command(*call)
+        try:
+            return await pipe.execute(raise_on_error=False)
+        except Exception as error:
+            raise self.translated(error) from error
+
+    async def _load(self) -> None:
+        try:
+            await self.load()
+        except Exception as error:
+            raise self.translated(error) from error
+
+    def _plain(self, answer: Any) -> Any:
+        return self.translated(answer) if isinstance(answer, Exception) else answer
+
+    def translated(self, error: BaseException) -> MatadorError:
+        """The error of this package for one of redis-py; gives up a session that is useless."""
+        if is_gone(error) or is_moved_on(error):
+            self.fail(error)
+        return translate(error, self.where)
+
+    async def drain(self) -> None:
+        """See ``ServerConnection``. Every command is awaited by its caller."""
+
+    async def close(self) -> None:
+        """See ``ServerConnection``."""
+        self.fail(NotConnectedError("disconnected"))
+        with contextlib.suppress(Exception):
+            await self.client.aclose()
+
+
+class BullMQClient(ServerClient[BullMQSession]):
+    """Keeps a session, and makes a new one when it is lost.
+
+    Args:
+        address: where the server is, and how to connect.
+        restore, on_state: see ``ServerClient``.
+    """
+
+    def __init__(
+        self,
+        address: BullMQAddress,
+        *,
+        restore: Callable[[BullMQSession], Awaitable[None]],
+        on_state: Callable[[ConnectionState], None],
+    ) -> None:
+        super().__init__(address.where, restore=restore, on_state=on_state)
+        self._address = address
+
+    # -- for the supervisor ------------------------------------------------------------------------
+
+    async def open(self) -> BullMQSession:
+        """See ``ServerClient``."""
+        address = self._address
+        ((host, port),) = address.hosts
+        options: dict[str, Any] = {"ssl": True, **address.tls_options} if address.tls else {}
+        client: Any = redis.asyncio.Redis(
+            host=host,
+            port=port,
+            db=address.db,
+            username=address.user,
+            password=address.password,
+            client_name=f"matador-{address.name}",
+            protocol=2,
+            socket_timeout=address.timeout,
+            socket_connect_timeout=address.timeout,
+            socket_keepalive=True,
+            # Nothing is sent twice behind our back: the outcome of the first time is unknown.
+            retry=Retry(NoBackoff(), 0),
+            **options,
+        )
+        session = BullMQSession(client, address.prefix, self.where)
+        try:
+            await session.prepare()
+            _check_cancelled()
+        except BaseException as error:
+            await session.close()
+            _check_cancelled()
+            if not isinstance(error, Exception):
+                raise
+            raise translate(error, self.where, opening=True) from error
+        return session
+
+    async def _wait_lost(self, connection: BullMQSession) -> BaseException:
+        while True:
+            await asyncio.wait([connection.lost], timeout=self._address.heartbeat)
+            if connection.lost.done():
+                return connection.lost.result()
+            try:
+                await connection.client.ping()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the session is over
+                connection.fail(error)
+            _check_cancelled()
+
+
+def _check_cancelled() -> None:
+    """Raise ``CancelledError`` if this task was cancelled: the client sometimes swallows it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -1,0 +1,267 @@
+"""Carries out settlements.
+
+For a job that was taken from its queue, each settlement is one of BullMQ's own scripts, which
+checks the lock and does everything at once: a retry is the same job with new data, a dead letter
+the same job among the failed ones. Only a successor in another queue, or of a job that failed
+already, takes two scripts: they run in one transaction, on condition that we still hold the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import WatchError
+
+from matador.errors import MatadorError, TransportError, UnstorableError
+from matador.model.message import (
+    Complete,
+    DeadLetter,
+    Receipt,
+    Release,
+    Retry,
+    Settlement,
+)
+from matador.model.topology import DeadLetterKind, dead_letter_name
+from matador.transports.bullmq.client import BullMQSession
+from matador.transports.bullmq.errors import refused
+from matador.transports.bullmq.jobs import JobHold, hold_of
+from matador.transports.bullmq.scripts import Call
+from matador.transports.bullmq.send import add, data_of, milliseconds, other_id
+from matador.transports.bullmq.topology import JobSet, Queues
+from matador.transports.bullmq.wire import bull_priority, job_id
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+_MOST_EACH = 200
+_TRIES = 20
+# What BullMQ answers when a parent is completed too early. Its own worker fails the job, too.
+_CHILDREN = {-4: "it has children that are not finished", -9: "a child of it has failed"}
+
+
+class JobSettler:
+    """Carries out settlements on one session."""
+
+    def __init__(self, session: BullMQSession, queues: Queues) -> None:
+        self._session = session
+        self._queues = queues
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+        """For each None, or why it failed."""
+        outcomes: list[MatadorError | None] = [None] * len(settlements)
+        calls: list[tuple[int, Call]] = []
+        for index, settlement in enumerate(settlements):
+            hold = hold_of(settlement.receipt)
+            if hold is None:
+                outcomes[index] = lease_lost(settlement.receipt.queue)
+                continue
+            try:
+                target = await self._target(settlement)
+                if (
+                    isinstance(settlement, Retry)
+                    and target is not None
+                    and (hold.failed or target.queue != hold.queue)
+                ):
+                    outcomes[index] = await self._move(hold, settlement, target)
+                else:
+                    calls.append((index, self._call(hold, settlement, target)))
+            except UNWRITABLE as error:
+                outcomes[index] = unstorable(f"message {hold.id!r}", error)
+            except MatadorError as error:
+                outcomes[index] = error
+        for start in range(0, len(calls), _MOST_EACH):
+            await self._run(calls[start : start + _MOST_EACH], settlements, outcomes)
+        return outcomes
+
+    async def _run(
+        self,
+        calls: Sequence[tuple[int, Call]],
+        settlements: Sequence[Settlement],
+        outcomes: list[MatadorError | None],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        try:
+            answers = await self._session.run([call for _, call in calls])
+        except MatadorError as error:
+            for index, _ in calls:
+                outcomes[index] = error
+            return
+        woken: set[str] = set()
+        unfit: list[tuple[int, Call]] = []
+        for (index, _), answer in zip(calls, answers, strict=True):
+            receipt = settlements[index].receipt
+            if isinstance(answer, MatadorError):
+                plain = None if is_last else self._malformed(settlements[index], answer)
+                if plain is not None:
+                    unfit.append((index, plain))
+                else:
+                    outcomes[index] = refused(answer, receipt)
+            elif answer in _CHILDREN and isinstance(settlements[index], Complete):
+                unfit.append((index, self._fail(receipt, _CHILDREN[answer])))
+            elif isinstance(answer, int) and answer < 0:
+                outcomes[index] = lease_lost(receipt.queue)
+            elif isinstance(settlements[index], Release):
+                woken.add(receipt.queue)
+        # BullMQ wakes nobody when a job with a priority is released.
+        markers = [self._session.scripts(queue).key("marker") for queue in woken]
+        if markers:
+            await self._session.run([("ZADD", key, 0, "0") for key in markers])
+        if unfit:
+            await self._run(unfit, settlements, outcomes, is_last=True)
+
+    def _malformed(self, settlement: Settlement, error: MatadorError) -> Call | None:
+        """The plain script for a job at which BullMQ's own one fails; None: the caller decides."""
+        hold = hold_of(settlement.receipt)
+        if hold is None or not isinstance(refused(error, settlement.receipt), UnstorableError):
+            return None
+        scripts, now = self._session.scripts(hold.queue), self._session.next_now()
+        match settlement:
+            case Complete():
+                return scripts.complete_malformed(hold.id, hold.token, now)
+            case DeadLetter(kind=kind, reason=reason, message=None):
+                return scripts.fail_malformed(hold.id, hold.token, _text(reason), now, kind, False)
+            case _:
+                return None
+
+    def _fail(self, receipt: Receipt, reason: str) -> Call:
+        hold = hold_of(receipt)
+        assert hold is not None
+        fields = _as_dead_letter("undeliverable", hold)
+        scripts = self._session.scripts(hold.queue)
+        return scripts.fail(hold.id, hold.token, reason, self._session.next_now(), fields)
+
+    async def _target(self, settlement: Settlement) -> JobSet | None:
+        """The queue of the successor, if there is one."""
+        match settlement:
+            case Retry(message=message):
+                jobs = await self._queues.find(self._session, message.queue)
+                if jobs.kind is None:
+                    return jobs
+                raise queue_not_found(message.queue, self._session.where)
+            case DeadLetter(receipt=receipt, kind=kind):
+                name = dead_letter_name(receipt.queue, kind)
+                return await self._queues.find(self._session, name)
+            case _:
+                return None
+
+    # -- a job that was taken from its queue -------------------------------------------------------
+
+    def _call(self, hold: JobHold, settlement: Settlement, target: JobSet | None) -> Call:
+        scripts, now = self._session.scripts(hold.queue), self._session.now()
+        match settlement:
+            case Complete() if hold.failed:
+                return scripts.remove_held(hold.id, hold.token)
+            case Release() if hold.failed:
+                return scripts.release_failed(hold.id, hold.token)
+            case Complete():
+                return scripts.complete(hold.id, hold.token, hold.keep)
+            case Release():
+                if hold.due > now:
+                    return scripts.delay(hold.id, hold.token, now, hold.due - now, None)
+                return scripts.release(hold.id, hold.token)
+            case DeadLetter(kind=kind, reason=reason, message=message, bare=bare):
+                at = self._session.next_now()  # failed jobs are in order of this time
+                if bare:
+                    return scripts.fail_malformed(
+                        hold.id, hold.token, _text(reason), at, kind, True
+                    )
+                fields = _as_dead_letter(kind, hold)
+                if message is not None:
+                    fields["data"] = data_of(self._session, message)
+                return scripts.fail(hold.id, hold.token, _text(reason), at, fields)
+            case Retry(receipt=receipt, message=message):
+                assert target is not None
+                fields = {**_counted(hold), "stc": "0", "data": data_of(self._session, message)}
+                if message.priority != receipt.priority:
+                    number = bull_priority(message.priority) if target.priorities else 0
+                    fields["priority"] = str(number)
+                delay = milliseconds(message.delay)
+                if delay:
+                    return scripts.delay(hold.id, hold.token, now, delay, fields)
+                return scripts.retry(hold.id, hold.token, now, fields)
+
+    # -- several scripts, while the lock is ours ---------------------------------------------------
+
+    async def _move(self, hold: JobHold, settlement: Retry, target: JobSet) -> MatadorError | None:
+        scripts, message = self._session.scripts(hold.queue), settlement.message
+        watched = [scripts.lock_key(hold.id)]
+        successor = job_id(message.id)
+        if successor:
+            watched.append(self._session.scripts(target.queue).job_key(successor))
+        for _ in range(_TRIES):
+            async with self._session.client.pipeline(transaction=True) as pipe:
+                try:
+                    await pipe.watch(*watched)
+                    if await pipe.get(watched[0]) != hold.token.encode():
+                        return lease_lost(settlement.receipt.queue)
+                    if (
+                        successor
+                        and watched[1] != scripts.job_key(hold.id)
+                        and await pipe.exists(watched[1])
+                    ):
+                        successor = other_id(message)
+                    pipe.multi()
+                    away = (
+                        scripts.remove_held(hold.id, hold.token)
+                        if hold.failed
+                        else scripts.complete(hold.id, hold.token)
+                    )
+                    await self._queue(pipe, away)
+                    await self._queue(pipe, add(self._session, target, message, successor))
+                    answers = await pipe.execute()
+                except WatchError:  # renewed meanwhile, or lost: try again
+                    continue
+                except (MatadorError, *UNWRITABLE):
+                    raise
+                except Exception as error:  # noqa: BLE001 - translated
+                    return refused(self._session.translated(error), settlement.receipt)
+            return _first_error(answers, settlement.receipt)
+        return TransportError(
+            f"a delivery from {settlement.receipt.queue!r} was renewed at each of {_TRIES} tries"
+        )
+
+    async def _queue(self, pipe: Any, call: Call) -> None:
+        # The client loads the script first if the server does not know it.
+        await self._session.command(call.script)(keys=call.keys, args=call.arguments, client=pipe)
+
+
+def _text(reason: str) -> str:
+    """A reason that can be encoded."""
+    return reason.encode(errors="replace").decode()
+
+
+def _counted(hold: JobHold) -> dict[str, str]:
+    """The attempts that the message counts; BullMQ counts this one, too, when it moves the job."""
+    return {"matador-counted": str(hold.attempts + 1)}
+
+
+def _as_dead_letter(kind: DeadLetterKind, hold: JobHold) -> dict[str, str]:
+    fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0", "matador-bare": ""}
+    return {**_counted(hold), **fields}
+
+
+def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:
+    """BullMQ's scripts answer with a negative number when they refuse; a count may be one too."""
+    if any(isinstance(answer, int) and answer < 0 for answer in answers):
+        return lease_lost(receipt.queue)
+    return None
+
+
+async def renew(session: BullMQSession, receipts: Sequence[Receipt], lease: float) -> list[bool]:
+    """Hold deliveries for another lease from now; for each, whether it was still held."""
+    kept = [False] * len(receipts)
+    holds = [
+        (index, hold)
+        for index, receipt in enumerate(receipts)
+        if (hold := hold_of(receipt)) is not None
+    ]
+    lock = round(lease * 1000)
+    calls = [session.scripts(hold.queue).extend(hold.id, hold.token, lock) for _, hold in holds]
+    for start in range(0, len(calls), _MOST_EACH):
+        answers = await session.run(calls[start : start + _MOST_EACH])
+        for (index, _), answer in zip(holds[start:], answers, strict=False):
+            if isinstance(answer, MatadorError):
+                raise answer
+            kept[index] = answer == 1
+    return kept

@@ -1,0 +1,204 @@
+"""The client of the server: opens and supervises connections, runs commands and scripts."""
+
+from __future__ import annotations
+
+import socket as sockets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Literal
+
+from redis import exceptions as redis_errors
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.sentinel import Sentinel
+
+from matador.model.message import ConnectionState
+from matador.transports.redis.connection import Argument, ListeningConnection, PipelinedConnection
+from matador.transports.redis.options import RedisAddress
+from matador.transports.redis_client.client import ServerClient
+from matador.transports.redis_client.errors import translate
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, and the hash under which the server caches it."""
+
+    source: str = field(repr=False)
+    sha: str
+
+
+@cache
+def script(name: str, kind: Literal["stream", "list"] | None = "stream") -> Script:
+    """The script in ``lua``, with the functions in front that scripts of this kind share."""
+    parts = [name] if kind is None else ["common", f"{kind}_common", name]
+    if kind == "list":
+        parts[-1] = f"list_{name}"
+    folder = files("matador.transports.redis") / "lua"
+    source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    # Not for secrecy: the server identifies scripts by it.
+    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+class Connector:
+    """Opens connections: to a server, to the primary that Sentinels name, or to a socket.
+
+    Args:
+        address: where the server is, and how to connect.
+        name: the client name that ``CLIENT LIST`` shows.
+    """
+
+    def __init__(self, address: RedisAddress, *, name: str) -> None:
+        self.where = address.where
+        self._address = address
+        self._name = name
+        self._timeout = address.timeout
+        self._heartbeat = address.heartbeat
+
+    async def open(self) -> PipelinedConnection:
+        """Open a connection, ready for commands.
+
+        Raises:
+            ConnectionFailedError: the server cannot be reached, or refuses.
+        """
+        connection = await self._open()
+        return PipelinedConnection(connection, timeout=self._timeout, heartbeat=self._heartbeat)
+
+    async def listen(self, heard: Callable[[bytes, bytes], None]) -> ListeningConnection:
+        """Open a connection for ``SUBSCRIBE``. See ``open``."""
+        connection = await self._open()
+        return ListeningConnection(
+            connection, timeout=self._timeout, heartbeat=self._heartbeat, heard=heard
+        )
+
+    async def _open(self) -> AbstractConnection:
+        try:
+            connection = await self._make()
+            await connection.connect()
+        except Exception as error:
+            raise translate(error, self.where, opening=True) from error
+        return connection
+
+    async def _make(self) -> AbstractConnection:
+        address = self._address
+        if address.socket is not None:
+            return UnixDomainSocketConnection(path=address.socket, **self._options())
+        if address.primary is None:
+            host, port = address.hosts[0]
+        else:
+            host, port = await self._find_primary(address.primary)
+        made: Connection = (SSLConnection if address.tls else Connection)(
+            host=host, port=port, **self._options(), **self._tcp_options(), **self._tls_options()
+        )
+        return made
+
+    async def _find_primary(self, primary: str) -> tuple[str, int]:
+        address = self._address
+        sentinels: Any = Sentinel(
+            address.hosts,
+            sentinel_kwargs={
+                "username": address.sentinel_username,
+                "password": address.sentinel_password,
+                "ssl": address.tls,
+                "socket_timeout": self._timeout,
+                "socket_connect_timeout": self._timeout,
+                **self._tls_options(),
+            },
+        )
+        try:
+            host, port = await sentinels.discover_master(primary)
+        finally:
+            for sentinel in sentinels.sentinels:
+                await sentinel.aclose()
+        return str(host), int(port)
+
+    def _options(self) -> dict[str, Any]:
+        address = self._address
+        return {
+            "db": address.db,
+            "username": address.user,
+            "password": address.password,
+            "client_name": self._name,
+            "protocol": 2,
+            # ``PipelinedConnection`` has the timeouts: it knows what each command waits for.
+            "socket_timeout": None,
+        }
+
+    def _tcp_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "socket_connect_timeout": self._timeout,
+            "socket_keepalive": True,
+        }
+        if hasattr(sockets, "TCP_USER_TIMEOUT"):  # for what was written and never acknowledged
+            wait = max(1, round(2 * self._heartbeat * 1000))
+            options["socket_keepalive_options"] = {sockets.TCP_USER_TIMEOUT: wait}
+        return options
+
+    def _tls_options(self) -> dict[str, Any]:
+        return self._address.tls_options if self._address.tls else {}
+
+
+class RedisClient(ServerClient[PipelinedConnection]):
+    """Commands and scripts, over a connection that is re-established when it is lost.
+
+    Args:
+        connector: opens connections.
+        restore, on_state: see ``ServerClient``.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        restore: Callable[[PipelinedConnection], Awaitable[None]],
+        on_state: Callable[[ConnectionState], None],
+    ) -> None:
+        super().__init__(connector.where, restore=restore, on_state=on_state)
+        self._connector = connector
+
+    async def open(self) -> PipelinedConnection:
+        """Open a connection of its own, for commands that block on the server."""
+        return await self._connector.open()
+
+    async def call(self, *arguments: Argument) -> Any:
+        """The reply to a command.
+
+        Raises:
+            NotConnectedError: it was not sent.
+            TransportError: it failed.
+        """
+        connection = await self.connection()
+        try:
+            return await connection.call(*arguments)
+        except Exception as error:
+            raise self.translated(connection, error) from error
+
+    async def run(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument] = ()
+    ) -> Any:
+        """The result of a script. See ``call`` for errors."""
+        return await self.run_on(await self.connection(), script, keys, arguments)
+
+    async def run_on(
+        self,
+        connection: PipelinedConnection,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[Argument] = (),
+    ) -> Any:
+        """``run`` over a certain connection."""
+        rest = (len(keys), *keys, *arguments)
+        try:
+            try:
+                return await connection.call("EVALSHA", script.sha, *rest)
+            except redis_errors.NoScriptError:
+                # A new server, or one whose scripts were flushed. Nothing was done yet.
+                return await connection.call("EVAL", script.source, *rest)
+        except Exception as error:
+            raise self.translated(connection, error, f", {keys[0]}") from error

@@ -1,0 +1,204 @@
+"""Stores messages: one script call per queue and batch, whatever the number of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from matador.errors import MatadorError, MessageTooLargeError, TransportError
+from matador.model.message import Message, Once
+from matador.transports.kit.errors import queue_not_found
+from matador.transports.redis.client import RedisClient, Script, script
+from matador.transports.redis.connection import Argument, PipelinedConnection, error_of
+from matador.transports.redis.topology import scope_keys
+from matador.transports.redis.wire import content_of, fields_of, is_plain, milliseconds
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+Outcomes: TypeAlias = list[MatadorError | None]
+
+# A script blocks everybody else on the server: not for longer than a few milliseconds.
+_MOST = 500
+_MOST_BYTES = 1 << 20
+_LARGEST = 500 << 20  # bytes; a server drops the connection of whoever sends more than 512 MB
+_MOST_REMEMBERED = 10_000
+
+
+class StoreForm(NamedTuple):
+    """How a script wants its messages; without ``write``: id and body, one after the other."""
+
+    script: Script
+    write: Callable[[Message], Sequence[Argument]] | None = None
+    front: Sequence[Argument] = ()
+
+
+class StoreCall(NamedTuple):
+    """Messages of one queue that are stored by one call."""
+
+    queue: str
+    form: StoreForm
+    places: list[int]
+    arguments: list[Argument]
+
+
+FormOf: TypeAlias = Callable[[Sequence[Message]], StoreForm]
+
+
+def stream_form(messages: Sequence[Message]) -> StoreForm:
+    """The shortest form in which a stream can store these messages."""
+    if all(map(is_plain, messages)):
+        return StoreForm(script("send"))
+    return StoreForm(script("send_full"), written, ("", ""))
+
+
+def list_form(messages: Sequence[Message]) -> StoreForm:
+    """The form for lists."""
+    return StoreForm(script("push", "list"), _pushed)
+
+
+async def store(
+    client: RedisClient, key_of: Callable[[str], str], messages: Sequence[Message], form_of: FormOf
+) -> Outcomes:
+    """Store messages, those of one queue in order; for each None, or why it is not stored.
+
+    Raises:
+        NotConnectedError: nothing was stored.
+    """
+    connection = await client.connection()
+    outcomes: Outcomes = [None] * len(messages)
+
+    async def send(call: StoreCall) -> None:
+        arguments = [*call.form.front, *call.arguments] if call.form.front else call.arguments
+        try:
+            answer: Any = await client.run_on(
+                connection, call.form.script, [key_of(call.queue)], arguments
+            )
+        except TransportError as error:
+            note(outcomes, call.places, error)
+            return
+        if answer == 0:
+            note(outcomes, call.places, queue_not_found(call.queue, client.where))
+        elif answer != 1:
+            for index, text in answer:
+                outcomes[call.places[index]] = refusal(text, client, connection)
+
+    calls = list(_calls(messages, outcomes, form_of))
+    if len(calls) == 1:
+        await send(calls[0])
+    else:
+        # Concurrently, and still in order: they travel on one connection.
+        await asyncio.gather(*map(send, calls))
+    return outcomes
+
+
+def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None:
+    """Set one error for several messages."""
+    for place in places:
+        outcomes[place] = error
+
+
+def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -> MatadorError:
+    """The error for what a script says about one message of many."""
+    return client.translated(connection, error_of(text.decode(errors="replace")))
+
+
+def _calls(messages: Sequence[Message], outcomes: Outcomes, form_of: FormOf) -> Iterator[StoreCall]:
+    """Messages by queue, in their order; sets the outcome of those that cannot be written."""
+    queues: dict[str, list[int]] = {}
+    for place, message in enumerate(messages):
+        queues.setdefault(message.queue, []).append(place)
+    for queue, places in queues.items():
+        form = form_of([messages[place] for place in places])
+        call, size = StoreCall(queue, form, [], []), 0
+        for place in places:
+            message = messages[place]
+            try:
+                if len(message.body) > _LARGEST:
+                    raise MessageTooLargeError(len(message.body), _LARGEST)
+                if form.write is None:
+                    call.arguments.append(message.id.encode())
+                    call.arguments.append(message.body)
+                else:
+                    call.arguments.extend(form.write(message))
+            except UNWRITABLE as error:
+                outcomes[place] = unstorable(f"message {message.id!r}", error)
+                continue
+            call.places.append(place)
+            size += len(message.body)
+            if len(call.places) >= _MOST or size >= _MOST_BYTES:
+                yield call
+                call, size = StoreCall(queue, form, [], []), 0
+        if call.places:
+            yield call
+
+
+def written(message: Message) -> list[Argument]:
+    """A message for the scripts of streams: delay, priority, number of fields, fields.
+
+    Raises:
+        TypeError, ValueError, OverflowError: a part of it cannot be stored.
+        MessageTooLargeError: it is too large for any server.
+    """
+    check_size(message)
+    fields = fields_of(message)
+    priority: Argument = "" if message.priority is None else message.priority
+    return [milliseconds(message.delay), priority, len(fields), *fields]
+
+
+def _pushed(message: Message) -> list[Argument]:
+    return [milliseconds(message.delay), content_of(message)]
+
+
+def check_size(message: Message) -> None:
+    """Check that a server can accept a message.
+
+    Raises:
+        MessageTooLargeError: it cannot.
+    """
+    if len(message.body) > _LARGEST:
+        raise MessageTooLargeError(len(message.body), _LARGEST)
+
+
+class OnceSender:
+    """Stores messages once, however often they are sent: the script that stores notes the ids.
+
+    Ids are noted beside the queue, in its slot. How far a scope is sealed is kept beside the scope
+    and in every queue it uses. A seal is set for the scope first and for its queues after that; a
+    sender enrols its queue before it stores. So a late sender meets the seal in one of them.
+    """
+
+    def __init__(self, client: RedisClient, prefix: str, key_of: Callable[[str], str]) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._key_of = key_of
+        self._enrolled: set[tuple[Once, str]] = set()
+
+    async def store(self, messages: Sequence[Message], once: Once) -> Outcomes:
+        """Store those whose ids are not noted under ``once`` yet; for each None, or why not."""
+        for queue in dict.fromkeys(message.queue for message in messages):
+            if await self._enrol(once, queue) >= once.batch:
+                return [None] * len(messages)
+        form = StoreForm(script("send_full"), written, (once.scope, once.batch))
+        return await store(self._client, self._key_of, messages, lambda _: form)
+
+    async def seal(self, once: Once) -> None:
+        """Let nothing more be stored in a part of a scope, or in those before it."""
+        seal, arguments = script("seal"), (once.batch, once.scope)
+        keys = scope_keys(self._prefix, once.scope)
+        queues: list[bytes] = await self._client.run(seal, keys, arguments)
+        for queue in queues:
+            key = self._key_of(queue.decode(errors="replace"))
+            await self._client.run(seal, [key], arguments)
+
+    async def _enrol(self, once: Once, queue: str) -> int:
+        """Make the queue known to the scope; the part up to which the scope is sealed."""
+        if (once, queue) in self._enrolled:
+            return -1
+        sealed, queues = scope_keys(self._prefix, once.scope)
+        # In this order: whoever seals reads the queues after sealing.
+        await self._client.call("SADD", queues, queue)
+        found = await self._client.call("GET", sealed)
+        if len(self._enrolled) >= _MOST_REMEMBERED:
+            self._enrolled.clear()
+        self._enrolled.add((once, queue))
+        return int(found) if found is not None and found.isdigit() else -1

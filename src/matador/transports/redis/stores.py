@@ -1,0 +1,107 @@
+"""The server side of ``RedisCheckpointStore`` and ``RedisDuplicateStore``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matador.model.message import ConnectionState
+from matador.transports.redis.client import Connector, RedisClient, script
+from matador.transports.redis.connection import PipelinedConnection
+from matador.transports.redis.options import redis_address
+
+
+class RedisStore:
+    """A connection to a server for something other than messages. Raises errors of transports."""
+
+    name = "matador"
+    """The client name that ``CLIENT LIST`` shows."""
+
+    def __init__(self, url: str, *, prefix: str | None = None) -> None:
+        address = redis_address(url, prefix=prefix)
+        connector = Connector(address, name=self.name)
+        self.prefix = address.prefix
+        self.client = RedisClient(connector, restore=_nothing, on_state=_nobody)
+
+    @property
+    def where(self) -> str:
+        """The server in a few words, without credentials."""
+        return self.client.where
+
+    async def open(self) -> None:
+        """Connect, and stay connected from then on."""
+        await self.client.start()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self.client.stop()
+
+
+class CheckpointRows(RedisStore):
+    """One hash per envelope, from step to value."""
+
+    name = "matador-checkpoints"
+
+    async def load(self, envelope_id: str) -> dict[str, bytes]:
+        """All steps of an envelope."""
+        flat: list[bytes] = await self.client.call("HGETALL", self._key(envelope_id))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        # A name that is not text is not ours, and no step asks for it.
+        return {step.decode(errors="replace"): value for step, value in pairs}
+
+    async def save(self, envelope_id: str, step: str, value: bytes, ttl: float) -> None:
+        """Store a step, and keep all of the envelope for ``ttl`` seconds from now."""
+        arguments = (step, value, _milliseconds(ttl))
+        await self.client.run(script("save_step", None), [self._key(envelope_id)], arguments)
+
+    async def keep(self, envelope_id: str, ttl: float) -> None:
+        """Keep the steps of an envelope for ``ttl`` seconds from now."""
+        await self.client.call("PEXPIRE", self._key(envelope_id), _milliseconds(ttl))
+
+    async def delete(self, envelope_id: str) -> None:
+        """Forget the steps of an envelope."""
+        await self.client.call("UNLINK", self._key(envelope_id))
+
+    def _key(self, envelope_id: str) -> str:
+        return f"{self.prefix}:steps:{{{envelope_id}}}"
+
+
+class DuplicateRows(RedisStore):
+    """One hash per key, with who works on it, or its result."""
+
+    name = "matador-duplicates"
+
+    async def begin(self, key: str, owner: str, lease: float) -> list[bytes]:
+        """Hold a new key; its state before: ``new``, ``running``, or ``done`` and the result."""
+        return await self._run(key, owner, "begin", lease)
+
+    async def hold(self, key: str, owner: str, lease: float) -> bool:
+        """Hold a key for longer; False: another one holds it, or it is done."""
+        return await self._run(key, owner, "hold", lease) == 1
+
+    async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
+        """Keep a result; False: another one was faster."""
+        return await self._run(key, owner, "finish", ttl, result) == 1
+
+    async def forget(self, key: str, owner: str) -> None:
+        """Let a key be new again, if ``owner`` holds it."""
+        await self._run(key, owner, "forget", 0.0)
+
+    async def _run(
+        self, key: str, owner: str, action: str, time: float, result: bytes = b""
+    ) -> Any:
+        arguments = (owner, action, _milliseconds(time), result)
+        keys = [f"{self.prefix}:duplicates:{{{key}}}"]
+        return await self.client.run(script("duplicates", None), keys, arguments)
+
+
+def _milliseconds(time: float) -> int:
+    """Seconds as the server expects them; at least one millisecond."""
+    return max(1, round(time * 1000))
+
+
+async def _nothing(connection: PipelinedConnection) -> None:
+    """There is nothing to restore."""
+
+
+def _nobody(state: ConnectionState) -> None:
+    """Nobody listens."""

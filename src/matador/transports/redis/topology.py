@@ -1,0 +1,82 @@
+"""The keys of queues, and the settings with which they are declared.
+
+All keys of a queue, and those of its dead letters, share one hash tag: a script that moves a
+message to the dead letters, or back, touches one slot of a cluster only.
+"""
+
+from __future__ import annotations
+
+from matador.model.message import TopologyNote
+from matador.model.topology import DEAD_LETTER_KINDS, Topology
+from matador.transports.base import ignored_arguments, ignored_exchanges
+from matador.transports.redis.connection import Argument
+
+_ENDINGS = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
+
+
+def tag_of(queue: str) -> str:
+    """The hash tag of a queue: dead letters have that of the queue they come from.
+
+    Example:
+        >>> tag_of("shop.events"), tag_of("shop.events.undeliverable")
+        ('shop.events', 'shop.events')
+    """
+    for ending in _ENDINGS:
+        if queue.endswith(ending) and queue != ending:
+            return queue.removesuffix(ending)
+    return queue
+
+
+def key_of(prefix: str, queue: str) -> str:
+    """The key of a queue's settings; all its other keys begin with it.
+
+    Example:
+        >>> key_of("matador", "shop.events.unhandled")
+        'matador:{shop.events}.unhandled'
+    """
+    tag = tag_of(queue)
+    return f"{prefix}:{{{tag}}}{queue.removeprefix(tag)}"
+
+
+def scope_keys(prefix: str, scope: str) -> tuple[str, str]:
+    """The keys of a scope of ``send_once``: how far it is sealed, and which queues it uses."""
+    key = f"{prefix}:{{once:{scope}}}"
+    return key, f"{key}:queues"
+
+
+def stream_settings(topology: Topology) -> dict[str, list[Argument]]:
+    """The arguments of the script ``declare`` for every queue."""
+    made: dict[str, list[Argument]] = {
+        topology.full_name(queue.name): [
+            int(queue.priorities),
+            _milliseconds(queue.retention),
+            "",
+            "",
+        ]
+        for queue in topology.queues
+    }
+    for _, kind, name in topology.dead_letter_names():
+        letters = topology.dead_letters[kind]
+        length = "" if letters.max_length is None else letters.max_length
+        made[name] = [0, "", length, _milliseconds(letters.ttl)]
+    return made
+
+
+def unsupported(topology: Topology, mode: str) -> list[TopologyNote]:
+    """Notes about what lists and pub/sub cannot do."""
+    notes = [*ignored_arguments(topology), *ignored_exchanges(topology)]
+    for queue in topology.queues:
+        name = topology.full_name(queue.name)
+        if queue.priorities:
+            notes.append(TopologyNote(name, f"{mode} has no priorities: first in, first out"))
+        if queue.retention is not None:
+            notes.append(TopologyNote(name, f"{mode} keeps no finished messages: no retention"))
+    for _, kind, name in topology.dead_letter_names():
+        letters = topology.dead_letters[kind]
+        if letters.max_length is not None or letters.ttl is not None:
+            notes.append(TopologyNote(name, f"{mode} has no max_length and no ttl"))
+    return notes
+
+
+def _milliseconds(given: float | None) -> Argument:
+    return "" if given is None else round(given * 1000)

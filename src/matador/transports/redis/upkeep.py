@@ -1,0 +1,167 @@
+"""Looks after a queue while it is consumed: delayed messages, stale ones, what has expired.
+
+It sleeps until the next message is due. The bell, a small stream beside the queue, wakes it when a
+message that is due earlier is stored, or when one is released. Every process that consumes the
+queue does this: the scripts move each message once, whoever dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from redis import exceptions as redis_errors
+
+from matador.errors import TransportError
+from matador.transports.redis.client import RedisClient, script
+from matador.transports.redis.connection import PipelinedConnection
+from matador.transports.redis.subscription import RedisSubscription
+from matador.transports.redis_client.errors import is_gone
+
+log = logging.getLogger("matador.transports.redis")
+
+_PAUSE = 0.5  # after an error, if the connection is there
+_PRUNE_EVERY = 60.0
+_UNSEEN = 3_600_000  # milliseconds; consumers idle for that long are gone
+
+
+class QueueUpkeep:
+    """Runs the upkeep of one queue, over and over.
+
+    Args:
+        base: the queue's key.
+        run: does the upkeep; returns the milliseconds until the next message is due, -1: none.
+        longest: seconds; the upkeep is done at least that often.
+    """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        base: str,
+        *,
+        run: Callable[[], Awaitable[int]],
+        longest: float,
+    ) -> None:
+        self._client = client
+        self._base = base
+        self._upkeep = run
+        self._longest = longest
+        self._connection: PipelinedConnection | None = None
+        self._heard: bytes | str = "$"
+        self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{base}")
+
+    async def close(self) -> None:
+        """Stop."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._drop()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._once()
+            except TransportError as error:
+                log.debug("upkeep of %s: %s", self._base, error)
+                await self._drop()
+                await asyncio.sleep(_PAUSE)
+                with contextlib.suppress(TransportError):
+                    await self._client.wait_connected()
+            except Exception:
+                log.exception("upkeep of %s failed; trying again", self._base)
+                await asyncio.sleep(_PAUSE)
+
+    async def _once(self) -> None:
+        if self._connection is None or self._connection.lost.done():
+            await self._drop()
+            self._connection = await self._client.open()
+            # The bell is heard from here on; the upkeep that follows covers what rang before.
+            self._heard = await self._last_ring(self._connection)
+        due = await self._upkeep()
+        wait = self._longest if due < 0 else min(self._longest, due / 1000)
+        await self._listen(self._connection, wait)
+
+    async def _listen(self, connection: PipelinedConnection, wait: float) -> None:
+        """Wait for the bell, or ``wait`` seconds."""
+        if wait <= 0:
+            return
+        block = max(1, round(wait * 1000))
+        bell = f"{self._base}:bell"
+        try:
+            rung = await connection.call(
+                "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
+            )
+        except redis_errors.RedisError as error:
+            await self._without_bell(connection, error, wait)
+            return
+        if rung:
+            self._heard = rung[0][1][-1][0]
+
+    async def _without_bell(
+        self, connection: PipelinedConnection, error: Exception, wait: float
+    ) -> None:
+        """The bell is unusable, but the connection is fine: poll."""
+        if is_gone(error):
+            raise self._client.translated(connection, error) from error
+        log.warning("%s: cannot listen to its bell, polling instead: %s", self._base, error)
+        await asyncio.sleep(min(wait, _PAUSE))
+
+    async def _last_ring(self, connection: PipelinedConnection) -> bytes | str:
+        bell = f"{self._base}:bell"
+        try:
+            rings = await connection.call("XREVRANGE", bell, "+", "-", "COUNT", 1)
+        except redis_errors.RedisError as error:
+            await self._without_bell(connection, error, 0.0)
+            return "$"
+        return rings[0][0] if rings else "0-0"
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+class StreamUpkeep:
+    """The upkeep of a queue of streams; tells its subscriptions when something can be claimed.
+
+    Args:
+        base: the queue's key.
+        lease: seconds.
+        longest: see ``QueueUpkeep``.
+    """
+
+    def __init__(self, client: RedisClient, base: str, *, lease: float, longest: float) -> None:
+        self._client = client
+        self._base = base
+        self._lease = round(lease * 1000)
+        self._pruned = asyncio.get_running_loop().time()
+        self.subscriptions: set[RedisSubscription] = set()
+        self._upkeep = QueueUpkeep(client, base, run=self._run, longest=min(longest, lease / 4))
+
+    def wake(self) -> None:
+        """Something can be claimed."""
+        for subscription in self.subscriptions:
+            subscription.claimable()
+
+    async def close(self) -> None:
+        """Stop."""
+        await self._upkeep.close()
+
+    async def _run(self) -> int:
+        found = await self._client.run(script("upkeep"), [self._base], [self._lease])
+        if found is None:  # the queue is gone; a subscription that claims declares it again
+            self.wake()
+            return -1
+        due, claimable, problem = found
+        if problem:
+            log.error(
+                "%s: upkeep of delayed or stale messages failed: %s", self._base, problem.decode()
+            )
+        if claimable:
+            self.wake()
+        now = asyncio.get_running_loop().time()
+        if now > self._pruned + _PRUNE_EVERY:
+            self._pruned = now
+            await self._client.run(script("prune"), [self._base], ["", _UNSEEN])
+        return due

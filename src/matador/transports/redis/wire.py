@@ -1,0 +1,314 @@
+"""How a message is written on the server, and read back.
+
+In a stream it is an entry with the fields ``i`` (id) and ``b`` (body), and where they are set ``h``
+(headers, JSON), ``p`` (priority), ``k`` (ordering key) and ``r`` (why it is a dead letter). ``f``
+has all fields of a foreign entry with more fields than a script can store.
+
+In a list, and for pub/sub, it is one string: a line of JSON with the same names, then the body. An
+element of a list has ``number:deliveries:`` in front of that.
+
+Anybody may write entries, so reading never fails. What cannot be read is left out and reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from matador.model.message import (
+    REASON_HEADER,
+    DeadLetter,
+    Delivery,
+    Headers,
+    Message,
+    MessageState,
+    Properties,
+    Receipt,
+    StoredMessage,
+)
+from matador.model.text import SHORT_TEXT, storable_text
+from matador.transports.kit.properties import (
+    PROPERTIES_HEADER,
+    headers_with_properties,
+    split_properties,
+)
+from matador.transports.redis.connection import Argument
+
+log = logging.getLogger("matador.transports.redis")
+
+_NO_HEADERS: Headers = {}
+_PLAIN = 4  # values in an entry of id and body only
+# An element is number:deliveries:content; these are its parts, and digits of the numbers.
+_PARTS, _NUMBER, _COUNT = 3, 16, 9
+_OURS = (b"i", b"b", b"h", b"p", b"k", b"r")
+
+Read = TypeVar("Read")
+
+_encode = msgspec.json.Encoder().encode
+_decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
+
+
+class Lane:
+    """One stream of a queue, as one consumer sees it. Compared by identity."""
+
+    __slots__ = ("base", "consumer", "held", "key", "name", "queue")
+
+    def __init__(self, queue: str, base: str, name: str, consumer: str) -> None:
+        self.queue = queue
+        self.base = base
+        self.name = name
+        self.key = f"{base}:{name}"
+        self.consumer = consumer
+        self.held: set[bytes] = set()
+        """The ids of entries that were delivered and are not settled yet."""
+
+
+StreamHold: TypeAlias = tuple[Lane, bytes, int]
+"""The handle of a delivery: the entry, and the number of its claim. Made for every message."""
+
+
+def is_plain(message: Message) -> bool:
+    """Whether the message has nothing but an id and a body."""
+    return (
+        not message.headers
+        and message.delay <= 0
+        and message.priority is None
+        and message.ordering_key is None
+        and message.properties is None
+    )
+
+
+def fields_of(message: Message) -> list[Argument]:
+    """The fields of a message.
+
+    Raises:
+        TypeError, ValueError, OverflowError: a part of it cannot be stored.
+    """
+    fields: list[Argument] = ["i", message.id.encode(), "b", message.body]
+    headers = message.headers
+    if message.properties is not None:
+        headers = headers_with_properties(message)
+    if headers:
+        fields += ("h", _encode(headers))
+    if message.priority is not None:
+        fields += ("p", message.priority)
+    if message.ordering_key is not None:
+        fields += ("k", message.ordering_key.encode())
+    return fields
+
+
+def milliseconds(delay: float) -> int:
+    """A delay for the scripts: rounded up, and one more because they round their clock down."""
+    return 0 if delay <= 0 else int(delay * 1000) + 1
+
+
+def deliveries_of(lane: Lane, entries: Sequence[tuple[bytes, list[bytes]]]) -> list[Delivery]:
+    """First deliveries."""
+    queue, held = lane.queue, lane.held
+    found: list[Delivery] = []
+    for id_, fields in entries:
+        held.add(id_)
+        if len(fields) == _PLAIN and fields[0] == b"i" and fields[2] == b"b":
+            receipt = Receipt(queue, (lane, id_, 1))
+            found.append(Delivery(fields[3], _NO_HEADERS, receipt))
+        else:
+            found.append(_delivery(lane, id_, fields, 1, 0))
+    return found
+
+
+def claimed_of(lane: Lane, row: Sequence[Any]) -> Delivery:
+    """A delivery from a row of the scripts ``claim`` and ``take``."""
+    _, id_, fields, claim, uncounted = row
+    lane.held.add(id_)
+    return _delivery(lane, id_, fields, claim, uncounted)
+
+
+def _delivery(
+    lane: Lane, id_: bytes, fields: Sequence[bytes], claim: int, uncounted: int
+) -> Delivery:
+    count = max(1, claim - uncounted)
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
+    try:  # the fast path, for well-formed entries
+        if 2 * len(values) == len(fields):
+            get = values.get
+            given, reason, priority, key = get(b"h"), get(b"r"), get(b"p"), get(b"k")
+            headers = _NO_HEADERS if given is None else _decode_headers(given)
+            properties = problem = None
+            if PROPERTIES_HEADER in headers:
+                headers, properties, problem = split_properties(headers)
+            if reason is not None:
+                headers = {**headers, REASON_HEADER: reason.decode()}
+            level = None if priority is None else int(priority)
+            order = None if key is None else key.decode()
+            receipt = Receipt(lane.queue, (lane, id_, claim), count, count > 1, level, order)
+            return Delivery(values[b"b"], headers, receipt, problem, properties)
+    except Exception as error:  # noqa: BLE001 - whatever it is, somebody else wrote it
+        log.debug("%s: entry %r: %s", lane.key, id_, error)
+    read = _read(fields)
+    receipt = Receipt(
+        lane.queue, (lane, id_, claim), count, count > 1, read.priority, read.ordering_key
+    )
+    return Delivery(read.body, read.headers, receipt, read.problem, read.properties)
+
+
+def stored_of(
+    queue: str,
+    position: str,
+    fields: Sequence[bytes],
+    state: MessageState,
+    *,
+    stored_at: int | None = None,
+    due_at: int | None = None,
+    delivery_count: int = 0,
+) -> StoredMessage:
+    """A message for browsing. Times in milliseconds."""
+    read = _read(fields)
+    return StoredMessage(
+        position=position,
+        id=read.id,
+        queue=queue,
+        body=read.body,
+        headers=read.headers,
+        state=state,
+        stored_at=None if stored_at is None else moment(stored_at),
+        due_at=None if due_at is None else moment(due_at),
+        delivery_count=max(0, delivery_count),
+        priority=read.priority,
+        ordering_key=read.ordering_key,
+    )
+
+
+class _ReadEntry(NamedTuple):
+    """What could be read of an entry, and what could not."""
+
+    id: str
+    body: bytes
+    headers: Headers
+    priority: int | None
+    ordering_key: str | None
+    problem: str | None
+    properties: Properties | None
+
+
+def _read(fields: Sequence[bytes]) -> _ReadEntry:
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
+    problems: list[str] = []
+    if len(fields) != 2 * len(values):
+        names = fields[::2]
+        problems += [f"field {n.decode()!r} is repeated" for n in _OURS if names.count(n) > 1]
+    if b"b" not in values:
+        problems.append("field 'b', the body, is missing")
+
+    def part(name: bytes, read: Callable[[bytes], Read]) -> Read | None:
+        value = values.get(name)
+        if value is None:
+            return None
+        try:
+            return read(value)
+        except Exception as error:  # noqa: BLE001 - whatever it is: somebody else wrote it
+            problems.append(f"field {name.decode()!r}: {type(error).__name__}: {error}"[:200])
+            return None
+
+    headers, properties, problem = split_properties(part(b"h", _decode_headers) or _NO_HEADERS)
+    if problem is not None:
+        problems.append(problem)
+    reason = part(b"r", bytes.decode)
+    return _ReadEntry(
+        id=values.get(b"i", b"").decode(errors="replace"),
+        body=values.get(b"b", b""),
+        headers=headers if reason is None else {**headers, REASON_HEADER: reason},
+        priority=part(b"p", int),
+        ordering_key=part(b"k", bytes.decode),
+        problem="; ".join(problems) or None,
+        properties=properties,
+    )
+
+
+def moment(milliseconds: float) -> datetime | None:
+    """Milliseconds since 1970 as a time; None if it is out of range."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+# -- one string, for lists and pub/sub -------------------------------------------------------------
+
+
+class ContentHeader(msgspec.Struct, omit_defaults=True, gc=False):
+    """The line in front of the body."""
+
+    i: str
+    """The id."""
+    h: dict[str, str | int] = {}
+    """Headers."""
+    p: int | None = None
+    """The priority."""
+    k: str | None = None
+    """The ordering key."""
+
+
+_decode_header = msgspec.json.Decoder(ContentHeader).decode
+
+
+def content_of(message: Message, *, reason: str | None = None) -> bytes:
+    """A message as one string; ``reason``: why it is a dead letter.
+
+    Raises:
+        TypeError, ValueError, OverflowError: a part of it cannot be stored.
+    """
+    headers = dict(headers_with_properties(message))
+    if reason is not None:
+        headers[REASON_HEADER] = reason
+    header = ContentHeader(message.id, headers, message.priority, message.ordering_key)
+    return _encode(header) + b"\n" + message.body
+
+
+def letter_of(letter: DeadLetter, received: Callable[[], Message]) -> bytes:
+    """A dead letter as one string; ``received`` returns the message as it arrived.
+
+    Raises:
+        TypeError, ValueError, OverflowError: a part of it cannot be stored.
+    """
+    if letter.bare:
+        short = storable_text(letter.reason, SHORT_TEXT)
+        return content_of(Message("", letter.receipt.queue, received().body), reason=short)
+    return content_of(letter.message or received(), reason=letter.reason)
+
+
+def message_of(queue: str, content: bytes) -> Message:
+    """The message in a string; a string of other origin is a body and nothing more."""
+    line, found, body = content.partition(b"\n")
+    foreign = Message("", queue, content)
+    if not found:
+        return foreign
+    try:
+        header = _decode_header(line)
+    except Exception:  # noqa: BLE001 - whatever it is, somebody else wrote it
+        return foreign
+    headers, properties, problem = split_properties(header.h or _NO_HEADERS)
+    if problem is not None:
+        return foreign
+    return Message(
+        id=header.i,
+        queue=queue,
+        body=body,
+        headers=headers,
+        priority=header.p,
+        ordering_key=header.k,
+        properties=properties,
+    )
+
+
+def element_of(element: bytes) -> tuple[int, bytes]:
+    """The earlier deliveries and the content of an element of a list, whoever wrote it."""
+    parts = element.split(b":", 2)
+    if len(parts) == _PARTS:
+        number, count, content = parts
+        if number.isdigit() and count.isdigit() and len(number) <= _NUMBER and len(count) <= _COUNT:
+            return int(count), content
+    return 0, element
