@@ -21,9 +21,9 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import refused_properties
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.kit.wakeup import Waiters, Wakeup
