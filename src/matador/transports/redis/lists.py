@@ -135,7 +135,6 @@ class ListSettleBatch(SettleBatch):
             if hold is None:
                 self._outcomes[place] = lease_lost(settlement.receipt.queue)
                 continue
-            self._front = [hold[0].consumer]
             if isinstance(settlement, Retry) and not is_near(settlement):
                 await self._move(place)
             else:
@@ -176,7 +175,7 @@ class ListSettleBatch(SettleBatch):
         hold = _hold_of(receipt)
         assert hold is not None
         held, element = hold
-        list_ = f"{held.base}:held:{held.consumer}"
+        list_ = f"{held.base}:held:{self._front[0]}"
         return await self._client.call("LPOS", list_, element) is not None
 
     def _let_go(self, receipt: Receipt) -> None:
@@ -286,7 +285,9 @@ class RedisListTransport(StoredTransport):
     def _batch(
         self, connection: PipelinedConnection, settlements: Sequence[Settlement]
     ) -> SettleBatch:
-        return ListSettleBatch(self._client, connection, self._key, self.send, settlements)
+        return ListSettleBatch(
+            self._client, connection, self._key, self.send, settlements, [self._consumer]
+        )
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""

@@ -36,6 +36,7 @@ class SettleBatch(ABC):
 
     Args:
         send: stores messages; for a successor whose queue has another hash tag.
+        front: the first arguments of the script.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class SettleBatch(ABC):
         key_of: Callable[[str], str],
         send: Callable[[Sequence[Message]], Awaitable[Sequence[MatadorError | None]]],
         settlements: Sequence[Settlement],
+        front: Sequence[Argument] = (),
     ) -> None:
         self._client = client
         self._connection = connection
@@ -52,7 +54,7 @@ class SettleBatch(ABC):
         self._send = send
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
-        self._front: list[Argument] = []
+        self._front = front
 
     @property
     @abstractmethod
