@@ -154,7 +154,7 @@ class StoredTransport(RedisServerTransport, ABC):
                 await self._declare(connection, queue)
             except (NotConnectedError, ConnectionFailedError, SendUnconfirmedError):
                 raise
-            except TransportError as error:  # a full server; the other queues are of use
+            except TransportError as error:  # a full server; the other queues still work
                 log.error("cannot declare %s again, continuing without it: %s", queue, error)
 
         await asyncio.gather(*map(restore, self._declared))

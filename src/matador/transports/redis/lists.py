@@ -27,7 +27,7 @@ from matador.transports.redis.blocking import BlockingSubscription
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.options import RedisOptions
-from matador.transports.redis.send import Outcomes, check_size, list_form
+from matador.transports.redis.send import Outcomes, list_form
 from matador.transports.redis.settle import SettleBatch, is_near
 from matador.transports.redis.topology import key_of, unsupported
 from matador.transports.redis.upkeep import QueueUpkeep
@@ -155,7 +155,6 @@ class ListSettleBatch(SettleBatch):
         _, element = hold
         match settlement:
             case Retry(message=message):
-                check_size(message)
                 return [element, target, milliseconds(message.delay), content_of(message)]
             case DeadLetter(receipt=receipt):
                 content = element_of(element)[1]
