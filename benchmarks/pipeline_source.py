@@ -29,8 +29,8 @@ from benchmarks.shop import OrderPlaced, payloads
 from matador import Envelope, Matador, Schema, Topology, subscriber
 from matador.codec.as_json import as_json
 from matador.spark import Lake, spark_session
-from matador.spark.arrow import RecordBatch, map_in_arrow, pa, parquet
-from matador.spark.layout import EVENTS
+from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa, parquet
+from matador.spark.tables.layout import EVENTS
 
 _APP = """
 from matador import Matador

@@ -26,8 +26,8 @@ from benchmarks.journal_generator import generate
 from matador.observe.journal.records import SentRecord, decode_record
 from matador.observe.journal.segments import finished
 from matador.spark import Lake, spark_session
-from matador.spark.arrow import parquet
-from matador.spark.tasks import run_tasks
+from matador.spark.runtime.arrow import parquet
+from matador.spark.runtime.executors import run_tasks
 
 _READY = "ready"
 

@@ -1,4 +1,4 @@
-"""A whole transport in one file: queues in memory, with delays, and nothing that is optional."""
+"""A complete transport in one file: queues in memory, with delays and no optional capabilities."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matador.errors import (
-    LeaseLostError,
-    MatadorError,
-    NotConnectedError,
-    QueueNotFoundError,
-)
+from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     REASON_HEADER,
     Complete,
     ConnectionState,
-    ConnectionStatus,
     DeadLetter,
     Delivery,
-    Headers,
     Message,
     Receipt,
     Release,
@@ -29,51 +22,51 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import TransportObserver, ignored_arguments
+from matador.transports.base import ignored_arguments, ignored_exchanges
+from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.wakeup import Wakeup
 
 
-# --8<-- [start:entry]
 @dataclass(eq=False)
 class Entry:
-    """A stored message, and how often it was handed out."""
+    """A stored message, and how often it was delivered."""
 
     message: Message
     deliveries: int = 0
 
 
-# --8<-- [end:entry]
-
-
 # --8<-- [start:subscription]
 class TinySubscription:
-    """Hands over messages of one queue, at most as many as it is asked for."""
+    """Delivers the messages of one queue, never more than it is asked for."""
 
     def __init__(self, transport: TinyTransport, queue: str) -> None:
         self._transport = transport
         self.queue = queue
         self.active = True
+        self.wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        await asyncio.sleep(0)  # others get a turn, even if messages are there
+        await asyncio.sleep(0)  # let other tasks run, even if there are messages
         while self.active:
             if deliveries := self._transport.take(self.queue, limit):
-                return deliveries  # taken and returned in one go: a cancelled call loses nothing
-            await self._transport.bell.wait()
+                return deliveries  # no await after taking: a cancelled call loses nothing
+            await self.wakeup.wait()
         return ()
 
     async def close(self) -> None:
         self.active = False
-        self._transport.ring()
+        self.wakeup.wake()
 
 
 # --8<-- [end:subscription]
 
 
-class TinyTransport:
+class TinyTransport(BaseTransport):
     """Implements ``matador.transports.base.Transport``. Belongs to one event loop."""
 
     # --8<-- [start:declare]
-    name = "tiny"
     capabilities = Capabilities(
         delivery_modes=frozenset({"at-least-once", "at-most-once"}),
         delays=True,
@@ -84,60 +77,42 @@ class TinyTransport:
         priorities=False,
         durable=False,
         in_process=True,
+        properties=ALL_PROPERTIES,
     )
     # --8<-- [end:declare]
 
+    # --8<-- [start:connection]
     def __init__(self) -> None:
-        self.bell = asyncio.Event()
+        super().__init__("tiny")
         self._queues: dict[str, deque[Entry]] = {}
         self._held: dict[Entry, str] = {}
         self._subscriptions: list[TinySubscription] = []
-        self._observers: list[TransportObserver] = []
-        self._state = ConnectionState("disconnected")
 
-    # --8<-- [start:connection]
-    @property
-    def state(self) -> ConnectionState:
-        return self._state
+    async def _open(self) -> None:
+        self._change_state(ConnectionState("connected"))
 
-    def observe(self, observer: TransportObserver) -> None:
-        self._observers.append(observer)
-
-    async def connect(self) -> None:
-        self._change("connected")
-
-    async def disconnect(self) -> None:
+    async def _close(self) -> None:
         for subscription in self._subscriptions:
             await subscription.close()
         self._subscriptions.clear()
         for entry, queue in reversed(self._held.items()):  # nobody will settle these
             self._queues[queue].appendleft(entry)
         self._held.clear()
-        self._change("disconnected")
-
-    def _change(self, status: ConnectionStatus) -> None:
-        if status != self._state.status:
-            self._state = ConnectionState(status)
-            for observer in self._observers:
-                observer.connection_changed(self.name, self._state)
-
-    def _check(self) -> None:
-        if self._state.status != "connected":
-            raise NotConnectedError(f"{self.name} is not connected")
+        self._change_state(ConnectionState("disconnected"))
 
     # --8<-- [end:connection]
 
     # --8<-- [start:topology]
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        self._check()
-        notes = ignored_arguments(topology)
+        self._require_connected()
+        notes = [*ignored_arguments(topology), *ignored_exchanges(topology)]
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             self._queues.setdefault(name, deque())
             if queue.priorities:
                 notes.append(TopologyNote(name, "priorities are ignored"))
             if queue.retention is not None:
-                notes.append(TopologyNote(name, "finished messages are not kept"))
+                notes.append(TopologyNote(name, "completed messages are not kept"))
         for _, kind, name in topology.dead_letter_names():
             self._queues.setdefault(name, deque())
             limits = topology.dead_letters[kind]
@@ -149,35 +124,35 @@ class TinyTransport:
 
     # --8<-- [start:send]
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-        self._check()
+        self._require_connected()
         return [self._store(message) for message in messages]
 
     def _store(self, message: Message) -> MatadorError | None:
         if message.queue not in self._queues:
-            return QueueNotFoundError(f"there is no queue {message.queue!r}")
+            return queue_not_found(message.queue, self.name, self._queues)
         if message.delay > 0:
             loop = asyncio.get_running_loop()
-            loop.call_later(message.delay, self._arrive, Entry(message))
+            loop.call_later(message.delay, self._add, Entry(message))
         else:
-            self._arrive(Entry(message))
+            self._add(Entry(message))
         return None
 
-    def _arrive(self, entry: Entry) -> None:
+    def _add(self, entry: Entry) -> None:
         self._queues[entry.message.queue].append(entry)
-        self.ring()
+        self._wake(entry.message.queue)
 
-    def ring(self) -> None:
-        """Wake everybody who waits."""
-        self.bell.set()
-        self.bell = asyncio.Event()
+    def _wake(self, queue: str) -> None:
+        for subscription in self._subscriptions:
+            if subscription.queue == queue:
+                subscription.wakeup.wake()
 
     # --8<-- [end:send]
 
     # --8<-- [start:receive]
     async def subscribe(self, queue: str, *, prefetch: int) -> TinySubscription:
-        self._check()
+        self._require_connected()
         if queue not in self._queues:
-            raise QueueNotFoundError(f"there is no queue {queue!r}")
+            raise queue_not_found(queue, self.name, self._queues)
         subscription = TinySubscription(self, queue)
         self._subscriptions.append(subscription)
         return subscription
@@ -187,7 +162,7 @@ class TinyTransport:
         deliveries: list[Delivery] = []
         while ready and len(deliveries) < limit:
             entry = ready.popleft()
-            entry.deliveries += 1  # counted before it is handed over: a crash counts
+            entry.deliveries += 1  # counted before it is delivered: a crash counts
             self._held[entry] = queue
             deliveries.append(self._delivery(queue, entry))
         return deliveries
@@ -202,19 +177,19 @@ class TinyTransport:
             priority=message.priority,
             ordering_key=message.ordering_key,
         )
-        return Delivery(message.body, message.headers, receipt)
+        return Delivery(message.body, message.headers, receipt, properties=message.properties)
 
     # --8<-- [end:receive]
 
     # --8<-- [start:settle]
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        self._check()
+        self._require_connected()
         return [self._settle(settlement) for settlement in settlements]
 
     def _settle(self, settlement: Settlement) -> MatadorError | None:
         entry, queue = settlement.receipt.handle, settlement.receipt.queue
         if not isinstance(entry, Entry) or entry not in self._held:
-            return LeaseLostError(f"a delivery of {queue!r} is not held any more")
+            return lease_lost(queue)
         error: MatadorError | None = None
         match settlement:
             case Complete():
@@ -222,24 +197,24 @@ class TinyTransport:
             case Release():
                 entry.deliveries -= 1
                 self._queues[queue].appendleft(entry)
-                self.ring()
+                self._wake(queue)
             case DeadLetter():
                 error = self._store(dead_letter(settlement, entry.message))
             case _:
                 error = self._store(settlement.message)
-        if error is None:  # only now: the successor is stored
+        if error is None:  # the new message is stored, so the original can go
             del self._held[entry]
         return error
 
 
 def dead_letter(settlement: DeadLetter, original: Message) -> Message:
     message = settlement.message or original  # None: keep the raw bytes
-    headers: Headers = {} if settlement.bare else message.headers
     return Message(
         id=message.id,
         queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
         body=message.body,
-        headers={**headers, REASON_HEADER: settlement.reason},
+        headers={**({} if settlement.bare else message.headers), REASON_HEADER: settlement.reason},
+        properties=None if settlement.bare else message.properties,
     )
 
 

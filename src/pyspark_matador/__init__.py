@@ -34,8 +34,7 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """All columns, with the typed ``data`` if an event is named."""
         from matador.spark.source.columns import full_schema
-        from matador.spark.source.options import read_options
-        from matador.spark.source.subject import event_of, struct_of_event
+        from matador.spark.source.options import event_of, read_options, struct_of_event
 
         return full_schema(struct_of_event(event_of(read_options(self.options))))
 

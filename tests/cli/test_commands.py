@@ -22,6 +22,9 @@ COMMANDS = [
     ["topology", "apply"],
     ["topology", "check"],
     ["queues"],
+    ["messages", "list"],
+    ["messages", "show"],
+    ["messages", "cancel"],
     ["dead-letters", "list"],
     ["dead-letters", "show"],
     ["dead-letters", "redrive"],
@@ -35,8 +38,11 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
     result = cli(*command, "--help")
     assert result.code == 0
     assert f"matador {' '.join(command)} shop.py" in result.out
+    assert f"Usage: matador {' '.join(command)} [OPTIONS] APP" in result.out
     assert "--json" in result.out
     assert "--verbose" in result.out
+    assert "<bool>" not in result.out
+    assert "<str>" not in result.out
 
 
 def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
@@ -44,6 +50,8 @@ def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
     assert result.code == 0
     for command in COMMANDS:
         assert command[0] in result.out
+    assert "Exit codes: 0" in result.out
+    assert "<bool>" not in result.out
     assert cli("--version").out.startswith("matador 0.")
 
 
@@ -72,6 +80,27 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
     assert result.code == 2
     assert "Usage: matador" in result.out + result.err
     assert "error:" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("matador mess", ["messages"]),
+        ("matador dead-letters pur", ["purge"]),
+        ("matador dead-letters list shop.py --fie", ["--field"]),
+        ("matador dead-letters list shop.py --kind un", ["unhandled", "undeliverable"]),
+        ("matador messages list shop.py --state del", ["delayed"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_values(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str, offered: list[str]
+) -> None:
+    assert "complete -o default" in cli("--show-completion", "bash").out
+    monkeypatch.setenv("_MATADOR_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+    result = cli()
+    assert (result.code, result.out.split()) == (0, offered)
 
 
 def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
@@ -208,7 +237,7 @@ def test_doctor_finds_a_healthy_shop_healthy(cli: Cli) -> None:
 def test_doctor_makes_nothing(cli: Cli, folder: Path) -> None:
     result = cli("doctor", "shop.py")
     assert result.code == 0
-    assert "is not there yet" in result.out
+    assert "does not exist yet" in result.out
     assert not (folder / "shop.db").exists()
 
 

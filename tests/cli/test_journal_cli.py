@@ -41,7 +41,7 @@ def test_people_are_told_how_many(cli: Cli, shop: Shop) -> None:
     result = cli(*TAP, "--queue", "billing", "--until-empty")
     assert result.code == 0
     assert result.out == ""
-    assert result.err.endswith("\n1 message of shop.billing landed in journal\n")
+    assert result.err.endswith("\n1 message of shop.billing written to journal\n")
 
 
 def test_ctrl_c_ends_a_tap_in_good_order(start: Start, shop: Shop, folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_ctrl_c_ends_a_tap_in_good_order(start: Start, shop: Shop, folder: Path)
     wait(lambda: len(landed(folder)) == 1, lambda: f"a record; {process.err}")
     process.signal(signal.SIGINT)
     assert process.ends() == 0, process.err
-    assert "1 message of shop.billing landed" in process.err
+    assert "1 message of shop.billing written" in process.err
     assert "Traceback" not in process.err
 
 

@@ -141,5 +141,5 @@ def test_whatever_a_module_raises_is_one_line(cli: Cli, folder: Path, error: str
     result = cli("queues", "bad.py")
     assert result.code == 1
     assert result.err.splitlines() == [
-        f"error: unexpected {error.rpartition('.')[2]}: odd (--verbose shows where)"
+        f"error: unexpected {error.rpartition('.')[2]}: odd (run with --verbose for the traceback)"
     ]

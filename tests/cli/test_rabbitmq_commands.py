@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -71,3 +71,50 @@ def test_what_the_broker_does_not_tell_is_not_called_zero(cli: Cli, namespace: s
         (1, None, None),
         (1, None, None),
     ]
+
+
+def test_a_warning_that_the_pages_promise_is_printed(start: Start, namespace: str) -> None:
+    order = '{"order_id": "1", "amount": 5}'
+    process = start("send", "shop.py", "order.placed", order, "--ordering-key", "a")
+    assert process.ends() == 0
+    assert "sent without its ordering key" in process.err
+
+
+def test_messages_that_are_ready_can_be_cancelled_and_others_not_seen(
+    cli: Cli, namespace: str
+) -> None:
+    assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}').code == 0
+    result = cli("messages", "list", "shop.py")
+    assert result.code == 0, result.err
+    assert "rabbitmq shows ready messages only" in result.err
+    assert len(result.out.splitlines()) == 3
+    delayed = cli("messages", "list", "shop.py", "--state", "delayed")
+    assert delayed.code == 1
+    assert "rabbitmq shows ready messages only, not delayed ones" in delayed.err
+    cancelled = cli("messages", "cancel", "shop.py", "--queue", "billing", "--all", "--yes")
+    assert (cancelled.code, cancelled.out) == (0, "1 message cancelled\n")
+    left = cli("messages", "list", "shop.py", "--json").json["messages"]
+    assert [one["queue"] for one in left] == ["events"]
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (lambda: broker_url("redis").replace("redis", "amqp"), "is Redis, not rabbitmq"),
+        (lambda: f"redis://{broker_url('rabbitmq').partition('@')[2]}0", "is RabbitMQ, not redis"),
+    ],
+    ids=["amqp", "redis"],
+)
+@pytest.mark.parametrize("command", [["send"], ["queues"], ["doctor"]], ids=" ".join)
+def test_a_wrong_server_behind_an_address_is_named(
+    cli: Cli, folder: Path, url: Callable[[], str], says: str, command: list[str]
+) -> None:
+    text = (folder / "shop.py").read_text()
+    (folder / "shop.py").write_text(text.replace("sqlite:///shop.db?lease=1", url()))
+    event = ["order.placed", '{"order_id": "1", "amount": 5}'] if command == ["send"] else []
+    result = cli(*command, "shop.py", *event)
+    assert result.code == 1
+    assert says in result.out + result.err
+    if command != ["doctor"]:
+        assert result.err.splitlines()[-1].startswith("error: the server at 127.0.0.1:")
+        assert "WARNING matador.transport" not in result.err

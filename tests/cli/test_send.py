@@ -91,7 +91,7 @@ def test_a_dry_run_touches_nothing(cli: Cli, folder: Path) -> None:
 def test_an_event_that_nobody_wants_is_fine_and_said(cli: Cli) -> None:
     result = cli("send", "shop.py", "order.lost", '{"order_id": "1"}')
     assert result.code == 0
-    assert "nobody subscribes to order.lost" in result.err
+    assert "order.lost has no subscribers" in result.err
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_an_event_that_nobody_wants_is_fine_and_said(cli: Cli) -> None:
         (["order.placed", '{"order_id": 1, "amount": 5}'], 1, "`$.order_id`"),
         (["order.placed", '{"order_id": "1"}'], 1, "missing required field `amount`"),
         (["order.placed", '"text"'], 1, "order.placed"),
-        (["order.placed", ""], 2, "the payload is not JSON"),
+        (["order.placed", ""], 2, "the payload is not valid JSON"),
         (["order.placed", '{"order_id": "1",}'], 2, "line 1, column 18"),
-        (["order.placed", '{"amount": 1, "amount": 2}'], 2, "the key 'amount' is there twice"),
-        (["order.placed", '{"amount": NaN}'], 2, "NaN is not JSON"),
+        (["order.placed", '{"amount": 1, "amount": 2}'], 2, "duplicate key 'amount'"),
+        (["order.placed", '{"amount": NaN}'], 2, "NaN is not valid JSON"),
         (["order.placed", "[" * 100_000], 2, "nested too deeply"),
         (["order.placed", ORDER, "--metadata", "[]"], 2, "--metadata must be a JSON object"),
-        (["order.placed", ORDER, "--before", "{"], 2, "--before is not JSON"),
+        (["order.placed", ORDER, "--before", "{"], 2, "--before is not valid JSON"),
         (["order.placed", ORDER, "--delay", "-1"], 2, "delay must be at least 0"),
         (["order.placed", ORDER, "--delay", "nan"], 2, "finite"),
         (["order.placed", ORDER, "--priority", "-1"], 2, "priority"),

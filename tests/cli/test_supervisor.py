@@ -50,8 +50,8 @@ def test_it_says_how_each_ended_and_when_the_next_comes(
     with caplog.at_level(logging.INFO, "matador.supervisor"):
         assert not supervise(DIES, 1, prefixed=True)
     assert caplog.text.count("process 1 is running") == 5
-    assert caplog.text.count("exited with code 3; starting another in") == 4
-    assert "process 1 died 5 times at its start; giving up" in caplog.text
+    assert caplog.text.count("exited with code 3; restarting it in") == 4
+    assert "process 1 died 5 times at startup; giving up" in caplog.text
 
 
 def test_a_process_that_cannot_be_started_counts_as_one_that_died(
@@ -64,5 +64,5 @@ def test_a_process_that_cannot_be_started_counts_as_one_that_died(
 
 
 def test_any_signal_has_a_name() -> None:
-    assert supervisor._how_it_ended(-signal.SIGKILL) == "was ended by SIGKILL"
-    assert supervisor._how_it_ended(-40) == "was ended by signal 40"
+    assert supervisor._how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert supervisor._how_it_ended(-40) == "was killed by signal 40"

@@ -61,8 +61,8 @@ def test_only_the_queues_that_are_asked_for_are_consumed(
     ("arguments", "says"),
     [
         (["shop.py", "--queues", "event"], "did you mean 'events'?"),
-        (["shop.py", "--queues", ","], "--queues names no queue; there are events, billing"),
-        (["producer.py"], "choose with --queues events,billing"),
+        (["shop.py", "--queues", ","], "--queues is empty; the queues are events, billing"),
+        (["producer.py"], "add --queues events,billing"),
         (["shop.py", "--processes", "0"], "--processes"),
         (["shop.py", "--concurrency", "0"], "--concurrency"),
     ],
@@ -116,7 +116,7 @@ def test_several_processes_share_the_work_and_dead_ones_are_replaced(
     worker.says("[1] ")
     worker.says("[2] ")
     os.kill(first, signal.SIGKILL)
-    worker.says("was ended by SIGKILL; starting another")
+    worker.says("was killed by SIGKILL; restarting")
     third = _pids(worker, 3)[-1]
     assert third not in (first, second)
     for number in range(20):
@@ -145,7 +145,7 @@ def test_it_gives_up_on_processes_that_die_at_their_start(start: Start, folder: 
     worker = start("worker", "shop.py", "--processes", "2")
     assert worker.ends() == 1
     assert "RuntimeError: no luck" in worker.err
-    assert "died 5 times at its start; giving up" in worker.err
+    assert "died 5 times at startup; giving up" in worker.err
 
 
 def test_json_lines_of_children_say_which_one_they_are_of(start: Start) -> None:

@@ -289,7 +289,7 @@ async def test_another_application_differs_in_what_is_asked_for_and_in_nothing_e
     )
     assert (other._config.retry, other._config.hooks) == (policy, (heard,))
     assert app._config.send_errors == "raise"
-    with pytest.raises(ConfigurationError, match="unknown option 'retries'.*'retry'"):
+    with pytest.raises(ConfigurationError, match=r"unknown option 'retries'.*'retry'"):
         app.with_(retries=3)
     with pytest.raises(QueueNotFoundError):
         app.with_(consume_from=["event"])

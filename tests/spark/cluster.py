@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyspark
 
-from matador.spark.java import find_java_home
+from matador.spark.runtime.java import find_java_home
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0

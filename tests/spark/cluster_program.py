@@ -22,10 +22,10 @@ from tests.spark.cluster import Cluster
 from matador.errors import ConfigurationError
 from matador.events.loading import load_application
 from matador.spark import Lake, spark_session
-from matador.spark.arrow import RecordBatch, map_in_arrow
-from matador.spark.dataframe_runner import run_dataframe_subscribers
-from matador.spark.dataframe_subscribers import Batch, dataframe_subscriber
-from matador.spark.worker import run_spark_worker
+from matador.spark.dataframes.runner import run_dataframe_subscribers
+from matador.spark.dataframes.subscriber import Batch, dataframe_subscriber
+from matador.spark.runtime.arrow import RecordBatch, map_in_arrow
+from matador.spark.workers.worker import run_spark_worker
 
 RATE = 40.0  # replayed messages a second: slow enough to be killed in the middle
 _PATIENCE = 300.0

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from matador.events.loading import load_application
 from matador.spark import spark_session
-from matador.spark.dataframe_runner import BatchTotals, run_dataframe_subscribers
-from matador.spark.dataframe_subscribers import (
+from matador.spark.dataframes.runner import BatchTotals, run_dataframe_subscribers
+from matador.spark.dataframes.subscriber import (
     Batch,
     BatchResult,
     DataFrameSubscriber,

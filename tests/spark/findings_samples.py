@@ -6,8 +6,8 @@ import math
 import random
 from datetime import UTC, datetime, timedelta
 
-from matador.spark.findings import DeadLetterGroup, Findings, Moment, SubscriberHealth
-from matador.spark.reconcile import Line, Odd, QueueCheck, Reconciliation
+from matador.spark.aggregates.reconcile import Line, Odd, QueueCheck, Reconciliation
+from matador.spark.report.findings import DeadLetterGroup, Findings, Moment, SubscriberHealth
 
 NOW = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
 HOSTILE = (

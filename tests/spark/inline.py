@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from matador.spark import ingest, maintenance, staging
-from matador.spark.ingest import Ingest, IngestOptions, IngestResult
-from matador.spark.layout import Layout
-from matador.spark.maintenance import TARGET, CompactResult, ExpireResult
+from matador.spark.tables import ingest, maintenance, staging
+from matador.spark.tables.ingest import Ingest, IngestOptions, IngestResult
+from matador.spark.tables.layout import Layout
+from matador.spark.tables.maintenance import TARGET, CompactResult, ExpireResult
 
 
 class _Context:

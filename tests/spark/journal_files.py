@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from matador.observe.journal.records import DeliveryRecord, Record, SentRecord, encode_record
-from matador.spark.arrow import parquet
+from matador.spark.runtime.arrow import parquet
 
 NOW = 1_763_200_000_000_000
 

@@ -13,6 +13,7 @@ from matador.model.message import StoredMessage
 from matador.spark.lake import Lake
 from matador.testing import wait_for
 from matador.transports import SqliteTransport
+from matador.transports.clock import SystemClock
 
 _SOURCE = '''
 """An application for tests; the paths in it are those of one test."""
@@ -157,7 +158,7 @@ class Post:
 
     def envelopes(self, queue: str = "events") -> list[Any]:
         """The envelopes in a queue, their payloads still encoded."""
-        codec, clock = self.app.codec, self.app.clock
+        codec, clock = self.app.codec, SystemClock()
         return [codec.decode(one.body, one.headers, clock) for one in self.messages(queue)]
 
     def purge(self, *queues: str) -> None:

@@ -14,11 +14,10 @@ from tests.spark.rows import START, delivered, ingest, micros, random_day, sent
 
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.observe.journal.records import DeliveryRecord, SentRecord
-from matador.spark import aggregates
-from matador.spark.aggregate_store import State
-from matador.spark.files import locked
+from matador.spark.aggregates.store import Aggregates, AggregateState
+from matador.spark.aggregates.triage import signature_id, signature_text
 from matador.spark.lake import Lake
-from matador.spark.signature import signature_id, signature_text
+from matador.spark.runtime.files import locked
 
 OUTCOMES = ("success", "retry", "dead-letter", "discard")
 
@@ -28,9 +27,9 @@ def lake(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(tmp_path / "lake", spark=spark)
 
 
-def state_of(lake: Lake) -> State:
+def state_of(lake: Lake) -> AggregateState:
     return msgspec.json.decode(
-        (lake.path / "_checkpoints/aggregates.json").read_bytes(), type=State
+        (lake.path / "_checkpoints/aggregates.json").read_bytes(), type=AggregateState
     )
 
 
@@ -180,8 +179,8 @@ def test_each_batch_counts_once_however_many_updates(lake: Lake) -> None:
     for number in range(4):
         id = str(number)
         ingest(lake, [sent(id), delivered(id, "dead-letter", error="gone")])
-        assert aggregates.update(lake.spark, lake.layout, fan=3) == 1
-        assert aggregates.update(lake.spark, lake.layout, fan=3) == 0
+        assert Aggregates(lake.spark, lake.layout).update(fan=3) == 1
+        assert Aggregates(lake.spark, lake.layout).update(fan=3) == 0
     assert totals(lake) == (4, 4, 4)
     assert [(piece.last, piece.level) for piece in state_of(lake).pieces] == [(2, 1), (3, 0)]
     folders = {path.name for path in (lake.path / "health").iterdir()}

@@ -12,6 +12,7 @@ import pytest
 
 from matador.errors import SparkPreparationError
 from matador.spark import class_archive, prepare
+from matador.spark.runtime import java
 
 SESSION = """
 from matador.spark import spark_session
@@ -27,11 +28,9 @@ def test_an_archive_that_does_not_fit_does_no_harm(
     cache = tmp_path / "with a blank"
     cache.mkdir(0o700)
     monkeypatch.setenv("MATADOR_CACHE", str(cache))
-    assert class_archive.java_options() == []
-    class_archive.archive_path().write_bytes(b"not an archive")
-    assert class_archive.java_options()[0] == (
-        f"-XX:SharedArchiveFile={class_archive.archive_path()}"
-    )
+    assert java.class_archive_options() == []
+    java.archive_path().write_bytes(b"not an archive")
+    assert java.class_archive_options()[0] == (f"-XX:SharedArchiveFile={java.archive_path()}")
     done = subprocess.run(
         [sys.executable, "-c", SESSION], capture_output=True, text=True, timeout=300, check=False
     )
@@ -40,9 +39,9 @@ def test_an_archive_that_does_not_fit_does_no_harm(
 
 def test_what_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MATADOR_CACHE", str(tmp_path))
-    class_archive.archive_path().touch(0o600)
-    assert prepare() == class_archive.archive_path()
-    assert class_archive.archive_path().stat().st_size == 0
+    java.archive_path().touch(0o600)
+    assert prepare() == java.archive_path()
+    assert java.archive_path().stat().st_size == 0
 
 
 def test_the_users_folder_for_caches_is_used(
@@ -50,7 +49,7 @@ def test_the_users_folder_for_caches_is_used(
 ) -> None:
     monkeypatch.delenv("MATADOR_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.archive_path().parent == tmp_path / "matador"
+    assert java.archive_path().parent == tmp_path / "matador"
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +82,11 @@ _MAKE = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_bytes(b'made by us
 def test_what_is_made_is_its_owners_alone(archive: Path) -> None:
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     assert stat.S_IMODE(archive.parent.stat().st_mode) == 0o700
-    assert class_archive.java_options() != []
+    assert java.class_archive_options() != []
 
 
 def assert_not_used(caplog: pytest.LogCaptureFixture, why: str) -> None:
-    assert class_archive.java_options() == []
+    assert java.class_archive_options() == []
     assert why in caplog.text
     assert "matador spark prepare" in caplog.text
 
@@ -113,10 +112,10 @@ def test_an_archive_of_another_user_is_not_used_but_for_roots(
 ) -> None:
     owner = archive.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    monkeypatch.setattr(class_archive, "_ROOT", owner)
-    assert class_archive.java_options() != []
+    monkeypatch.setattr(java, "_ROOT", owner)
+    assert java.class_archive_options() != []
     assert caplog.text == ""
-    monkeypatch.setattr(class_archive, "_ROOT", owner + 2)
+    monkeypatch.setattr(java, "_ROOT", owner + 2)
     assert_not_used(caplog, "belongs to another user")
 
 

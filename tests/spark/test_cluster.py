@@ -41,7 +41,7 @@ def test_killed_executors_lose_nothing_and_repeat_nothing(tmp_path: Path) -> Non
         with (tmp_path / "driver.log").open("w") as log:
             driver = subprocess.Popen(
                 [sys.executable, str(program), cluster.url, shop.reference, str(tmp_path)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -20,14 +20,14 @@ from tests.spark.shop import Shop, open_shop
 from matador import DontRetry, StandardRetryPolicy
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.observe import Journal
-from matador.spark.arrow import parquet
-from matador.spark.dataframe_runner import (
+from matador.spark.dataframes.runner import (
     dead_batches,
     redrive_dead_batches,
     run_dataframe_subscribers,
 )
-from matador.spark.dataframe_store import BatchState, BatchStore
-from matador.spark.dataframe_subscribers import Batch, BatchResult, dataframe_subscriber
+from matador.spark.dataframes.store import BatchState, BatchStore
+from matador.spark.dataframes.subscriber import Batch, BatchResult, dataframe_subscriber
+from matador.spark.runtime.arrow import parquet
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,7 +198,7 @@ def test_a_driver_that_is_killed_skips_no_batch_and_repeats_the_one_that_ran(
     program = Path(__file__).with_name("dataframe_program.py")
     killed = subprocess.run(
         [sys.executable, program, shop.reference, tmp_path],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
         start_new_session=True,
         capture_output=True,
         timeout=400,
@@ -243,12 +243,12 @@ def test_what_cannot_be_a_dataframe_subscriber_is_refused(shop: Shop, tmp_path: 
     event = shop.module.OrderPlaced
     with pytest.raises(ConfigurationError, match="must not be async"):
         dataframe_subscriber(event, description="Async.")(slow)
-    with pytest.raises(ConfigurationError, match="the name is that of a folder"):
+    with pytest.raises(ConfigurationError, match="it names a folder"):
         dataframe_subscriber(event, description="Named.", name="a/b")(plain)
     with pytest.raises(InvalidEventError):
         dataframe_subscriber(int, description="No event.")
     one = dataframe_subscriber(event, description="One.")(plain)
-    with pytest.raises(ConfigurationError, match="two DataFrame subscribers 'plain'"):
+    with pytest.raises(ConfigurationError, match="duplicate DataFrame subscriber 'plain'"):
         run_dataframe_subscribers([one, one], journal=tmp_path, checkpoint=tmp_path)
-    with pytest.raises(ConfigurationError, match="there is no journal"):
+    with pytest.raises(ConfigurationError, match=r"journal folder .* does not exist"):
         run_dataframe_subscribers([one], journal=tmp_path / "none", checkpoint=tmp_path)

@@ -14,7 +14,7 @@ from tests.spark.journal_files import NOW, delivery, lines, sent
 
 from matador.model.event import EventType, event, event_type_of
 from matador.observe.journal.records import DroppedRecord, MalformedRecord, encode_record
-from matador.spark.decode import Decoded, LineDecoder
+from matador.spark.tables.decode import Decoded, LineDecoder
 
 
 @event("order.placed", description="A customer placed an order.", aliases=["order.made"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from matador.spark.index import (
+from matador.spark.tables.dedup_index import (
+    Keys,
     known,
     left_overs,
     merged,
@@ -16,7 +17,6 @@ from matador.spark.index import (
     sorted_order,
     to_merge,
 )
-from matador.spark.keys import Keys
 
 
 def keys_of(*pairs: tuple[int, int]) -> Keys:

@@ -20,14 +20,15 @@ from tests.spark.journal_files import NOW, delivery, rows, segment, sent
 
 from matador.errors import StorageLockedError
 from matador.observe.journal.records import DroppedRecord, encode_record
-from matador.spark import batch_log, maintenance, swaps
-from matador.spark.arrow import parquet
-from matador.spark.batch_log import BatchLog, SegmentRef, last_done
-from matador.spark.files import locked, move, remove, sync_tree, write_json
-from matador.spark.index import runs_of, save_run
-from matador.spark.ingest import IngestResult
-from matador.spark.ledger import Chunk, Ledger, Plan
-from matador.spark.swaps import carry_on_if_interrupted
+from matador.spark.replay.ledger import Chunk, Ledger, ReplayPlan
+from matador.spark.runtime.arrow import parquet
+from matador.spark.runtime.files import locked, move, remove, sync_tree, write_json
+from matador.spark.tables import batch_log, maintenance
+from matador.spark.tables.batch_log import BatchLog, SegmentRef, last_done
+from matador.spark.tables.dedup_index import runs_of, save_run
+from matador.spark.tables.ingest import IngestResult
+from matador.spark.tables.layout import Layout
+from matador.spark.tables.maintenance import finish_interrupted
 
 CUT = datetime.fromtimestamp(NOW / 1_000_000, UTC) + timedelta(seconds=10)
 LATER = NOW + 20_000_000
@@ -145,7 +146,7 @@ def test_a_replay_is_fixed_once_its_rows_are_on_the_disk(
         ledger.rows.mkdir()
         (ledger.rows / "chunk-0.parquet").touch()
         spy = DiskSpy(monkeypatch)
-        ledger.fix(Plan("replay", {}, ("chunk-0.parquet",), ()))
+        ledger.fix(ReplayPlan("replay", {}, ("chunk-0.parquet",), ()))
         fixed = spy.at("replace", "plan.json")
         assert spy.at("fsync", "chunk-0.parquet") < spy.at("fsync", "rows") < fixed
         assert ledger.chunk("chunk-0.parquet") is None
@@ -162,7 +163,7 @@ def test_one_process_at_a_time_sends_a_replay(tmp_path: Path) -> None:
         with Ledger(tmp_path, "r2").held():
             pass
         second = Ledger(tmp_path, "r1").held()
-        with pytest.raises(StorageLockedError, match="replay r1 is running already"):
+        with pytest.raises(StorageLockedError, match="replay r1 is already running"):
             second.__enter__()
 
 
@@ -313,10 +314,10 @@ def test_a_compaction_that_ends_at_any_step_loses_and_doubles_nothing(
         wanted.update(contents(lake))
 
     def check(lake: InlineLake) -> None:
-        carry_on_if_interrupted(lake.layout)
+        finish_interrupted(lake.layout)
         assert contents(lake) == wanted
         assert lake.layout.batches("events") == [2]
-        assert not lake.layout.pending_swaps.exists()
+        assert not lake.layout.pending_replacements.exists()
         assert lake.ingest(journal) == IngestResult()
         assert list(lake.layout.staging.iterdir()) == []
 
@@ -365,12 +366,13 @@ def test_rows_that_expire_while_a_swap_is_pending_do_not_come_back_with_it(
 ) -> None:
     lake.ingest(journal, batch_size=1)
     with monkeypatch.context() as patched:
-        patched.setattr(swaps, "carry_on", _undone)  # ended when all was decided, and nothing done
+        # Ended when all was decided, and nothing done.
+        patched.setattr(maintenance, "finish_replacements", _undone_if_pending)
         with pytest.raises(_Ended):
             lake.compact()
-    assert lake.layout.pending_swaps.exists()
+    assert lake.layout.pending_replacements.exists()
     assert lake.expire(CUT).events == 1
-    carry_on_if_interrupted(lake.layout)
+    finish_interrupted(lake.layout)
     assert len(contents(lake)["events"]) == 3
 
 
@@ -379,15 +381,20 @@ def test_a_reader_leaves_a_swap_alone_that_somebody_is_at(
 ) -> None:
     lake.ingest(journal, batch_size=1)
     with monkeypatch.context() as patched:
-        patched.setattr(maintenance, "swap", _undone)
+        patched.setattr(maintenance, "replace_batches", _undone)
         with pytest.raises(_Ended):
             lake.compact()
-    write_json(lake.layout.pending_swaps, {"folder": "compaction-x", "swaps": []})
+    write_json(lake.layout.pending_replacements, {"folder": "compaction-x", "swaps": []})
     with locked(lake.layout.lock):
-        carry_on_if_interrupted(lake.layout)
-        assert lake.layout.pending_swaps.exists()
-    carry_on_if_interrupted(lake.layout)
-    assert not lake.layout.pending_swaps.exists()
+        finish_interrupted(lake.layout)
+        assert lake.layout.pending_replacements.exists()
+    finish_interrupted(lake.layout)
+    assert not lake.layout.pending_replacements.exists()
+
+
+def _undone_if_pending(layout: Layout) -> None:
+    if layout.pending_replacements.exists():
+        raise _Ended
 
 
 def _undone(*_: object) -> None:
@@ -404,7 +411,7 @@ def test_maintenance_that_fails_leaves_the_lake_as_it_was(
     broken.write_bytes(b"PAR1 no more")
     with pytest.raises(ValueError, match="magic bytes"):
         lake.compact()
-    assert not lake.layout.pending_swaps.exists()
+    assert not lake.layout.pending_replacements.exists()
     assert lake.layout.batches("events") == [0, 1, 2]
     with pytest.raises(ValueError, match="magic bytes"):
         lake.expire(CUT)
@@ -435,8 +442,8 @@ def test_an_ingest_says_what_it_did(
     with caplog.at_level(logging.INFO, "matador.lake"):
         lake.ingest(tmp_path / "journal")
     assert "batch 0: IngestResult(segments=1, records=2, " in caplog.text
-    assert "1 × malformed-record, put in quarantine: not a record" in caplog.text
-    assert "the journal says that it lost 5 records" in caplog.text
+    assert "1 × malformed-record in quarantine: not a record" in caplog.text
+    assert "the journal lost 5 records" in caplog.text
 
 
 def test_a_log_that_ended_in_the_middle_of_folding_forgets_nothing(

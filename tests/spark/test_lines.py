@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matador.spark.lines import Split, read_blocks, splits_of
+from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 
 
 def read(path: Path, size: int, block: int, longest: int = 1 << 20) -> list[bytes]:
@@ -59,5 +59,5 @@ def test_a_segment_that_is_shorter_than_it_was_is_not_taken_for_all_of_it(tmp_pa
     path.write_bytes(b"first\n")
 
     assert list(read_blocks(Split(str(path), 0, 6))) == [b"first"]
-    with pytest.raises(OSError, match="6 bytes here, not 7"):
+    with pytest.raises(OSError, match="6 bytes here instead of 7"):
         list(read_blocks(Split(str(path), 0, 7)))

@@ -13,10 +13,9 @@ from tests.spark.journal_files import NOW, delivery, rows, segment, sent
 
 from matador.errors import ConfigurationError
 from matador.spark import Lake
-from matador.spark.consumers import Consumers
-from matador.spark.files import write_json
-from matador.spark.maintenance import CompactResult, ExpireResult
-from matador.spark.swaps import Swap
+from matador.spark.runtime.files import write_json
+from matador.spark.tables.batch_log import Consumers
+from matador.spark.tables.maintenance import CompactResult, ExpireResult, Replacement
 
 CUT = datetime.fromtimestamp(NOW / 1_000_000, UTC) + timedelta(seconds=10)
 LATER = NOW + 20_000_000
@@ -103,14 +102,17 @@ def test_an_interrupted_compaction_is_carried_on_by_a_reader(lake: Lake) -> None
     for number in (0, 1):
         for path in layout.batch("events", number).iterdir():
             shutil.copy(path, merged)
-    write_json(layout.pending_swaps, {"folder": folder.name, "swaps": [Swap("events", (0, 1))]})
+    write_json(
+        layout.pending_replacements,
+        {"folder": folder.name, "swaps": [Replacement("events", (0, 1))]},
+    )
     (folder / "old").mkdir()
     layout.batch("events", 0).rename(folder / "old" / "events-0")  # killed here
 
     assert lake.events().count() == 8
     assert ids(lake) == before
     assert layout.batches("events") == [1, 2, 3]
-    assert not layout.pending_swaps.exists()
+    assert not layout.pending_replacements.exists()
     assert not folder.exists()
 
 

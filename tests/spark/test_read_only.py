@@ -11,7 +11,7 @@ from tests.spark.journal_files import segment, sent
 
 from matador.errors import ConfigurationError
 from matador.spark import Lake
-from matador.spark.read_only import check_predicate
+from matador.spark.tables.read_only_sql import check_predicate
 
 HOME = "reflect('java.lang.System', 'getenv', 'HOME')"
 
@@ -116,7 +116,7 @@ def test_what_only_reads_is_answered(lake: Lake) -> None:
     ],
 )
 def test_what_does_more_is_refused_and_does_nothing(lake: Lake, query: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be used here: this is for one SELECT"):
+    with pytest.raises(ConfigurationError, match="is not allowed here: use one SELECT"):
         lake.sql(query.replace("{folder}", str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 
@@ -144,7 +144,7 @@ def test_everything_is_open_to_whoever_asks_for_it(lake: Lake) -> None:
     ],
 )
 def test_a_predicate_only_computes(spark: SparkSession, predicate: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be used here"):
+    with pytest.raises(ConfigurationError, match="is not allowed here"):
         check_predicate(spark, predicate)
 
 

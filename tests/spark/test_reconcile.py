@@ -13,9 +13,8 @@ from tests.support.shop import QUEUE, TOPOLOGY, OrderPlaced
 from matador import Envelope, Matador, Schema, subscriber
 from matador.errors import ConfigurationError
 from matador.observe.journal.records import SentRecord
-from matador.spark.depths import depths_of, queue_depths
+from matador.spark.aggregates.reconcile import Line, Odd, Reconciliation, depths_of, queue_depths
 from matador.spark.lake import Lake
-from matador.spark.reconcile import Line, Odd, Reconciliation
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from tests.spark.journal_files import delivery, rows, segment, sent
 
 from matador.spark import Lake
-from matador.spark.batch_log import Batch, BatchLog, SegmentRef
-from matador.spark.files import move
-from matador.spark.ingest import IngestResult
-from matador.spark.lines import splits_of
-from matador.spark.staging import stage
+from matador.spark.runtime.files import move
+from matador.spark.runtime.journal_lines import splits_of
+from matador.spark.tables.batch_log import BatchLog, IngestBatch, SegmentRef
+from matador.spark.tables.ingest import IngestResult
+from matador.spark.tables.staging import stage
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(tmp_path / "lake", spark=spark)
 
 
-def planned(lake: Lake, journal: Path) -> tuple[BatchLog, Batch]:
+def planned(lake: Lake, journal: Path) -> tuple[BatchLog, IngestBatch]:
     """The state of a process that was killed right after it planned a batch."""
     lake.layout.make()
     log = BatchLog(lake.layout.checkpoints / "ingest")
@@ -37,16 +37,16 @@ def planned(lake: Lake, journal: Path) -> tuple[BatchLog, Batch]:
     return log, log.plan(str(journal), [SegmentRef("a.jsonl", found.st_size, found.st_mtime_ns)])
 
 
-def staged(lake: Lake, journal: Path) -> tuple[BatchLog, Batch]:
+def staged(lake: Lake, journal: Path) -> tuple[BatchLog, IngestBatch]:
     """The same, right after all files were written, and before one was moved into place."""
     log, batch = planned(lake, journal)
     folder = lake.layout.staging / "0-before"
     folder.mkdir()
     path = journal / "a.jsonl"
     splits = list(splits_of(path, path.stat().st_size, 1 << 20))
-    tally, unread = stage(lake.spark, lake.layout, folder, batch.number, splits, None)
+    counts, unread = stage(lake.spark, lake.layout, folder, batch.number, splits, None)
     assert unread == {}
-    return log, log.staged(batch, "0-before", tally)
+    return log, log.staged(batch, "0-before", counts)
 
 
 def assert_complete(lake: Lake) -> None:

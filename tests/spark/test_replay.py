@@ -114,7 +114,7 @@ def test_the_same_replay_again_sends_nothing(archive: Archive) -> None:
     assert (first.sent, second.sent, third.sent) == (30, 30, 30)
     assert (first.resumed, second.resumed) == (False, True)
     assert archive.replayed("slow") == Counter(range(30))
-    with pytest.raises(ConfigurationError, match="was begun with"):
+    with pytest.raises(ConfigurationError, match="was started with"):
         lake.replay(post.app, subscriber="tell", replay_id="again")
 
 
@@ -141,13 +141,13 @@ def test_wrong_wishes_are_explained(archive: Archive) -> None:
         lake.replay(app, subscriber="tel")
     with pytest.raises(ConfigurationError, match="did you mean 'slow'"):
         lake.replay(app, to="slw")
-    with pytest.raises(ConfigurationError, match="name an event to have its fields"):
+    with pytest.raises(ConfigurationError, match="name an event"):
         lake.replay(app, where="data.number > 1")
     with pytest.raises(ConfigurationError, match="since must be a time"):
         lake.replay(app, since="yesterday")
     with pytest.raises(ConfigurationError, match="rate must be"):
         lake.replay(app, rate=0)
-    with pytest.raises(ConfigurationError, match="cannot be the id"):
+    with pytest.raises(ConfigurationError, match="invalid replay id"):
         lake.replay(app, replay_id="../x")
 
 

@@ -20,13 +20,21 @@ from tests.spark.findings_samples import HOSTILE, NOW, sample
 from tests.spark.rows import EVENTS, delivered, ingest, random_day, sent
 
 from matador.observe.journal.records import LAST_MOMENT, DeliveryRecord, SentRecord
-from matador.spark.arrow import pa, parquet
-from matador.spark.charts import NARROW, Series, duration, lines, share_bar, stacked_bars
-from matador.spark.findings import Findings
 from matador.spark.lake import Lake
-from matador.spark.markup import Html, element, printable
 from matador.spark.report import Report
-from matador.spark.report_html import page
+from matador.spark.report.charts import (
+    NARROW,
+    PHONE,
+    Series,
+    duration,
+    lines,
+    share_bar,
+    stacked_bars,
+)
+from matador.spark.report.findings import Findings
+from matador.spark.report.html import page
+from matador.spark.report.markup import Html, element, printable
+from matador.spark.runtime.arrow import pa, parquet
 
 VOID = {"meta", "img", "br", "link", "input"}
 SAMPLES = {
@@ -101,6 +109,23 @@ def test_a_page_says_what_there_is() -> None:
     assert "does not add up" in text
     assert "everything adds up" in Checked(page(SAMPLES["nothing"])).text
     assert "The 50 busiest are shown, 13 are not." in Checked(page(SAMPLES["many"])).text
+
+
+def test_a_page_fits_a_phone() -> None:
+    text = page(SAMPLES["many"])
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert 'name="viewport" content="width=device-width, initial-scale=1"' in text
+    # Each of the four charts is drawn for the screen of a phone, with text of its own size ...
+    small = re.findall(r'<div class="small"><svg viewBox="0 0 (\d+) ', text)
+    assert small == [str(PHONE)] * 4
+    # ... nothing in the page is wider than that by itself ...
+    everywhere = re.sub(r"@media \(min-width: 9\d\dpx\) \{.*", "", style)
+    widths = [int(one) for one in re.findall(r"[^-]min-width: (\d+)px;", everywhere)]
+    assert max(widths) <= 320
+    # ... and a card has a label to every value of its row.
+    cells = re.findall(r"<td[^>]*>", text)
+    assert cells
+    assert all("data-label=" in one for one in cells)
 
 
 def test_elements_escape_what_is_not_html() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,8 +16,9 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
 from matador.spark import spark_session
-from matador.spark.java import find_java_home
-from matador.spark.tasks import run_tasks
+from matador.spark.runtime.executors import run_tasks
+from matador.spark.runtime.java import find_java_home
+from matador.testing import wait_for
 
 
 def interpreter(number: int) -> bytes:
@@ -77,7 +83,7 @@ def test_no_java_is_one_line_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "old", "1.8.0_402")))
     monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"))
-    monkeypatch.setattr("matador.spark.java._PLACES", [tmp_path / "nowhere"])
+    monkeypatch.setattr("matador.spark.runtime.java._PLACES", [tmp_path / "nowhere"])
 
     with pytest.raises(ConfigurationError, match="apt-get install openjdk-17-jre-headless"):
         find_java_home()
@@ -105,3 +111,56 @@ def test_importing_the_package_imports_nothing_of_spark() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert said.stdout == "False False\n"
+
+
+START = """
+import os, signal, sys, threading
+from pyspark import SparkContext
+from matador.spark import spark_session
+
+if sys.argv[1] == "late":
+    initialize = SparkContext._initialize_context
+    def interrupted(self, conf):
+        SparkContext._initialize_context = initialize
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return initialize(self, conf)
+    SparkContext._initialize_context = interrupted
+try:
+    spark_session("local[1]")
+except KeyboardInterrupt:
+    print("interrupted")
+if sys.argv[1] == "late":
+    spark = spark_session("local[1]")
+    print(spark.range(3).count())
+    spark.stop()
+"""
+
+
+def processes(mark: str) -> list[str]:
+    """The command lines of all processes with a mark in their environment."""
+    found: list[str] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+@pytest.mark.parametrize("sign", ["spark-class", "org.apache.spark.deploy.SparkSubmit", "late"])
+def test_ctrl_c_while_spark_starts_leaves_no_java_and_prints_nothing(sign: str) -> None:
+    mark = f"MATADOR_TEST={uuid.uuid4()}"
+    name, _, value = mark.partition("=")
+    with subprocess.Popen(
+        [sys.executable, "-c", START, "late" if sign == "late" else "early"],
+        env={**os.environ, name: value},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        if sign != "late":
+            asyncio.run(wait_for(lambda: any(sign in one for one in processes(mark)), timeout=60))
+            program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=100)
+    assert (out, err) == ("interrupted\n3\n" if sign == "late" else "interrupted\n", "")
+    assert program.returncode == 0
+    asyncio.run(wait_for(lambda: not processes(mark), timeout=20))

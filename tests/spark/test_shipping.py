@@ -17,8 +17,8 @@ from matador.errors import ConfigurationError
 from matador.events.loading import load_application
 from matador.observe.journal.records import encode_record
 from matador.spark import Lake
-from matador.spark.ingest import IngestResult
-from matador.spark.shipping import _modules_of, _single_files
+from matador.spark.runtime.executors import _modules_of, _single_files
+from matador.spark.tables.ingest import IngestResult
 
 _SHOP = """
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _EXECUTOR = """
 import sys
 
 from pyspark import cloudpickle
-from matador.spark.decode import LineDecoder
+from matador.spark.tables.decode import LineDecoder
 
 decoder = LineDecoder(cloudpickle.loads(sys.stdin.buffer.read()))
 for data in ('{"number":1}', '{}'):
@@ -52,7 +52,7 @@ _DUMP = """
 import sys
 from types import SimpleNamespace
 
-from matador.spark.shipping import event_types
+from matador.spark.runtime.executors import event_types
 
 spark = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
 sys.stdout.buffer.write(event_types(spark, app.schema).pickled)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from tests.spark.frames import frame
 
-from matador.spark.signature import (
+from matador.spark.aggregates.triage import (
     LONGEST_SIGNATURE,
     signature_id,
     signature_id_column,

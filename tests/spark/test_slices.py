@@ -7,11 +7,11 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 from tests.spark.shop import Shop, open_shop
 
-from matador.spark.arrow import pa
-from matador.spark.slices import Slice, _host_of, run_slice
-from matador.spark.stopping import StopAddress, StopLine
+from matador.spark.runtime.shutdown import StopAddress, StopLine
+from matador.spark.workers.task import Slice, SliceReport, _host_of, run_slice
 
 
 def a_slice(
@@ -27,11 +27,12 @@ def a_slice(
 
 def outcomes(work: Slice) -> Counter[str]:
     """Run a slice; how many messages ended how."""
-    one_row = pa.RecordBatch.from_pydict({"id": [0]})
-    (batch,) = run_slice(work, iter([one_row]))
+    report = msgspec.json.decode(run_slice(work), type=SliceReport)
     found: Counter[str] = Counter()
-    for row in batch.to_pylist():
-        found[row["outcome"]] += row["count"]
+    for one in report.counts:
+        found[one.outcome] += one.count
+    found.update({"empty": 1} if report.empty else {})
+    found.update({"not-started": 1} if report.problem else {})
     return found
 
 

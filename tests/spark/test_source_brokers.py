@@ -14,6 +14,7 @@ from tests.spark.test_source_reading import run
 from tests.support.brokers import broker_url
 
 from matador.events.loading import load_application
+from matador.observe.counters import OutcomeCounter
 from matador.testing import wait_for
 
 _SOURCE = """
@@ -61,11 +62,10 @@ class Post:
 
         async def work() -> None:
             loaded = load_application(self.reference)
+            counter = OutcomeCounter()
+            loaded.app.configure(hooks=[counter])
             async with loaded.app as app:
-                worker = app.worker
-                assert worker is not None
-                (consumer,) = worker.consumers
-                await wait_for(lambda: consumer.handled >= count, timeout=30)
+                await wait_for(lambda: counter.total() >= count, timeout=30)
                 await app.wait_idle(10)
 
         asyncio.run(work())

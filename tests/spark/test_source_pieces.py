@@ -13,16 +13,16 @@ from tests.spark.journal_files import lines, sent
 
 from matador.errors import ConfigurationError
 from matador.spark import Lake
-from matador.spark.arrow import pa
-from matador.spark.dataframe_runner import dead_batches, run_dataframe_subscribers
-from matador.spark.findings import Findings
+from matador.spark.dataframes.runner import dead_batches, run_dataframe_subscribers
 from matador.spark.report import Report
+from matador.spark.report.findings import Findings
+from matador.spark.runtime.arrow import arrow_schema, pa
+from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.source.batch import journal_folder
-from matador.spark.source.columns import arrow_schema, full_schema
-from matador.spark.source.offsets import Seen
+from matador.spark.source.columns import full_schema
 from matador.spark.source.options import read_options, write_options
 from matador.spark.source.rows import RecordRows, Shape
-from matador.spark.source.typed import TypedColumn
+from matador.spark.source.streams import Seen
 
 
 def segments(*names: str) -> list[Path]:
@@ -123,9 +123,12 @@ def test_payloads_become_typed_values_and_what_does_not_fit_is_null(spark: Spark
     [
         ({"url": "sqlite:///x.db", "quue": "q"}, "unknown option 'quue'; did you mean 'queue'?"),
         ({"url": "sqlite:///x.db"}, "nothing to read"),
-        ({"queue": "q"}, "which broker?"),
-        ({"journal": "j", "queue": "q"}, "'queue' does not go with 'journal'"),
-        ({"url": "u", "queue": "q", "max_rows": "many"}, "max_rows must be a whole number"),
+        ({"queue": "q"}, "no broker; set option"),
+        ({"journal": "j", "queue": "q"}, "'queue' cannot be combined with 'journal'"),
+        (
+            {"url": "u", "queue": "q", "max_rows": "many"},
+            "max_rows must be a positive whole number",
+        ),
         ({"path": "journal/"}, "take no path"),
     ],
 )
@@ -137,7 +140,7 @@ def test_wrong_read_options_are_one_clear_line(options: dict[str, str], said: st
 
 
 def test_a_write_needs_its_application() -> None:
-    with pytest.raises(ConfigurationError, match="publishing needs the application"):
+    with pytest.raises(ConfigurationError, match="no application"):
         write_options({"event": "parcel.sent"})
     with pytest.raises(ConfigurationError, match="did you mean 'write_id'"):
         write_options({"app": "a:b", "writeid": "1"})

@@ -99,7 +99,7 @@ def test_a_stream_publishes_each_row_once_after_a_restart(
     [
         ("id as nmber", {"event": "parcel.sent"}, "did you mean 'number'"),
         ("id as number", {"event": "parcel.snt"}, "did you mean 'parcel.sent'"),
-        ("id as number", {}, "which event is a row"),
+        ("id as number", {}, "no event; set option"),
         ("'x' as number", {"event": "parcel.lost"}, r"\$\.number"),
     ],
 )

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from matador.spark.stopping import StopAddress, StopLine, signals_set
+from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
 
 HOST = "127.0.0.1"
 

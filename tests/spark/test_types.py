@@ -22,7 +22,7 @@ from tests.support.payloads import KINDS, Kind
 from matador import JsonCodec
 from matador.errors import InvalidEventError
 from matador.model.event import EventType
-from matador.spark.types import JSON_OPTIONS, struct_of
+from matador.spark.runtime.payload_types import JSON_OPTIONS, struct_of
 
 
 def simple(payload: type[Any]) -> str:

@@ -13,10 +13,10 @@ from tests.spark.inline import InlineLake
 from tests.spark.journal_files import delivery, rows, segment, sent
 
 from matador.errors import ClusterError, ConfigurationError
-from matador.spark import ingest, staging
-from matador.spark.batch_log import BatchLog, SegmentRef
-from matador.spark.ingest import IngestProgress, IngestResult
-from matador.spark.lines import Split, read_blocks
+from matador.spark.runtime.journal_lines import Split, read_blocks
+from matador.spark.tables import ingest, staging
+from matador.spark.tables.batch_log import BatchLog, SegmentRef
+from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def test_it_waits_and_all_others_come_in(
         lake.ingest(journal)
 
     said = str(caught.value)
-    assert said.startswith(f"1 segment of {journal} could not be read by Spark's workers")
+    assert said.startswith(f"1 segment of {journal} could not be read by the executors")
     assert f"b.jsonl ({os.uname().nodename}: Permission denied)" in said
-    assert "cannot be read by Spark's workers, and waits" in caplog.text
+    assert "cannot be read by the executors, and waits" in caplog.text
     assert ids(lake) == [sent(0).id, sent(2).id]
     blind.unseen = set()
     assert lake.ingest(journal) == IngestResult(segments=1, records=2, events=1, deliveries=1)
@@ -135,7 +135,7 @@ def test_an_executor_that_sees_less_of_a_segment_does_not_take_that_for_all(
 
     with monkeypatch.context() as patched:
         patched.setattr(staging, "read_blocks", elsewhere)
-        with pytest.raises(ClusterError, match=f"bytes here, not {path.stat().st_size:,}"):
+        with pytest.raises(ClusterError, match=f"bytes here instead of {path.stat().st_size:,}"):
             lake.ingest(journal)
     assert ids(lake) == []
     assert lake.ingest(journal).events == 2
@@ -153,7 +153,7 @@ def test_what_is_gone_for_everybody_is_told_and_is_no_error(
     result = lake.ingest(journal, batch_size=1, progress=tidy)
 
     assert (result.segments, result.events) == (1, 1)
-    assert f"is gone that was not ingested yet: {paths[1]}" in caplog.text
+    assert f"{paths[1]} was removed before it was ingested" in caplog.text
     paths[1].write_bytes(kept)  # it was only moved
     assert lake.ingest(journal).events == 1
 
@@ -277,5 +277,5 @@ def test_a_journal_that_cannot_be_listed_is_not_taken_for_an_empty_one(
         raise PermissionError(errno.EACCES, "Permission denied", str(journal))
 
     monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(ConfigurationError, match=r"cannot be listed: .*Permission denied"):
+    with pytest.raises(ConfigurationError, match=r"cannot list the journal: .*Permission denied"):
         lake.ingest(journal)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.spark.shop import open_shop
 
 from matador.errors import ClusterError, ConfigurationError
-from matador.spark.worker import SparkWorkerReport, run_spark_worker
+from matador.spark.workers.worker import SparkWorkerReport, run_spark_worker
 from matador.testing import wait_for
 
 
@@ -139,9 +139,9 @@ def test_what_cannot_run_on_a_cluster_is_refused_at_once(tmp_path: Path) -> None
         "app = Matador('memory://', schema=Schema(), consume_from=['events'])\n"
         "idle = Matador('sqlite:///idle.db', schema=Schema())\n"
     )
-    with pytest.raises(ConfigurationError, match="executors would never see its messages"):
+    with pytest.raises(ConfigurationError, match="executors cannot read it"):
         run_spark_worker(f"{memory}:app")
-    with pytest.raises(ConfigurationError, match="no queue to consume: name some of events"):
+    with pytest.raises(ConfigurationError, match="no queue to consume: choose from events"):
         run_spark_worker(f"{memory}:idle")
     with pytest.raises(ConfigurationError, match="slice_seconds"):
         run_spark_worker(f"{memory}:idle", queues=["events"], slice_seconds=0)

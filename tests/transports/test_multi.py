@@ -73,7 +73,7 @@ async def receive(transport: MultiTransport, count: int = 1) -> list[Delivery]:
 def test_it_needs_transports_with_names_of_their_own() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         MultiTransport([])
-    with pytest.raises(ConfigurationError, match="names of their own"):
+    with pytest.raises(ConfigurationError, match="needs a unique name"):
         MultiTransport([MemoryTransport(), MemoryTransport()])
 
 

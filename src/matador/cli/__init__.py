@@ -1,10 +1,10 @@
-"""The command line. ``matador --help`` lists what there is."""
+"""The command line: see ``matador --help``."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line and exit with its code: 0 fine, 1 failed, 2 wrong usage."""
+    """Run the command line and exit: 0 success, 1 failure, 2 wrong usage."""
     # Imported here, so that importing `matador.cli` costs nothing.
     import sys
 
@@ -12,6 +12,6 @@ def main() -> None:
         from matador.cli.program import run
 
         sys.exit(run(sys.argv[1:]))
-    except KeyboardInterrupt:  # before or behind all commands
+    except KeyboardInterrupt:  # before or after the command itself
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)

@@ -1,84 +1,113 @@
-"""``matador dead-letters``: what failed for good, looked at, sent back or deleted."""
+"""``matador dead-letters``: lists, shows, redrives and purges messages that failed for good."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from matador.cli.connecting import connected
-from matador.cli.filters import (
+from matador.cli.commands import (
     All,
-    Error,
+    App,
+    AsJson,
+    Commands,
     Event,
     Ids,
-    Kind,
     Limit,
     Queue,
+    RequiredIds,
     Subscriber,
-    Undecodable,
-    WhereText,
-    check_chosen,
-    doubt,
-    meant_ids,
-    select,
+    Verbose,
+    Yes,
 )
-from matador.cli.letters import letter_as_json, letter_in_full, letters_as_table
-from matador.cli.loading import load
-from matador.cli.moving import move
-from matador.cli.options import App, AsJson, Verbose, Yes, examples
-from matador.cli.output import note, plural, reported, say, say_json, show_logs
+from matador.cli.connection import connected, load
+from matador.cli.field_filters import FieldFilters
+from matador.cli.interaction import confirm, counting_progress, working
+from matador.cli.message_views import (
+    letter_as_json,
+    letters_as_table,
+    matching_ids,
+    message_in_full,
+)
+from matador.cli.output import (
+    FAILED,
+    UsageError,
+    complain,
+    note,
+    plural,
+    say,
+    say_json,
+    warn,
+)
+from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
-from matador.events.dead_letters import Letter, Selection
+from matador.events.dead_letters import Letter, Moved, Selection
+from matador.model.options import suggestion
+from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
 
+Verb: TypeAlias = Literal["redrive", "purge"]
+Mover: TypeAlias = Callable[..., Awaitable[Moved]]
+
+_DONE: dict[Verb, str] = {"redrive": "redriven", "purge": "purged"}
 _SHOWN = 100
-"""How many are listed for people, unless told otherwise."""
+"""How many are listed for people by default."""
 
-dead_letters = typer.Typer(
-    no_args_is_help=True, help="Look at dead letters, send them back to their queues, delete them."
-)
-
-
-@dead_letters.command(
-    "list",
-    epilog=examples(
-        "matador dead-letters list shop.py",
-        "matador dead-letters list shop.py --subscriber charge --where 'amount > 100'",
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help="Only this kind: unhandled or undeliverable.",
+        autocompletion=lambda: list(DEAD_LETTER_KINDS),
     ),
+]
+
+dead_letters = Commands("List dead letters, send them back to their queues, or delete them.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilters:
+    """The options that choose dead letters; all that are given must match."""
+
+    queue: Queue = None
+    kind: Kind = None
+    event: Event = None
+    subscriber: Subscriber = None
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="Only with this text in the reason or error."),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            metavar="FILTER",
+            help="Only with this payload field: 'amount>100', country=NL. Can be repeated.",
+        ),
+    ] = None
+    undecodable: Annotated[
+        bool, typer.Option("--undecodable", help="Only messages that cannot be decoded.")
+    ] = False
+    limit: Limit = None
+
+
+@dead_letters.add(
+    "matador dead-letters list shop.py",
+    "matador dead-letters list shop.py --subscriber charge --field 'amount>100'",
+    name="list",
 )
-@reported
 def list_(
-    app: App,
-    *,
-    queue: Queue = None,
-    kind: Kind = None,
-    event: Event = None,
-    subscriber: Subscriber = None,
-    error: Error = None,
-    where: WhereText = None,
-    undecodable: Undecodable = False,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    app: App, *, filters: DeadLetterFilters, as_json: AsJson = False, verbose: Verbose = False
 ) -> None:
-    """List dead letters, oldest first: a hundred, unless --limit or --json is given."""
-    target = _load(app, verbose)
-    selection = select(
-        target,
-        queue=queue,
-        kind=kind,
-        event=event,
-        subscriber=subscriber,
-        error=error,
-        where=where,
-        undecodable=undecodable or None,
-    )
-    most = limit if limit or as_json else _SHOWN
+    """List dead letters, oldest first. Shows the first 100 unless --limit or --json is given."""
+    target = load(app, verbose).app
+    selection = _select(target, filters, undecodable=filters.undecodable or None)
+    most = filters.limit if filters.limit or as_json else _SHOWN
     letters = asyncio.run(_collect(target, selection, most and most + 1))
-    doubt(selection.where)
+    _doubt(selection)
     more = most is not None and len(letters) > most
     letters = letters[:most]
     if as_json:
@@ -86,137 +115,191 @@ def list_(
         say_json({"dead_letters": listed, "more": more})
     elif letters:
         say(letters_as_table(letters))
-        note(f"the first {most:,}; --limit shows more" if more else _counted(letters))
+        counted = plural(len(letters), "dead letter")
+        note(f"the first {most:,}; --limit shows more" if more else counted)
     else:
         note("no dead letters" + ("" if selection == Selection() else " match"))
 
 
-@dead_letters.command(epilog=examples("matador dead-letters show shop.py --id 3f2a"))
-@reported
+@dead_letters.add("matador dead-letters show shop.py --id 3f2a")
 def show(
     app: App,
     *,
-    ids: Annotated[
-        list[str],
-        typer.Option("--id", metavar="ID", help="Its id, or the beginning of it."),
-    ],
+    ids: RequiredIds,
     queue: Queue = None,
     kind: Kind = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show dead letters in full: docket, errors, payload; raw bytes if they are not envelopes."""
-    target = _load(app, verbose)
-    selection = select(target, queue=queue, kind=kind, ids=ids)
+    """Show dead letters in full: docket, errors and payload, or the bytes if undecodable."""
+    target = load(app, verbose).app
+    selection = _select(target, DeadLetterFilters(queue=queue, kind=kind), ids)
     letters = asyncio.run(_collect(target, selection, None))
-    meant = meant_ids(ids, (letter.id for letter in letters))
-    letters = [letter for letter in letters if letter.id in meant]
+    chosen = matching_ids(ids, (letter.id for letter in letters), "dead letter")
+    letters = [letter for letter in letters if letter.id in chosen]
     if as_json:
         say_json({"dead_letters": [letter_as_json(letter, full=True) for letter in letters]})
         return
     for letter in letters:
-        say(letter_in_full(letter))
+        say(message_in_full(letter))
 
 
-@dead_letters.command(
-    epilog=examples(
-        "matador dead-letters redrive shop.py --id 3f2a",
-        "matador dead-letters redrive shop.py --subscriber charge --error timeout",
-        "matador dead-letters redrive shop.py --all --yes",
-    )
+@dead_letters.add(
+    "matador dead-letters redrive shop.py --id 3f2a",
+    "matador dead-letters redrive shop.py --subscriber charge --error timeout",
+    "matador dead-letters redrive shop.py --all --yes",
 )
-@reported
 def redrive(
     app: App,
     *,
     ids: Ids = None,
     everything: All = False,
-    queue: Queue = None,
-    kind: Kind = None,
-    event: Event = None,
-    subscriber: Subscriber = None,
-    error: Error = None,
-    where: WhereText = None,
-    undecodable: Undecodable = False,
-    limit: Limit = None,
+    filters: DeadLetterFilters,
     yes: Yes = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Send dead letters back to their queues, to be tried again from the first attempt.
+    """Send dead letters back to their queues, to start again with the first attempt.
 
-    They keep their ids, so resumable subscribers go on behind their last step. Each is moved in
-    one step: an interrupted redrive can be run again and repeats nothing. Those that are not
-    envelopes are left alone unless asked for by --id or --undecodable.
+    They keep their ids, so resumable subscribers resume after the last completed step. Each is
+    moved atomically: an interrupted redrive can be run again and repeats nothing. Messages that
+    cannot be decoded are left alone unless chosen by --id or --undecodable.
     """
-    target = _load(app, verbose)
-    raw = True if undecodable else (None if ids else False)
-    selection = select(
-        target,
-        queue=queue,
-        kind=kind,
-        event=event,
-        subscriber=subscriber,
-        error=error,
-        where=where,
-        ids=ids,
-        undecodable=raw,
-    )
-    check_chosen(selection, everything or undecodable, "redrive")
-    asyncio.run(move(target, selection, limit, "redrive", yes, as_json))
+    target = load(app, verbose).app
+    undecodable = True if filters.undecodable else (None if ids else False)
+    selection = _select(target, filters, ids, undecodable)
+    _check_chosen(selection, everything, "redrive")
+    asyncio.run(_move(target, selection, filters.limit, "redrive", yes, as_json))
 
 
-@dead_letters.command(
-    epilog=examples(
-        "matador dead-letters purge shop.py --id 3f2a",
-        "matador dead-letters purge shop.py --kind unhandled --yes",
-    )
+@dead_letters.add(
+    "matador dead-letters purge shop.py --id 3f2a",
+    "matador dead-letters purge shop.py --kind unhandled --yes",
 )
-@reported
 def purge(
     app: App,
     *,
     ids: Ids = None,
     everything: All = False,
-    queue: Queue = None,
-    kind: Kind = None,
-    event: Event = None,
-    subscriber: Subscriber = None,
-    error: Error = None,
-    where: WhereText = None,
-    undecodable: Undecodable = False,
-    limit: Limit = None,
+    filters: DeadLetterFilters,
     yes: Yes = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Delete dead letters for good, and what resumable subscribers remember of them."""
-    target = _load(app, verbose)
-    selection = select(
-        target,
-        queue=queue,
-        kind=kind,
-        event=event,
-        subscriber=subscriber,
-        error=error,
-        where=where,
-        ids=ids,
-        undecodable=undecodable or None,
+    """Delete dead letters for good, with the checkpoints of resumable subscribers."""
+    target = load(app, verbose).app
+    selection = _select(target, filters, ids, filters.undecodable or None)
+    _check_chosen(selection, everything, "purge")
+    asyncio.run(_move(target, selection, filters.limit, "purge", yes, as_json))
+
+
+# -- choosing -----------------------------------------------------------------------------------
+
+
+def _select(
+    app: Matador,
+    filters: DeadLetterFilters,
+    ids: list[str] | None = None,
+    undecodable: bool | None = None,
+) -> Selection:
+    """The selection that the options describe.
+
+    Raises:
+        UsageError: an unknown queue or kind, or an invalid filter.
+    """
+    try:
+        name = None if filters.queue is None else app.topology.queue(filters.queue).name
+    except QueueNotFoundError as unknown:
+        raise UsageError(str(unknown)) from None
+    if any(not one for one in ids or ()):
+        raise UsageError("--id is empty")
+    return Selection(
+        queue=name,
+        kind=None if filters.kind is None else _kind(filters.kind),
+        event=filters.event,
+        subscriber=filters.subscriber,
+        error=filters.error,
+        where=FieldFilters(filters.fields) if filters.fields else None,
+        ids=tuple(ids or ()),
+        undecodable=undecodable,
     )
-    check_chosen(selection, everything, "purge")
-    asyncio.run(move(target, selection, limit, "purge", yes, as_json))
 
 
-def _load(reference: str, verbose: bool) -> Matador:
-    app = load(reference).app
-    show_logs(logging.DEBUG if verbose else logging.ERROR)
-    return app
+def _kind(given: str) -> DeadLetterKind:
+    for kind in DEAD_LETTER_KINDS:
+        if given == kind:
+            return kind
+    known = ", ".join(DEAD_LETTER_KINDS)
+    raise UsageError(
+        f"--kind {given!r} is not one of {known}{suggestion(given, DEAD_LETTER_KINDS)}"
+    )
 
 
-def _counted(letters: Sequence[Letter]) -> str:
-    return plural(len(letters), "dead letter")
+def _check_chosen(selection: Selection, everything: bool, verb: Verb) -> None:
+    chosen = selection != Selection(undecodable=selection.undecodable)
+    if not (chosen or everything or selection.undecodable):
+        raise UsageError(f"choose what to {verb}: give --id, a filter such as --event, or --all")
+
+
+def _doubt(selection: Selection) -> None:
+    """Warn about fields that nothing has. For after the search."""
+    if isinstance(selection.where, FieldFilters):
+        for doubt in selection.where.doubts():
+            warn(f"--field: {doubt}")
 
 
 async def _collect(app: Matador, selection: Selection, limit: int | None) -> list[Letter]:
     async with connected(app):
         return [letter async for letter in app.dead_letters.browse(selection, limit=limit)]
+
+
+# -- moving -------------------------------------------------------------------------------------
+
+
+async def _move(
+    app: Matador, selection: Selection, limit: int | None, verb: Verb, yes: bool, as_json: bool
+) -> None:
+    """Redrive or purge what was chosen, after a confirmation."""
+    async with connected(app):
+        office = app.dead_letters
+        with working("searching…"):
+            places = await office.choose(selection, limit=limit)
+        _doubt(selection)
+        if selection.ids:
+            chosen = matching_ids(selection.ids, (place.id for place in places), "dead letter")
+            places = [place for place in places if place.id in chosen]
+        if places and not yes:
+            counted = plural(len(places), "dead letter")
+            confirm(f"{verb} {counted}", f"{counted} would be {_DONE[verb]}")
+        mover: Mover = office.redrive if verb == "redrive" else office.purge
+        done = 0
+        with counting_progress(verb) as show_progress:
+
+            def advance(number: int) -> None:
+                nonlocal done
+                done += number
+                show_progress(done, len(places))
+
+            moved = await mover(places, patience=office.patience, progress=advance)
+    _report(moved, verb, len(places), as_json)
+
+
+def _report(moved: Moved, verb: Verb, chosen: int, as_json: bool) -> None:
+    if as_json:
+        failed = [{"id": id_, "error": error} for id_, error in moved.failed]
+        counts = {"chosen": chosen, _DONE[verb]: moved.done, "gone": moved.gone, "held": moved.held}
+        say_json({**counts, "failed": failed})
+    elif not chosen:
+        note("no dead letters match")
+    else:
+        say(f"{plural(moved.done, 'dead letter')} {_DONE[verb]}")
+    if moved.gone:
+        note(f"{plural(moved.gone, 'dead letter')} moved by another process in the meantime")
+    if moved.held:
+        warn(f"{plural(moved.held, 'dead letter')} held by another process; run this again later")
+    for id_, error in moved.failed[:20]:
+        complain(f"{id_}: {error}")
+    if len(moved.failed) > 20:
+        complain(f"and {len(moved.failed) - 20:,} more could not be {_DONE[verb]}")
+    if moved.failed or moved.held:
+        raise typer.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""``matador doctor``: looks at everything an application needs, and says what to fix."""
+"""``matador doctor``: checks everything an application needs, and says what to fix."""
 
 from __future__ import annotations
 
@@ -10,50 +10,46 @@ from dataclasses import replace
 import typer
 from rich.text import Text
 
-from matador.cli.checks import Check, check_broker, check_fit, check_machine, check_schema
-from matador.cli.connecting import missing_file, run_within
-from matador.cli.file_checks import check_file, check_file_clock
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose
-from matador.cli.output import (
-    FAILED,
-    CommandError,
-    UsageError,
-    plural,
-    reported,
-    say,
-    say_json,
-    show_logs,
-    table,
+from matador.cli.checks import (
+    Check,
+    check_broker,
+    check_file,
+    check_file_clock,
+    check_fit,
+    check_machine,
+    check_schema,
 )
+from matador.cli.commands import App, AsJson, Verbose
+from matador.cli.connection import load, missing_file, run_within
+from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, say, say_json, table
 from matador.events.app import Matador
 from matador.transports.credentials import without_secrets
 from matador.transports.sqlite import SqliteTransport
 
-_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "bold red")}
+_FINE = {"ok": True, "warning": None, "problem": False}
 _PATIENCE = 30.0
 
 
-@reported
 def doctor(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Check the application, its broker and this machine, and say what to fix.
 
-    ✓ fine, ! worth a look, ✗ does not work. Exits with 1 if there is any ✗. Creates nothing.
+    ✓ is fine, ! is a warning, ✗ is a problem. Exits with 1 if there is a problem. Creates nothing.
     """
     checks = list(check_machine())
     try:
-        target = load(app).app
+        target = load(app, verbose, level=logging.CRITICAL).app
     except UsageError:
         raise
     except CommandError as error:
         if verbose:
             raise
-        checks.append(Check("application", "problem", str(error), "--verbose shows the traceback"))
+        checks.append(
+            Check("application", "problem", str(error), "run with --verbose for the traceback")
+        )
     else:
         checks.append(Check("application", "ok", f"{app} loads"))
-        show_logs(logging.DEBUG if verbose else logging.CRITICAL)
         checks += [*check_schema(target), *check_fit(target)]
-        checks += run_within(_check_transport(target), _PATIENCE, "the examination")
+        checks += run_within(_check_transport(target), _PATIENCE, "the check")
     _show(checks, as_json)
     if any(one.status == "problem" for one in checks):
         raise typer.Exit(FAILED)
@@ -62,8 +58,8 @@ def doctor(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> No
 async def _check_transport(app: Matador) -> list[Check]:
     transport = app.transport
     if transport.capabilities.in_process:
-        text = "messages live inside each process, and go with it"
-        return [Check("transport", "warning", text, "for production choose another one")]
+        text = "messages live inside each process and are lost when it ends"
+        return [Check("transport", "warning", text, "use another transport in production")]
     checks: list[Check] = []
     if isinstance(transport, SqliteTransport):
         checks += await asyncio.to_thread(lambda: list(check_file(transport)))
@@ -98,9 +94,9 @@ def _show(checks: list[Check], as_json: bool) -> None:
         said = Text(one.text)
         if one.fix:
             said.append(f"\n→ {one.fix}", "dim")
-        made.add_row(Text(*_MARKS[one.status]), one.name, said)
+        made.add_row(mark(_FINE[one.status]), one.name, said)
     say(made)
     found = [
         plural(numbers[status], status) for status in ("problem", "warning") if numbers[status]
     ]
-    say(Text(", ".join(found) if found else "all is well", "bold"))
+    say(Text(", ".join(found) if found else "everything is fine", "bold"))

@@ -1,4 +1,4 @@
-"""``matador lake``: events as tables, in the terminal."""
+"""``matador lake``: builds tables of events, queries them and sends events again."""
 
 from __future__ import annotations
 
@@ -10,81 +10,59 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn
 from rich.table import Table
 
-from matador.cli import replaying
-from matador.cli.journal import JournalFolder, a_path
-from matador.cli.lakes import (
-    LakeFolder,
-    on_spark,
+from matador.cli.commands import App, AsJson, Commands, JournalFolder, LakeFolder, Verbose, a_path
+from matador.cli.connection import load
+from matador.cli.interaction import progress_bar, working
+from matador.cli.lake_replay import redrive, replay
+from matador.cli.output import UsageError, note, out, plural, say, say_json, table
+from matador.cli.spark_session import (
     open_lake,
-    quiet,
-    said_by_spark,
+    show_spark_logs,
+    spark_message,
     start_spark,
     stopped_by_signals,
-    working,
-)
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose, examples
-from matador.cli.output import (
-    UsageError,
-    err,
-    note,
-    out,
-    plural,
-    reported,
-    say,
-    say_json,
-    table,
 )
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
-    from matador.spark.ingest import IngestProgress, IngestResult
+    from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 AppForTypes = Annotated[
     str | None,
-    typer.Option(
-        "--app", metavar="APP", help="The application: each of its events is a table then."
-    ),
+    typer.Option("--app", metavar="APP", help="The application: makes each of its events a table."),
 ]
 _MOST_ROWS = 1000
 _TABLES = ("events", "deliveries", "quarantine", "volume", "health", "triage")
 
-lake = typer.Typer(
-    no_args_is_help=True,
-    help="Make tables of journals, ask them questions, and send events again. Runs on Spark.",
-)
+lake = Commands("Turn journals into tables, query them, and send events again. Needs Spark.")
 
 
-@lake.command(
-    epilog=examples(
-        "matador lake ingest shop.py --journal journal/ --lake lake/",
-        "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
-    )
+@lake.add(
+    "matador lake ingest shop.py --journal journal/ --lake lake/",
+    "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
 )
-@reported
-@on_spark
 def ingest(
     app: App,
     *,
     journal: JournalFolder,
     lake: LakeFolder,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep running until Ctrl-C.")] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Add what is new in a journal to the tables. Each row is added once, whatever is killed."""
-    quiet(verbose)
-    target = open_lake(lake, load(app).app.schema, make=True)
+    """Add new records of a journal to the tables, each exactly once, even after a crash."""
+    show_spark_logs(verbose)
+    target = open_lake(lake, load(app).app.schema, create=True)
     if not journal.is_dir():
         raise UsageError(f"there is no journal in {journal}")
-    if not (follow or verbose):  # what it would say is said at the end
+    if not (follow or verbose):  # the summary says the same
         logging.getLogger("matador.lake").setLevel(logging.ERROR)
     start_spark(target)
-    with _progress() as bar, stopped_by_signals() as stop:
+    with progress_bar(BarColumn()) as bar, stopped_by_signals() as stop:
         task = bar.add_task("reading", total=None)
 
         def show(progress: IngestProgress) -> None:
@@ -116,42 +94,40 @@ def _show_ingest(result: IngestResult) -> None:
             style="yellow",
         )
     if result.dropped:
-        note(f"the journal says it lost {plural(result.dropped, 'record')}", style="red")
+        note(f"the journal reports {plural(result.dropped, 'lost record')}", style="red")
 
 
-@lake.command(
-    epilog=examples(
-        'matador lake query --lake lake/ "SELECT event_key, count(*) AS n FROM events GROUP BY 1"',
-        'matador lake query --lake lake/ "SELECT * FROM triage" --json',
-    )
+@lake.add(
+    'matador lake query --lake lake/ "SELECT event_key, count(*) AS n FROM events GROUP BY 1"',
+    'matador lake query --lake lake/ "SELECT * FROM triage" --json',
 )
-@reported
-@on_spark
 def query(
-    sql: Annotated[
-        str, typer.Argument(metavar="SQL", help="A query over the tables, in Spark SQL.")
-    ],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A query in Spark SQL.")],
     *,
     lake: LakeFolder,
     app: AppForTypes = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Show at most so many rows.")
+        int, typer.Option(metavar="N", min=1, help="Show at most this many rows.")
     ] = _MOST_ROWS,
     unrestricted: Annotated[
         bool,
-        typer.Option("--unrestricted", help="Allow any SQL: files, other tables, writing, Java."),
+        typer.Option(
+            "--unrestricted", help="Allow any SQL, including files, writes and Java functions."
+        ),
     ] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Ask the tables: events, deliveries, quarantine, volume, health, triage.
+    """Query the tables events, deliveries, quarantine, volume, health and triage.
 
-    One SELECT, which only reads; --unrestricted allows whatever Spark can do.
+    The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
-    quiet(verbose)
+    show_spark_logs(verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
-    with working("asking…"):
-        from matador.spark.sayings import first_rows  # Spark is there by now
+    with working("querying…"):
+        from matador.spark.runtime.messages import (
+            first_rows,  # Spark is installed, or we were not here
+        )
 
         try:
             frame = target.sql(sql, unrestricted=unrestricted)
@@ -169,18 +145,18 @@ def query(
 
 
 def _wrong_query(error: Exception) -> Exception:
-    """A query that cannot be meant, in one line and with what may have been meant."""
-    said = said_by_spark(error)
+    """The error for an invalid query, in one line, with a suggestion."""
+    said = spark_message(error)
     if said is None:
         return error
     unknown = re.search(r"table or view `(\w+)` cannot be found", said)
     if unknown is not None:
         known = ", ".join(_TABLES)
         return UsageError(
-            f"there is no table {unknown[1]!r} (there are {known}, and with --app each event, "
+            f"unknown table {unknown[1]!r} (tables: {known}, and with --app one per event, "
             f"such as order_placed){suggestion(unknown[1], _TABLES)}"
         )
-    return UsageError(f"the query: {said}")
+    return UsageError(f"invalid query: {said}")
 
 
 def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
@@ -193,33 +169,27 @@ def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
     return made
 
 
-@lake.command(
-    epilog=examples(
-        "matador lake report --lake lake/", "matador lake report --lake lake/ --html report.html"
-    )
-)
-@reported
-@on_spark
+@lake.add("matador lake report --lake lake/", "matador lake report --lake lake/ --html report.html")
 def report(
     *,
     lake: LakeFolder,
     app: Annotated[
         str | None,
-        typer.Option(metavar="APP", help="The application: its broker is asked for what waits."),
+        typer.Option(metavar="APP", help="The application: adds the depths of its queues."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", parser=a_path, help="Also write it as one page with charts."),
+        typer.Option(metavar="FILE", parser=a_path, help="Also write an HTML page with charts."),
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say how the events are doing: health, slowest, failing, growing, dead letters, the sums."""
-    quiet(verbose)
+    """Report on health, slow and failing subscribers, growth, dead letters and reconciliation."""
+    show_spark_logs(verbose)
     if html is not None and not html.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {html.parent} for the page")
+        raise UsageError(f"--html: the folder {html.parent} does not exist")
     target = start_spark(open_lake(lake))
-    with working("looking…"):
+    with working("computing…"):
         made = target.report(None if app is None else load(app).app)
     if as_json:
         reconciliation = made.findings.reconciliation
@@ -228,67 +198,49 @@ def report(
         made.show(out())
     if html is not None:
         made.html(html)
-        note(f"written: {html}")
+        note(f"wrote {html}")
 
 
-@lake.command(epilog=examples("matador lake compact --lake lake/"))
-@reported
-@on_spark
+@lake.add("matador lake compact --lake lake/")
 def compact(*, lake: LakeFolder, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Merge the small files of many ingests into few large ones."""
-    quiet(verbose)
+    """Merge many small files into a few large ones."""
+    show_spark_logs(verbose)
     result = start_spark(open_lake(lake)).compact()
     if as_json:
         say_json(asdict(result))
     else:
-        note(f"{result.files_before:,} files before, {result.files_after:,} now")
+        note(f"{result.files_before:,} files before, {result.files_after:,} after")
 
 
-@lake.command(epilog=examples("matador lake expire --lake lake/ --days 90"))
-@reported
-@on_spark
+@lake.add("matador lake expire --lake lake/ --days 90")
 def expire(
     *,
     lake: LakeFolder,
-    days: Annotated[float, typer.Option(min=0, help="Remove rows recorded longer ago than that.")],
+    days: Annotated[
+        float, typer.Option(metavar="DAYS", min=0, help="Delete rows older than this many days.")
+    ],
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove old rows. They do not come back with a later ingest."""
-    quiet(verbose)
+    """Delete old rows. A later ingest does not bring them back."""
+    show_spark_logs(verbose)
     result = start_spark(open_lake(lake)).expire(timedelta(days=days))
     if as_json:
         say_json(asdict(result))
     else:
         note(
-            f"removed {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
+            f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
             f"{result.quarantine:,} in quarantine"
         )
 
 
-def _progress() -> Progress:
-    console = err()
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-lake.command(
-    epilog=examples(
-        "matador lake replay shop.py --lake lake/ --event order.placed --dry-run",
-        "matador lake replay shop.py --lake lake/ --event order.placed "
-        "--where 'data.amount > 100' --since 2026-11-01 --rate 500",
-        "matador lake replay shop.py --lake lake/ --replay-id 5c0e…",
-    )
-)(replaying.replay)
-lake.command(
-    epilog=examples(
-        "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b --dry-run",
-        "matador lake redrive shop.py --lake lake/ --subscriber charge --yes",
-    )
-)(replaying.redrive)
+lake.add(
+    "matador lake replay shop.py --lake lake/ --event order.placed --dry-run",
+    "matador lake replay shop.py --lake lake/ --event order.placed "
+    "--where 'data.amount > 100' --since 2026-11-01 --rate 500",
+    "matador lake replay shop.py --lake lake/ --replay-id 5c0e…",
+)(replay)
+lake.add(
+    "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b --dry-run",
+    "matador lake redrive shop.py --lake lake/ --subscriber charge --yes",
+)(redrive)

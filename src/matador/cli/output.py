@@ -1,48 +1,40 @@
-"""What commands print and how they fail: consoles, JSON, one-line errors, logs."""
+"""What commands print: results, JSON, notes, warnings, errors and logs."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextvars import ContextVar
-from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
+from typing import Any, TextIO, cast
 
-import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from matador.cli.safe_text import SafeConsole, tidy
-from matador.errors import MatadorError
-from matador.transports.credentials import without_secrets
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
 
-_WIDE = 200  # columns where there is no terminal, so that tables are not cut
-# With --json, stdout as it was: whatever the application prints goes to stderr meanwhile.
+_WIDE = 200  # columns without a terminal, so that tables are not cut
+# With --json, the real stdout; sys.stdout is stderr then.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
 
 
 class CommandError(Exception):
-    """A command cannot do what it was asked to; the message is for its user."""
+    """A command failed; the message is for its user."""
 
     code = FAILED
 
 
 class UsageError(CommandError):
-    """What was asked for cannot be meant."""
+    """The command line is invalid."""
 
     code = WRONG_USAGE
 
@@ -58,7 +50,7 @@ def err() -> Console:
 
 
 def _console(file: TextIO) -> Console:
-    # No markup: what is printed comes from users, and may have brackets.
+    # No markup: the text comes from users and may contain brackets.
     made = SafeConsole(file=file, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDE
@@ -76,19 +68,19 @@ def say_json(value: Any) -> None:
 
 
 def say_json_line(value: Any) -> None:
-    """Print one of many results for machines, at once."""
+    """Print one of many results for machines on one line, and flush."""
     _write_json(value, indent=None)
 
 
 def results() -> TextIO:
-    """Where results go, whatever stdout stands for meanwhile."""
+    """The stream for results, also while ``sys.stdout`` is redirected."""
     return _machine.get(None) or sys.stdout
 
 
 def _write_json(value: Any, indent: int | None) -> None:
     try:
         text = json.dumps(value, indent=indent, default=str, allow_nan=False)
-    except (TypeError, ValueError):  # a message may hold what JSON has no word for
+    except (TypeError, ValueError):  # a message may hold values that JSON lacks
         text = json.dumps(_as_json(value), indent=indent, default=str)
     target = results()
     # json.dumps escapes all control characters but this one.
@@ -97,7 +89,7 @@ def _write_json(value: Any, indent: int | None) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """The value with the keys and numbers that JSON lacks as strings."""
+    """The value with keys and numbers that JSON lacks turned into strings."""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {key if isinstance(key, str) else str(key): _as_json(one) for key, one in items}
@@ -109,17 +101,17 @@ def _as_json(value: Any) -> Any:
 
 
 def note(text: str, *, style: str = "dim") -> None:
-    """Say something beside the result."""
+    """Print a remark on stderr."""
     err().print(Text(tidy(text), style=style), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Say what is worth a look."""
+    """Print a warning on stderr."""
     _labelled("warning", "yellow", text)
 
 
 def complain(text: str) -> None:
-    """Say why it did not work."""
+    """Print an error on stderr."""
     _labelled("error", "red", text)
 
 
@@ -129,7 +121,7 @@ def _labelled(label: str, style: str, text: str) -> None:
 
 
 def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
-    """A table as all commands draw theirs; the columns in ``right`` hold numbers."""
+    """A table in the style of all commands; the columns in ``right`` hold numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         numbers = column in right
@@ -143,8 +135,15 @@ def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) 
     return made
 
 
+def mark(fine: bool | None) -> Text:
+    """✓, ✗, or ! for what is neither."""
+    if fine is None:
+        return Text("!", "yellow")
+    return Text("✓", "green") if fine else Text("✗", "red")
+
+
 def plural(number: int, noun: str) -> str:
-    """A number with its noun.
+    """A number with its noun, in the singular or plural.
 
     Example:
         >>> plural(1, "dead letter"), plural(1200, "queue")
@@ -153,36 +152,9 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def reported(command: Callable[P, T]) -> Callable[P, T]:
-    """A command whose errors become one line and an exit code; ``--verbose`` shows where from."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        verbose = kwargs.get("verbose") is True
-        try:
-            if kwargs.get("as_json") is not True:
-                return command(*args, **kwargs)
-            with _stdout_for_machines():
-                return command(*args, **kwargs)
-        except CommandError as error:
-            _fail(str(error), error.code, verbose)
-        except MatadorError as error:
-            _fail(str(error), FAILED, verbose)
-        except KeyboardInterrupt as error:
-            more = f"; {error}" if str(error) else ""
-            _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
-        except (typer.Exit, BrokenPipeError, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the last line of defence
-            more = "" if verbose else " (--verbose shows where)"
-            _fail(f"unexpected {type(error).__name__}: {error}{more}", FAILED, verbose)
-
-    run.__doc__ = _reflowed(command.__doc__ or "")
-    return run
-
-
 @contextlib.contextmanager
-def _stdout_for_machines() -> Generator[None]:
+def stdout_for_machines() -> Generator[None]:
+    """Keep stdout for the result: what the application prints goes to stderr."""
     before = _machine.set(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -191,23 +163,8 @@ def _stdout_for_machines() -> Generator[None]:
         _machine.reset(before)
 
 
-def _reflowed(text: str) -> str:
-    """A docstring whose paragraphs are one line each: the help breaks them where it must."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-def _fail(text: str, code: int, verbose: bool) -> NoReturn:
-    if verbose:
-        import traceback
-
-        err().print(Text(without_secrets(traceback.format_exc().rstrip()), style="dim"))
-    complain(text)
-    raise typer.Exit(code)
-
-
 class ConsoleHandler(logging.Handler):
-    """Log lines on stderr, above whatever is displayed there."""
+    """Prints log lines on stderr, above a live display."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -219,7 +176,7 @@ class ConsoleHandler(logging.Handler):
             self.setFormatter(logging.Formatter(line))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record; one that cannot be printed is reported the way logging does."""
+        """Print a record; failures are handled as logging's own handlers do."""
         try:
             text = tidy(self.format(record))
             style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}.get(record.levelname)
@@ -229,12 +186,15 @@ class ConsoleHandler(logging.Handler):
 
 
 def show_logs(level: int, console: Console | None = None) -> None:
-    """Show log records from ``level`` on, unless the application has set up logging itself."""
+    """Print log records from ``level`` up, unless the application has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(ConsoleHandler(console or err()))
+        handler = ConsoleHandler(console or err())
+        if level == logging.WARNING:  # a command that connects once reports that itself
+            handler.addFilter(lambda record: record.name != "matador.transport")
+        root.addHandler(handler)
         root.setLevel(level)
         logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
-        # Client libraries log what is translated, and told, anyway; they are heard when asked for.
+        # Errors of client libraries are translated and reported anyway.
         detailed = level <= logging.DEBUG
         logging.getLogger("pika").setLevel(logging.INFO if detailed else logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Puts the commands together and runs them."""
+"""Assembles the commands and runs them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from typing import Annotated
 import typer
 
 import matador
+from matador.cli.commands import Commands, epilog
 from matador.cli.dead_letters import dead_letters
 from matador.cli.doctor import doctor
 from matador.cli.journal import journal
 from matador.cli.lake import lake
-from matador.cli.options import examples
+from matador.cli.messages import messages
 from matador.cli.output import FAILED, INTERRUPTED, TERMINATED, complain
 from matador.cli.queues import queues
 from matador.cli.send import send
+from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
 from matador.cli.topology import topology
-from matador.cli.trial import send_test_event
 from matador.cli.worker import worker
 
-program = typer.Typer(
+_HELP = """Send and handle events over the broker you already run, with no message lost.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
+
+Results go to stdout, everything else to stderr.
+"""
+
+program = Commands(
+    _HELP,
     name="matador",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -44,7 +51,7 @@ def _version(asked: bool) -> None:
 
 
 @program.callback(
-    epilog=examples(
+    epilog=epilog(
         "matador worker shop.py",
         'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\'',
         "matador queues shop.py",
@@ -52,47 +59,41 @@ def _version(asked: bool) -> None:
 )
 def start(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which one.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Events over the broker you already run, with no message lost.
-
-    Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 by SIGTERM.
-
-    Results go to stdout, all else to stderr.
-    """
+    """Options of the program itself."""
 
 
-program.command(
-    epilog=examples(
-        "matador worker shop.py",
-        "matador worker shop.app:application --queues events,billing --processes 4",
-    )
+program.add(
+    "matador worker shop.py",
+    "matador worker shop.app:application --queues events,billing --processes 4",
 )(worker)
-program.command(
-    epilog=examples(
-        'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
-        "matador send shop.py event.json --dry-run",
-    )
+program.add(
+    'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
+    "matador send shop.py event.json --dry-run",
 )(send)
-program.command(
-    epilog=examples(
-        "matador send-test-event shop.py",
-        "matador send-test-event shop.py --event order.placed --verbose",
-    )
+program.add(
+    "matador send-test-event shop.py",
+    "matador send-test-event shop.py --event order.placed --verbose",
 )(send_test_event)
-program.add_typer(topology, name="topology")
-program.command(epilog=examples("matador queues shop.py", "matador queues shop.py --watch"))(queues)
-program.add_typer(dead_letters, name="dead-letters")
-program.command(epilog=examples("matador doctor shop.py"))(doctor)
-program.add_typer(journal, name="journal")
-program.add_typer(lake, name="lake")
-program.add_typer(spark, name="spark")
+program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
+program.add("matador doctor shop.py")(doctor)
+for group, name in (
+    (messages, "messages"),
+    (dead_letters, "dead-letters"),
+    (topology, "topology"),
+    (journal, "journal"),
+    (lake, "lake"),
+    (spark, "spark"),
+):
+    program.add_typer(group, name=name)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no ✓ must not end a command
+    """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal without ✓ is no failure
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     with _terminated() as terminated:
@@ -105,13 +106,15 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
-        if said := _one_line(error):  # nothing, where the help was shown instead
+        if said := _one_line(error):  # empty if the help was shown instead
             complain(said)
         return getattr(error, "exit_code", FAILED)
     except typer.Abort:
         complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever reads our output has seen enough
+    except SystemExit as exit_:  # completion ends like this
+        code = exit_.code
+    except BrokenPipeError:  # the reader of our output has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0
@@ -119,13 +122,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _terminated() -> Generator[threading.Event]:
-    """SIGTERM interrupts like Ctrl-C, so that every command ends in good order; was there one?"""
+    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; set once it came."""
     terminated = threading.Event()
 
     def interrupt(number: int, frame: object) -> None:
         terminated.set()
         if callable(signal.getsignal(signal.SIGINT)):
-            signal.raise_signal(signal.SIGINT)  # whoever listens to it knows what to do
+            signal.raise_signal(signal.SIGINT)  # its handler knows what to do
         else:
             raise KeyboardInterrupt
 

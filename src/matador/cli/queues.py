@@ -1,9 +1,8 @@
-"""``matador queues``: how many messages wait where."""
+"""``matador queues``: how many messages each queue holds."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,19 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.connecting import connected
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose
-from matador.cli.output import (
-    CommandError,
-    out,
-    reported,
-    say,
-    say_json,
-    say_json_line,
-    show_logs,
-    table,
-)
+from matador.cli.commands import App, AsJson, Verbose
+from matador.cli.connection import connected, load
+from matador.cli.output import CommandError, out, say, say_json, say_json_line, table
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import QueueDepth
@@ -35,29 +24,25 @@ _NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable")
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """What is in a queue, and in its dead letters by kind; None: there is no such queue."""
+    """The depth of a queue and of its dead letters by kind; None: there is no such queue."""
 
     queue: str
     depth: QueueDepth | None
     dead_letters: dict[str, int | None]
 
 
-@reported
 def queues(
     app: App,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Keep showing, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="With --watch: how often.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="How often --watch refreshes.")
     ] = 1.0,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show how many messages each queue holds, and how many dead letters."""
-    target = load(app).app
-    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    target = load(app, verbose).app
     if watch:
         try:
             asyncio.run(_watch(target, interval, as_json))
@@ -71,14 +56,14 @@ def queues(
 
 
 async def count(app: Matador) -> list[QueueCounts]:
-    """What is in each queue of a connected application.
+    """The depths of all queues of a connected application.
 
     Raises:
-        CommandError: the transport cannot tell.
+        CommandError: the transport does not know them.
     """
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
-        raise CommandError(f"{transport.name} cannot say how many messages wait")
+        raise CommandError(f"{transport.name} cannot count the messages of a queue")
 
     async def depth(name: str) -> QueueDepth | None:
         try:
@@ -134,7 +119,7 @@ def _as_table(counts: list[QueueCounts]) -> Table:
     made = table("queue", "ready", "delayed", "in flight", *kinds, right=_NUMBERS)
     for one in counts:
         if one.depth is None:
-            made.add_row(one.queue, Text("not there", "red"))
+            made.add_row(one.queue, Text("missing", "red"))
             continue
         depth = one.depth
         numbers = [_number(n) for n in (depth.ready, *_others(depth))]
@@ -144,7 +129,7 @@ def _as_table(counts: list[QueueCounts]) -> Table:
 
 
 def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:
-    """What is delayed and in flight, as far as the broker tells."""
+    """The numbers of delayed and in-flight messages, as far as the broker tells them."""
     if depth is None:
         return None, None
     return (

@@ -1,4 +1,4 @@
-"""Makes texts of strangers harmless: a terminal prints them, and obeys none of them."""
+"""Neutralises control characters, so that text from messages cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.text import Text
 from matador.transports.credentials import without_secrets
 
 _UNSEEN = "\N{REPLACEMENT CHARACTER}"
-# What could move the cursor, colour or rename a terminal, or turn the order of the letters, as a
-# picture of itself; each is one character, so that styles stay where they were.
+# Characters that could move the cursor, change colours or titles, or reverse the text, each mapped
+# to one visible character, so that the positions of styles stay right.
 _PICTURES = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\N{SYMBOL FOR DELETE}",
-    **dict.fromkeys(range(0x80, 0xA0), _UNSEEN),  # C1: a terminal may take them for escapes
+    **dict.fromkeys(range(0x80, 0xA0), _UNSEEN),  # C1: some terminals treat them as escapes
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)), _UNSEEN),  # bidirectional
     **dict.fromkeys(range(0x2066, 0x206A), _UNSEEN),
     **dict.fromkeys((0x2028, 0x2029, 0xFEFF), _UNSEEN),  # line and paragraph separators
-    **dict.fromkeys(range(0xD800, 0xE000), _UNSEEN),  # lone surrogates: they cannot be encoded
-    **dict.fromkeys(range(0xE0000, 0xE0080), _UNSEEN),  # tags: letters that nobody sees
+    **dict.fromkeys(range(0xD800, 0xE000), _UNSEEN),  # lone surrogates cannot be encoded
+    **dict.fromkeys(range(0xE0000, 0xE0080), _UNSEEN),  # tags: invisible letters
 }
 _ONE_LINE = {**_PICTURES, ord("\n"): "\N{SYMBOL FOR LINE FEED}", ord("\t"): " "}
 
 
 class SafeConsole(Console):
-    """Prints no control character of what it is given: messages come from anybody."""
+    """A console that prints no control characters: messages come from anybody."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -52,7 +52,7 @@ def _without_controls(text: Text) -> Text:
 
 
 def one_line(text: str) -> str:
-    """The text as one line, for a cell of a table: what breaks lines is shown as a picture.
+    """The text as one line, for a table cell: line breaks become visible symbols.
 
     Example:
         >>> one_line("charged\\nerror: none")
@@ -62,5 +62,5 @@ def one_line(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """A text as it may stand in a line: no password, and no further line that looks like ours."""
+    """The text without passwords, and with further lines indented, so that none looks like ours."""
     return without_secrets(text).replace("\n", "\n    ")

@@ -1,82 +1,83 @@
-"""``matador spark``: subscribers on the cores of a Spark cluster."""
+"""``matador spark``: runs subscribers on a Spark cluster."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from matador.cli.lakes import on_spark, quiet
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose, examples
-from matador.cli.output import UsageError, err, note, reported, say, say_json, table
+from matador.cli.commands import App, AsJson, Commands, Verbose
+from matador.cli.connection import load
+from matador.cli.interaction import progress_bar, working
+from matador.cli.output import UsageError, note, say, say_json, table
+from matador.cli.spark_session import show_spark_logs
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 
 if TYPE_CHECKING:
-    from matador.spark.worker import SparkWorkerReport
+    from matador.spark.workers.worker import SparkWorkerReport
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
-spark = typer.Typer(no_args_is_help=True, help="Run subscribers on a Spark cluster.")
+spark = Commands("Run subscribers on a Spark cluster.")
 
 
-@spark.command(
-    epilog=examples(
-        "matador spark worker shop.py --master local[2] --queues events",
-        "matador spark worker shop.app:app --master spark://host:7077 --py-files models.py",
-    )
+@spark.add(
+    "matador spark worker shop.py --master local[2] --queues events",
+    "matador spark worker shop.app:app --master spark://host:7077 --py-files models.py",
 )
-@reported
-@on_spark
 def worker(
     app: App,
     *,
     master: Annotated[
-        str | None, typer.Option(metavar="URL", help="The cluster: local[2], spark://host:7077, …")
+        str | None,
+        typer.Option(metavar="URL", help="The cluster, such as local[2] or spark://host:7077."),
     ] = None,
     queues: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Queues, separated by commas.")
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Queues to consume, separated by commas. Default: consume_from."
+        ),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Workers side by side; else one a core.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Parallel workers. Default: one per core."),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Messages of a queue each handles at once."),
+        typer.Option(
+            metavar="N", min=1, help="Messages of each queue handled at once, per worker."
+        ),
     ] = None,
     slice_seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How long a task receives.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.1, help="How long each Spark task receives messages."
+        ),
     ] = 30.0,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Stop once nothing is left.")
+        bool, typer.Option("--until-empty", help="Stop when the queues are empty.")
     ] = False,
     py_files: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A file or zip that the application imports."),
+        typer.Option(
+            metavar="FILE", help="A file or zip that the application imports. Can be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Consume queues on a Spark cluster, until Ctrl-C. Spark schedules; each task is a worker."""
-    quiet(verbose)
+    """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
+    show_spark_logs(verbose)
     names = None if queues is None else [one.strip() for one in queues.split(",") if one.strip()]
     _check(load(app).app, master, names)
-    from matador.spark import run_spark_worker  # takes long, and may not be there
+    from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 
-    console = err()
-    with Progress(
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def show(so_far: SparkWorkerReport) -> None:
@@ -98,7 +99,7 @@ def worker(
             progress=show,
         )
     if as_json:
-        say_json(asdict(done))
+        say_json(msgspec.to_builtins(done))
         return
     made = table("queue", "event", "subscriber", "outcome", "messages", right=("messages",))
     for row in done.outcomes:
@@ -107,34 +108,41 @@ def worker(
     note(f"{done.slices:,} slices, {done.lost:,} lost")
 
 
-@spark.command(epilog=examples("matador spark prepare"))
-@reported
-@on_spark
+@spark.add("matador spark prepare")
 def prepare(
     *,
-    again: Annotated[bool, typer.Option("--again", help="Also if it was done before.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Repeat it if it was done before.")
+    ] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Let Spark start in half the time on this machine, from now on. Takes a minute, once.
+    """Make Spark start in half the time on this machine. Takes about a minute, once.
 
-    Keeps the Java classes that Spark loads in a file of about 200 MB: below MATADOR_CACHE, or in
-    the user's folder for caches.
+    Writes an archive of the Java classes that Spark loads, about 200 MB, to the folder in
+    MATADOR_CACHE, or to the user's cache folder.
     """
-    from matador.spark import prepare as prepare_spark  # takes long, and may not be there
+    show_spark_logs(verbose)
+    from matador.spark import prepare as prepare_spark  # slow to import, perhaps not installed
 
-    with err().status("rehearsing what is usually done with Spark …"):
+    with working("running typical Spark jobs…"):
         made = prepare_spark(again=again)
-    note(f"{made}: {made.stat().st_size / 1e6:,.0f} MB")
+    size = made.stat().st_size
+    if as_json:
+        say_json({"file": str(made), "bytes": size})
+    else:
+        note(f"{made}: {size / 1e6:,.0f} MB")
 
 
 def _check(app: Matador, master: str | None, queues: Sequence[str] | None) -> None:
-    """Look at the options before Spark is started, which takes a while.
+    """Check the options before Spark starts, which takes a while.
 
     Raises:
-        UsageError: one of them cannot be.
+        UsageError: one of them is invalid.
     """
     if master is not None and not _MASTER.fullmatch(master):
         raise UsageError(
-            f"--master {master!r} is none: local[2], spark://host:7077, yarn or k8s://…"
+            f"--master {master!r} is invalid: use local[2], spark://host:7077, yarn or k8s://…"
         )
     try:
         for queue in queues or ():

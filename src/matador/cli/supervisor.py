@@ -1,7 +1,7 @@
-"""Keeps several worker processes running: starts, restarts, passes signals on, shows their output.
+"""Runs several worker processes: restarts them, forwards signals and prints their output.
 
-A child is the same command with an internal option. It stops when its stdin ends, so that none
-outlives a supervisor that was killed.
+A child is the same command with an internal option. It stops when its stdin is closed, so that none
+outlives a killed supervisor.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _HEALTHY_AFTER = 5.0
 _SETTLED_AFTER = 60.0
 _GIVE_UP_AFTER = 5
 _LONGEST_LINE = 1 << 16
-# What a process does to itself; any other signal came from somebody else.
+# Signals of crashes; any other was sent by somebody.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 def supervise(command: Sequence[str], processes: int, *, prefixed: bool) -> bool:
-    """Run ``processes`` of a command until a signal; True if all ended well.
+    """Run a command in several processes until a signal; True if all exited cleanly.
 
-    Each is given ``--process N``. ``prefixed``: its lines on stdout begin with its number, as
-    those on stderr always do.
+    Each gets ``--process N``. With ``prefixed``, lines on stdout start with that number, as those
+    on stderr always do.
     """
     return asyncio.run(_Supervisor(command, prefixed).run(processes))
 
 
 def stop_with_supervisor() -> None:
-    """In a child: shut down in good order once the supervisor is gone."""
+    """In a child: shut down cleanly when the supervisor is gone."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1):
@@ -52,14 +52,14 @@ def stop_with_supervisor() -> None:
 
 
 class Restarts:
-    """When a process that has ended is started again: later and later, and not without end."""
+    """When to restart a process that died: with growing pauses, and not for ever."""
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
         self._bad_starts = 0
 
     def pause(self, lived: float, code: int) -> float | None:
-        """Seconds to wait, for one that lived so long and ended so; None: no more of it."""
+        """Seconds to wait before a restart, given its lifetime and exit code; None: give up."""
         if lived >= _HEALTHY_AFTER:
             self._bad_starts = 0
         elif code >= 0 or -code in _OWN_SIGNALS:
@@ -91,7 +91,7 @@ class _Supervisor:
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
         self._stopping.set()
-        what = ("shutting down", "shutting down at once", "killing")[min(self._signals, 3) - 1]
+        what = ("shutting down", "shutting down immediately", "killing")[min(self._signals, 3) - 1]
         log.info("%s: %s %d processes", number.name, what, len(self._running))
         self._tell(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
 
@@ -106,27 +106,25 @@ class _Supervisor:
             started = time.monotonic()
             code = await self._run_once(number)
             if self._stopping.is_set():
-                # Ended by our own signal: it came before the child was ready for it.
+                # Killed by our own signal, which came before its handler was installed.
                 self._failed = self._failed or code not in (0, -signal.SIGTERM, TERMINATED)
                 return
             pause = restarts.pause(time.monotonic() - started, code)
             if pause is None:
-                log.error(
-                    "process %d died %d times at its start; giving up", number, _GIVE_UP_AFTER
-                )
+                log.error("process %d died %d times at startup; giving up", number, _GIVE_UP_AFTER)
                 self._failed = True
                 self._stopping.set()
                 self._tell(signal.SIGTERM)
                 return
             log.warning(
-                "process %d %s; starting another in %.2f s", number, _how_it_ended(code), pause
+                "process %d %s; restarting it in %.2f s", number, _how_it_ended(code), pause
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
 
     async def _run_once(self, number: int) -> int:
-        # A session of its own: Ctrl-C reaches the supervisor alone, which passes it on once.
+        # Its own session: Ctrl-C reaches only the supervisor, which forwards it once.
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -137,7 +135,7 @@ class _Supervisor:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:  # too many processes, no memory: as bad as one that dies at once
+        except OSError as error:  # too many processes, no memory: like one that dies at startup
             log.error("process %d could not be started: %s", number, error)
             return 1
         self._running[number] = process
@@ -155,7 +153,7 @@ class _Supervisor:
 
 
 async def _pass_on(source: asyncio.StreamReader | None, target: BinaryIO, prefix: bytes) -> None:
-    """Pass on whole lines, so that those of several processes do not mix."""
+    """Copy whole lines, so that those of several processes do not mix."""
     if source is None:
         return
     rest = b""
@@ -176,4 +174,4 @@ def _how_it_ended(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     known = {one.value: one.name for one in signal.Signals}
-    return f"was ended by {known.get(-code, f'signal {-code}')}"
+    return f"was killed by {known.get(-code, f'signal {-code}')}"

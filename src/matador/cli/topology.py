@@ -1,9 +1,8 @@
-"""``matador topology``: the queues as they are described, and as they are there."""
+"""``matador topology``: the queues as declared, and as they exist in the broker."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,21 +11,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from matador.cli.connecting import missing_file, reachable
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose, examples
-from matador.cli.output import (
-    FAILED,
-    CommandError,
-    note,
-    plural,
-    reported,
-    say,
-    say_json,
-    show_logs,
-    table,
-    warn,
-)
+from matador.cli.commands import App, AsJson, Commands, Verbose
+from matador.cli.connection import connect, load, missing_file, require_shared
+from matador.cli.output import FAILED, CommandError, mark, note, plural, say, say_json, table, warn
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import TopologyNote
@@ -34,54 +21,48 @@ from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.topology import Topology, WorkQueue
 from matador.transports.base import Browsing, Checking, Measuring
 
-topology = typer.Typer(no_args_is_help=True, help="Show, create and check an application's queues.")
+topology = Commands("Show, create and check an application's queues.")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A queue of a topology, and whether it is there."""
+class QueueStatus:
+    """A queue of the topology, and whether it exists in the broker."""
 
     name: str
     exists: bool
 
 
-@topology.command(epilog=examples("matador topology show shop.py"))
-@reported
+@topology.add("matador topology show shop.py")
 def show(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Show queues, dead letters, retries and who uses which. Connects to nothing."""
-    target = load(app).app
-    show_logs(logging.DEBUG if verbose else logging.ERROR)
+    """Show the declared queues, dead letters, retries and subscribers. Does not connect."""
+    target = load(app, verbose).app
     if as_json:
         say_json(_as_json(target))
     else:
         say(_as_tree(target))
 
 
-@topology.command(epilog=examples("matador topology apply shop.py"))
-@reported
+@topology.add("matador topology apply shop.py")
 def apply(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Create what is missing. Deletes nothing, and changes no message."""
-    target = load(app).app
-    show_logs(logging.DEBUG if verbose else logging.ERROR)
-    reachable(target)
+    """Create the queues that are missing. Deletes nothing and changes no message."""
+    target = load(app, verbose).app
+    require_shared(target)
     notes = asyncio.run(_apply(target))
     names = list(queue_names(target.topology))
     if as_json:
         listed = [{"queue": one.queue, "note": one.text} for one in notes]
         say_json({"queues": names, "notes": listed})
         return
-    say(f"{plural(len(names), 'queue')} there: {', '.join(names)}")
+    say(f"{plural(len(names), 'queue')} ready: {', '.join(names)}")
     for one in notes:
         warn(f"{one.queue}: {one.text}" if one.queue else one.text)
 
 
-@topology.command(epilog=examples("matador topology check shop.py"))
-@reported
+@topology.add("matador topology check shop.py")
 def check(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Say which queues are missing or differ, and create none. Exits with 1 if any is missing."""
-    target = load(app).app
-    show_logs(logging.DEBUG if verbose else logging.ERROR)
-    reachable(target)
+    """Report queues that are missing or differ. Creates none. Exits with 1 if any is missing."""
+    target = load(app, verbose).app
+    require_shared(target)
     found, notes = asyncio.run(_check(target))
     missing = [one for one in found if not one.exists]
     if as_json:
@@ -97,18 +78,18 @@ def check(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> Non
 
 
 def queue_names(topology: Topology) -> Iterator[str]:
-    """The full names of all queues, dead letters included."""
+    """The full names of all queues, including dead letters."""
     for queue in topology.queues:
         yield topology.full_name(queue.name)
     for _, _, name in topology.dead_letter_names():
         yield name
 
 
-async def look_for_queues(app: Matador) -> list[Found]:
-    """Which queues are there. The transport must be connected.
+async def look_for_queues(app: Matador) -> list[QueueStatus]:
+    """Which queues exist. The transport must be connected.
 
     Raises:
-        CommandError: the transport cannot tell.
+        CommandError: the transport does not know.
     """
     transport, can = app.transport, app.transport.capabilities
 
@@ -119,21 +100,21 @@ async def look_for_queues(app: Matador) -> list[Found]:
             async for _ in transport.browse(name, limit=1):
                 pass
         else:
-            raise CommandError(f"{transport.name} cannot say which queues are there")
+            raise CommandError(f"{transport.name} cannot tell which queues exist")
 
-    found: list[Found] = []
+    found: list[QueueStatus] = []
     for name in queue_names(app.topology):
         try:
             await look(name)
         except QueueNotFoundError:
-            found.append(Found(name, False))
+            found.append(QueueStatus(name, False))
         else:
-            found.append(Found(name, True))
+            found.append(QueueStatus(name, True))
     return found
 
 
 def users_of(app: Matador, queue: WorkQueue) -> Iterator[tuple[str, AnySubscriber]]:
-    """The subscribers that receive from a queue, each with the key of its event."""
+    """The subscribers of a queue, each with the key of its event."""
     for event, subscribers in app.schema:
         for one in subscribers:
             if (one.queue or app.topology.default_queue.name) in (
@@ -144,17 +125,17 @@ def users_of(app: Matador, queue: WorkQueue) -> Iterator[tuple[str, AnySubscribe
 
 
 async def _apply(app: Matador) -> list[TopologyNote]:
-    await app.transport.connect()
+    await connect(app)
     try:
         return list(await app.transport.apply_topology(app.topology))
     finally:
         await app.transport.disconnect()
 
 
-async def _check(app: Matador) -> tuple[list[Found], list[TopologyNote]]:
-    if missing_file(app) is not None:  # connecting would make it
-        return [Found(name, False) for name in queue_names(app.topology)], []
-    await app.transport.connect()
+async def _check(app: Matador) -> tuple[list[QueueStatus], list[TopologyNote]]:
+    if missing_file(app) is not None:  # connecting would create it
+        return [QueueStatus(name, False) for name in queue_names(app.topology)], []
+    await connect(app)
     try:
         return await look_for_queues(app), await differences(app)
     finally:
@@ -162,13 +143,13 @@ async def _check(app: Matador) -> tuple[list[Found], list[TopologyNote]]:
 
 
 async def differences(app: Matador) -> list[TopologyNote]:
-    """In what the queues that are there differ. The transport must be connected."""
+    """How existing queues differ from the topology. The transport must be connected."""
     if not isinstance(app.transport, Checking):
         return []
     return list(await app.transport.check_topology(app.topology))
 
 
-def _as_table(found: list[Found], notes: list[TopologyNote]) -> Table:
+def _as_table(found: list[QueueStatus], notes: list[TopologyNote]) -> Table:
     texts: dict[str, list[str]] = {}
     for one in notes:
         texts.setdefault(one.queue or "", []).append(one.text)
@@ -176,18 +157,18 @@ def _as_table(found: list[Found], notes: list[TopologyNote]) -> Table:
     for one in found:
         said = texts.pop(one.name, [])
         if not one.exists:
-            made.add_row(Text("✗", "red"), one.name, "missing")
+            made.add_row(mark(False), one.name, "missing")
         elif said:
-            made.add_row(Text("!", "yellow"), one.name, _listed(said))
+            made.add_row(mark(None), one.name, _listed(said))
         else:
-            made.add_row(Text("✓", "green"), one.name, "")
-    for name, said in texts.items():  # what else belongs to the topology: a queue for retries
-        made.add_row(Text("!", "yellow"), name, _listed(said))
+            made.add_row(mark(True), one.name, "")
+    for name, said in texts.items():  # other parts of the topology, such as queues for retries
+        made.add_row(mark(None), name, _listed(said))
     return made
 
 
 def _listed(texts: list[str]) -> str:
-    """Notes with each difference on a line of its own."""
+    """Notes, with one line per difference."""
     return "\n".join(text.replace(": ", ":\n", 1).replace("; ", "\n") for text in texts)
 
 
@@ -215,7 +196,7 @@ def _as_tree(app: Matador) -> Tree:
             name = described.dead_letter_name(queue.name, kind)
             branch.add(Text.assemble((name, "red"), ("  " + ", ".join(limits), "dim")))
     waits = f"after {retry.default_delay:g} s, at most {retry.max_delay:g} s"
-    tree.add(Text(f"retries {waits if retry.enabled else 'at once'}", "dim"))
+    tree.add(Text(f"retries {waits if retry.enabled else 'immediately'}", "dim"))
     return tree
 
 

@@ -1,4 +1,4 @@
-"""``matador worker``: consumes an application's queues until a signal ends it."""
+"""``matador worker``: consumes an application's queues until a signal stops it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from matador.cli.counts import Counting, display, summaries
-from matador.cli.loading import load
-from matador.cli.options import App, AsJson, Verbose
-from matador.cli.output import FAILED, UsageError, err, reported, say_json_line, show_logs, table
+from matador.cli.commands import App, AsJson, Verbose
+from matador.cli.connection import load
+from matador.cli.output import FAILED, UsageError, err, say_json_line, table
 from matador.cli.supervisor import stop_with_supervisor, supervise
+from matador.cli.worker_counts import WorkerCounts, display, summaries
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.events.hooks import Hooks
@@ -28,20 +28,24 @@ class _Concurrency(Hooks):
         return self._number
 
 
-@reported
 def worker(
     app: App,
     *,
     queues: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Queues to consume, by comma; else its consume_from."),
+        typer.Option(
+            metavar="NAMES", help="Queues to consume, separated by commas. Default: consume_from."
+        ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="So many processes; dead ones are replaced.")
+        int,
+        typer.Option(metavar="N", min=1, help="Number of processes. Those that die are restarted."),
     ] = 1,
     concurrency: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="So many messages of each queue at once."),
+        typer.Option(
+            metavar="N", min=1, help="Messages of each queue handled at once, per process."
+        ),
     ] = None,
     process: Annotated[int | None, typer.Option(hidden=True)] = None,
     as_json: AsJson = False,
@@ -49,16 +53,14 @@ def worker(
 ) -> None:
     """Consume queues and run subscribers, until Ctrl-C or SIGTERM.
 
-    A first signal lets running callbacks finish, a second one does not. On a terminal the counts
-    are shown live; elsewhere, a log line every ten seconds says what has changed. With --json:
-    one line each for "started", "counts" and "stopped".
+    The first signal lets running callbacks finish; the second one cancels them. Counts are shown
+    live on a terminal, and as a log line every ten seconds elsewhere. --json prints one line each
+    for "started", "counts" and "stopped".
     """
-    loaded = load(app)
-    target = loaded.app
+    target = load(app, verbose, level=logging.INFO).app
     names = _queues(target, queues)
     target.configure(consume_from=names)
     console = err()
-    show_logs(logging.DEBUG if verbose else logging.INFO, console)
     if process is None and not as_json:
         console.print(_subscriptions(target))
     if processes > 1:
@@ -66,17 +68,17 @@ def worker(
         return
     if process is not None:
         stop_with_supervisor()
-    counting = Counting([target.topology.full_name(name) for name in names])
+    counts = WorkerCounts([target.topology.full_name(name) for name in names])
     more = [] if concurrency is None else [_Concurrency(concurrency)]
-    target.configure(hooks=[counting, *more])
+    target.configure(hooks=[counts, *more])
     live = console.is_terminal and not as_json and process is None
     meanwhile = (
-        display(target, counting, console)
+        display(target, counts, console)
         if live
-        else summaries(counting, as_json=as_json, process=process)
+        else summaries(counts, as_json=as_json, process=process)
     )
     if as_json:
-        say_json_line({"type": "started", "process": process, "queues": list(counting.tallies)})
+        say_json_line({"type": "started", "process": process, "queues": list(counts.queues)})
     run(target, meanwhile=meanwhile)
     if as_json:
         say_json_line({"type": "stopped", "process": process})
@@ -87,13 +89,13 @@ def _queues(app: Matador, given: str | None) -> list[str]:
     if given is None:
         if not app.consume_from:
             raise UsageError(
-                f"the application consumes nothing (consume_from is empty): "
-                f"choose with --queues {','.join(known)}"
+                f"the application consumes no queue (consume_from is empty): "
+                f"add --queues {','.join(known)}"
             )
         return list(app.consume_from)
     names = [name.strip() for name in given.split(",") if name.strip()]
     if not names:
-        raise UsageError(f"--queues names no queue; there are {', '.join(known)}")
+        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
     try:
         return [app.topology.queue(name).name for name in names]
     except QueueNotFoundError as error:
@@ -101,7 +103,7 @@ def _queues(app: Matador, given: str | None) -> list[str]:
 
 
 def _subscriptions(app: Matador) -> Table:
-    """Who is run for what, in the queues that are consumed."""
+    """The subscribers of the consumed queues."""
     made = table("event", "subscriber", "queue")
     for event, subscribers in app.schema:
         shown = ""

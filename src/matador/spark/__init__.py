@@ -13,16 +13,16 @@ from matador.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matador.spark.class_archive import prepare
-    from matador.spark.dataframe_runner import (
+    from matador.spark.dataframes.runner import (
         dead_batches,
         redrive_dead_batches,
         run_dataframe_subscribers,
     )
-    from matador.spark.dataframe_subscribers import Batch, dataframe_subscriber
+    from matador.spark.dataframes.subscriber import Batch, dataframe_subscriber
     from matador.spark.lake import Lake
-    from matador.spark.session import spark_session
+    from matador.spark.runtime.session import spark_session
     from matador.spark.source import register
-    from matador.spark.worker import run_spark_worker
+    from matador.spark.workers.worker import run_spark_worker
 
 __all__ = [
     "Batch",
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batch": "matador.spark.dataframe_subscribers",
+    "Batch": "matador.spark.dataframes.subscriber",
     "Lake": "matador.spark.lake",
-    "dataframe_subscriber": "matador.spark.dataframe_subscribers",
-    "dead_batches": "matador.spark.dataframe_runner",
+    "dataframe_subscriber": "matador.spark.dataframes.subscriber",
+    "dead_batches": "matador.spark.dataframes.runner",
     "prepare": "matador.spark.class_archive",
-    "redrive_dead_batches": "matador.spark.dataframe_runner",
+    "redrive_dead_batches": "matador.spark.dataframes.runner",
     "register": "matador.spark.source",
-    "run_dataframe_subscribers": "matador.spark.dataframe_runner",
-    "run_spark_worker": "matador.spark.worker",
-    "spark_session": "matador.spark.session",
+    "run_dataframe_subscribers": "matador.spark.dataframes.runner",
+    "run_spark_worker": "matador.spark.workers.worker",
+    "spark_session": "matador.spark.runtime.session",
 }
 
 

@@ -1,86 +1,56 @@
-"""Spark's Java classes, loaded and checked once and kept in a file: sessions start much sooner.
+"""Creates an archive of Spark's Java classes, so that sessions start much sooner.
 
-The file belongs to one Java and one installation of PySpark; Java itself takes no notice of one
-that does not fit. About 200 MB. It is code that runs as us: it is used only if nobody else could
-have put it there.
+A rehearsal runs what is usually done with Spark, in its own process and folder, and Java keeps the
+classes it has loaded, about 200 MB. The archive fits one Java and one installation of PySpark; Java
+ignores it elsewhere. It contains code, so it is used only if nobody else can have written it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-import stat
+import asyncio
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pyspark
+from pyspark import SparkContext
 
-from matador.errors import SparkPreparationError
-from matador.spark.files import private_folder
-from matador.spark.java import find_java
-
-log = logging.getLogger("matador.spark")
+from matador.errors import DontRetry, SparkPreparationError
+from matador.events.app import Matador
+from matador.model.envelope import Envelope
+from matador.model.event import event
+from matador.model.schema import Schema
+from matador.model.subscriber import subscriber
+from matador.observe.journal.hook import Journal
+from matador.spark.lake import Lake
+from matador.spark.runtime.files import private_folder
+from matador.spark.runtime.java import archive_path, archive_problem
+from matador.spark.runtime.session import spark_session
 
 _PATIENCE = 600.0
-_ROOT = 0  # can do anything anyway, and builds the images of containers
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_REHEARSE = "from matador.spark.rehearsal import main; main()"
-
-
-def cache_folder() -> Path:
-    """Where files go that can be made again: ``MATADOR_CACHE``, or ``matador`` in the user's."""
-    given = os.environ.get("MATADOR_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matador"
-
-
-def archive_path() -> Path:
-    """Where the archive for this Java and this PySpark is, or would be."""
-    java = find_java()
-    spark = Path(pyspark.__file__).parent
-    parts = (str(java.home), java.release, str(spark), pyspark.__version__)
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return cache_folder() / f"spark-{pyspark.__version__}-java-{java.version}-{digest}.jsa"
-
-
-def java_options() -> list[str]:
-    """How Java is told of the archive; nothing if there is none, or none that can be trusted."""
-    path = archive_path()
-    if not path.is_file():
-        return []
-    problem = _problem(path.parent) or _problem(path)
-    if problem is not None:
-        log.warning(
-            "Spark starts slowly: its class archive is not used, as %s. Make one of your own with "
-            "`matador spark prepare`, with MATADOR_CACHE naming a folder that only you can change",
-            problem,
-        )
-        return []
-    return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds*=error"]
+_REHEARSE = "from matador.spark.class_archive import rehearse; rehearse()"
 
 
 def prepare(*, again: bool = False) -> Path:
-    """Let Spark start in half the time on this machine, from now on. Takes a minute, once.
+    """Make Spark start in half the time on this machine. Takes a minute, once.
 
-    Rehearses what is usually done with Spark, and keeps the Java classes it took: the path of that
-    file, about 200 MB, below ``MATADOR_CACHE`` or in the user's folder for caches. ``again``: also
-    if it is there. One that somebody else may have made is made again.
+    Returns the path of the class archive, about 200 MB, below ``MATADOR_CACHE`` or in the user's
+    cache folder. ``again`` replaces an existing one; one that somebody else may have written is
+    always replaced.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer.
-        SparkPreparationError: it did not work out; the message says why.
+        SparkPreparationError: it failed; the message says why.
     """
     path = archive_path()
     try:
         private_folder(path.parent)
-        problem = _problem(path.parent)
+        problem = archive_problem(path.parent)
         if problem is not None:
             raise SparkPreparationError(f"{problem}: set MATADOR_CACHE to a folder of your own")
-        if path.is_file() and not again and _problem(path) is None:
+        if path.is_file() and not again and archive_problem(path) is None:
             return path
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
             made = Path(folder) / path.name
@@ -90,18 +60,6 @@ def prepare(*, again: bool = False) -> Path:
     except OSError as error:
         raise SparkPreparationError(f"{path.parent}: {error.strerror or error}") from error
     return path
-
-
-def _problem(path: Path) -> str | None:
-    """Why a file or folder may hold what others have put there; None if it cannot."""
-    found = path.lstat() if path.is_file() else path.stat()
-    if stat.S_ISLNK(found.st_mode):
-        return f"{path} is a link"
-    if found.st_uid not in (os.geteuid(), _ROOT):
-        return f"{path} belongs to another user"
-    if found.st_mode & _OTHERS_WRITE:
-        return f"others can change {path}"
-    return None
 
 
 def _rehearse(path: Path, folder: Path) -> None:
@@ -115,7 +73,56 @@ def _rehearse(path: Path, folder: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise SparkPreparationError(f"Spark was not done after {_PATIENCE:g} s") from error
+        raise SparkPreparationError(f"the rehearsal did not end within {_PATIENCE:g} s") from error
     if done.returncode != 0 or not path.is_file():
         said = (done.stderr or done.stdout).strip().splitlines()
         raise SparkPreparationError(said[-1] if said else "Java wrote no archive")
+
+
+_ORDERS = 20
+
+
+@event("order.placed", description="A customer placed an order.")
+@dataclass(frozen=True)
+class OrderPlaced:
+    """A typical event."""
+
+    order_id: str
+    amount: int
+
+
+@subscriber(description="Ship it.", idempotent="yes")
+async def ship(envelope: Envelope[OrderPlaced]) -> None:
+    """Fails for some orders, so that there are dead letters."""
+    if envelope.data.amount == 0:
+        raise DontRetry(f"order {envelope.data.order_id} has no amount")
+
+
+async def _work(app: Matador, journal: Journal) -> None:
+    async with app:
+        await app.send_many(OrderPlaced(str(number), number % 5) for number in range(_ORDERS))
+    await journal.flush()
+
+
+def rehearse() -> None:
+    """Ingest, query, report and replay, then end Java properly: only then it writes the archive."""
+    (archive,) = sys.argv[1:]
+    spark = spark_session("local[2]", java_options=[f"-XX:ArchiveClassesAtExit={archive}"])
+    journal = Journal("journal")
+    schema = Schema({OrderPlaced: [ship]})
+    asyncio.run(_work(Matador("memory://", schema=schema, hooks=[journal]), journal))
+    lake = Lake("lake", schema=schema, spark=spark)
+    lake.ingest("journal")
+    lake.events(OrderPlaced).where("data.amount > 1").groupBy("subscriber").count().collect()
+    lake.sql("SELECT event_key, count(*) FROM events GROUP BY event_key ORDER BY 1").collect()
+    lake.report().html("report.html")
+    lake.replay(Matador("memory://", schema=schema), where="subscriber = 'ship'")
+    spark.readStream.format("text").load(str(Path("journal").absolute())).writeStream.format(
+        "noop"
+    ).trigger(availableNow=True).start().awaitTermination()
+    context: Any = SparkContext
+    gateway = context._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()

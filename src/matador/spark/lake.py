@@ -1,4 +1,4 @@
-"""``Lake``: the tables of a data pipeline in one folder, and what can be done with them."""
+"""``Lake``: the tables of the data pipeline in one folder, and all operations on them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame
 
 from matador.errors import StorageLockedError
 from matador.events.app import SyncMatador
 from matador.events.application import Application
-from matador.model.event import EventType, event_type_of
+from matador.model.event import EventType
 from matador.model.options import Seconds
-from matador.model.schema import Schema
 from matador.observe.paths import local_path
-from matador.spark import aggregates
-from matador.spark.depths import depths_of
-from matador.spark.findings_query import find
-from matador.spark.health import WINDOW
-from matador.spark.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
-from matador.spark.layout import TABLES, Layout, spark_schema
-from matador.spark.maintenance import TARGET, CompactResult, ExpireResult, compact, expire
-from matador.spark.read_only import check_query, without_variables
-from matador.spark.reconcile import Reconciliation, reconcile
-from matador.spark.redrive import DeadChoice, Missing, RedriveResult, redrive
-from matador.spark.replay import (
+from matador.spark.aggregates.health import WINDOW
+from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
+from matador.spark.aggregates.store import Aggregates
+from matador.spark.replay.redrive import Missing, RedriveResult, redrive
+from matador.spark.replay.replay import (
     AnyApp,
     Progress,
     ReplayOptions,
@@ -39,21 +31,29 @@ from matador.spark.replay import (
     backfill,
     replay,
 )
+from matador.spark.replay.selection import Choice
 from matador.spark.report import Report
-from matador.spark.selection import Choice
-from matador.spark.session import spark_session
-from matador.spark.swaps import carry_on_if_interrupted
-from matador.spark.types import JSON_OPTIONS, struct_of
+from matador.spark.report.findings import find
+from matador.spark.tables.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
+from matador.spark.tables.layout import TABLES
+from matador.spark.tables.maintenance import (
+    TARGET,
+    CompactResult,
+    ExpireResult,
+    compact,
+    expire,
+)
+from matador.spark.tables.read_only_sql import check_query, without_variables
+from matador.spark.tables.reader import LakeTables
 
 _NO_NAME = re.compile(r"\W")
 
 
-class Lake:
+class Lake(LakeTables):
     """Events and deliveries as tables, in a folder of plain Parquet.
 
-    With a ``schema``, payloads are checked against their types when they are ingested, and
-    ``events(OrderPlaced)`` has typed columns. Any number of processes may read; one at a time
-    writes, and another one that tries gets ``StorageLockedError``.
+    With a ``schema``, ingest checks payloads against their types. Any number of processes may read;
+    only one may write at a time, another gets ``StorageLockedError``.
 
     Example:
         >>> lake = Lake("lake/", schema=schema)
@@ -61,42 +61,6 @@ class Lake:
         1000
         >>> lake.events(OrderPlaced).where("data.amount > 100").show()
     """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        schema: Schema | None = None,
-        spark: SparkSession | None = None,
-    ) -> None:
-        self._layout = Layout(local_path(path, "Lake").absolute())
-        self._schema = schema
-        self._spark = spark
-
-    def __repr__(self) -> str:
-        return f"Lake({str(self._layout.root)!r})"
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._layout.root
-
-    @property
-    def layout(self) -> Layout:
-        """Where the lake keeps what."""
-        return self._layout
-
-    @property
-    def schema(self) -> Schema | None:
-        """The schema it was made with."""
-        return self._schema
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session it was given, or one that is made the first time it is needed."""
-        if self._spark is None:
-            self._spark = spark_session()
-        return self._spark
 
     def ingest(
         self,
@@ -108,80 +72,60 @@ class Lake:
         batch_size: int = 512 * 1024 * 1024,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestResult:
-        """Add what is new in a journal. Every row is added once, however often this is killed.
+        """Add the new records of a journal. Every row is added once, however often this is killed.
 
-        With ``follow`` it goes on, looking every ``interval`` seconds, until ``stop`` is set or it
-        is interrupted (Ctrl-C). A batch reads ``batch_size`` bytes of the journal; ``progress`` is
-        called after each.
+        With ``follow`` it continues, looking every ``interval`` seconds, until ``stop`` is set or
+        Ctrl-C is pressed. A batch reads ``batch_size`` bytes of the journal; ``progress`` is called
+        after each.
 
         Raises:
-            ConfigurationError: there is no such folder, an option cannot be, or executors cannot
+            ConfigurationError: the folder does not exist, an option is invalid, or executors cannot
                 import the payload types of the schema.
-            StorageLockedError: another process writes to this lake.
-            ClusterError: segments that are there could not be read by Spark's workers. All others
-                are in; these are left for the next ingest.
+            StorageLockedError: another process is writing to this lake.
+            ClusterError: executors could not read some segments. All others are ingested; these
+                are left for the next ingest.
         """
         folder = local_path(journal, "journal")
         options = IngestOptions(
             follow, stop or threading.Event(), interval, batch_size, progress=progress
         )
-        return Ingest(self.spark, self._layout, self._schema, options).run(folder)
+        return Ingest(self.spark, self.layout, self.schema, options).run(folder)
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
-        """Merge small files into files of about ``target_size`` bytes. See ``maintenance``.
+        """Merge small files into files of about ``target_size`` bytes.
+
+        A query that started before may fail if it opens a merged file: run it again.
 
         Raises:
-            StorageLockedError: another process writes to this lake.
+            ConfigurationError: ``target_size`` is not positive.
+            StorageLockedError: another process is writing to this lake.
         """
-        return compact(self._refreshed(), self._layout, target_size)
+        self._aggregates()
+        return compact(self.spark, self.layout, target_size)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
-        """Remove rows recorded longer ago than that, or before that time. They never come back.
+        """Remove rows that were recorded longer ago, or before that time, for good.
 
-        Volume, health and triage go on counting them.
+        Volume, health and triage still count them.
 
         Raises:
-            StorageLockedError: another process writes to this lake.
+            ConfigurationError: the time has no time zone.
+            StorageLockedError: another process is writing to this lake.
         """
-        return expire(self._refreshed(), self._layout, older_than)
-
-    def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
-        """Every envelope sent, one row each; of one event if it is given by class or key.
-
-        With an event, the columns ``data`` and ``before`` are the payload as a typed struct.
-        """
-        rows = self._table("events")
-        if event is None:
-            return rows
-        found = self._event_type(event)
-        if found is None:
-            return rows.where(rows.event_key.isin([event]))
-        struct = struct_of(found)
-        return (
-            rows.where(rows.event_key.isin(list(found.keys)))
-            .withColumn("data", sql.from_json("data_json", struct, JSON_OPTIONS))
-            .withColumn("before", sql.from_json("before_json", struct, JSON_OPTIONS))
-        )
-
-    def deliveries(self) -> DataFrame:
-        """Every time an envelope was handled, with how it ended, one row each."""
-        return self._table("deliveries")
-
-    def quarantine(self) -> DataFrame:
-        """What could not be decoded, is unknown or does not fit its type, and why."""
-        return self._table("quarantine")
+        self._aggregates()
+        return expire(self.spark, self.layout, older_than)
 
     def volume(self, window: Seconds = WINDOW) -> DataFrame:
-        """How many were sent, handled, retried, dead-lettered, per subscriber and window."""
-        return aggregates.read_volume(self._refreshed(), self._layout, window)
+        """Sent, handled, retried, dead-lettered, discarded: counts per subscriber and window."""
+        return self._aggregates().volume(window)
 
     def health(self, window: Seconds = WINDOW) -> DataFrame:
         """Rates, and percentiles of waiting and running times, per subscriber and window."""
-        return aggregates.read_health(self._refreshed(), self._layout, window)
+        return self._aggregates().health(window)
 
     def triage(self) -> DataFrame:
-        """The dead letters in groups, one for each error signature."""
-        return aggregates.read_triage(self._refreshed(), self._layout)
+        """The dead letters, grouped by error signature."""
+        return self._aggregates().triage()
 
     def reconcile(
         self,
@@ -192,10 +136,10 @@ class Lake:
         """Check that sent = handled + dead-lettered + discarded + waiting, per subscriber.
 
         With an application (not started, or its running ``app.sync()``), or with ``depths`` by
-        queue, what should wait is compared with what the broker has.
+        queue, the number of waiting messages is compared with that of the broker.
         """
         known = depths if app is None else depths_of(app)
-        return reconcile(self._table("events"), self._table("deliveries"), depths=known)
+        return reconcile(self.events(), self.deliveries(), depths=known)
 
     def replay(
         self,
@@ -215,27 +159,28 @@ class Lake:
     ) -> ReplayResult:
         """Send events again, each to its original subscriber only, unless ``to`` says otherwise.
 
-        The messages are new ones, marked as replays and with the id of their original in the
-        metadata. A replay that was interrupted goes on when it is called again with its
-        ``replay_id``, and sends nothing twice where ``transport.capabilities.once`` says so.
+        The messages are new, marked as replays, with the id of the original in the metadata. A
+        second call with the same ``replay_id`` resumes an interrupted replay, and sends nothing
+        twice where ``transport.capabilities.once`` is true.
 
         Args:
-            app: the application; by its reference (``module:attribute``) the executors load it and
-                send in parallel, as an object (or its running ``app.sync()``) it sends from here.
-            event: only this event, by class or key; ``where`` can use its fields then.
+            app: the application. Given by reference (``module:attribute``), the executors load it
+                and send in parallel; given as an object (or its running ``app.sync()``), it sends
+                from the driver.
+            event: only this event, by class or key; then ``where`` can use its fields.
             where: an SQL predicate, such as ``data.amount > 100``.
-            since, until: when they were sent; a text is ISO 8601, in UTC unless it says.
+            since, until: when they were sent; text is ISO 8601, in UTC by default.
             to: another subscriber, another queue, or ``all`` for every subscriber.
-            rate: messages a second, at most.
+            rate: the maximum of messages per second.
             dry_run: only count.
-            replays: those that are replays themselves, too.
-            progress: told how many were sent so far, and of how many.
+            replays: include events that are replays themselves.
+            progress: called with the number of messages sent so far, and the total.
 
         Raises:
-            ConfigurationError: an option that cannot be.
+            ConfigurationError: an option is invalid.
             EventNotRegisteredError: the application has no such event.
             StorageLockedError: the same replay is running in another process.
-            ClusterError: executors failed in the middle; the same ``replay_id`` goes on.
+            ClusterError: executors failed in the middle; the same ``replay_id`` resumes.
 
         Example:
             >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total
@@ -264,9 +209,9 @@ class Lake:
     ) -> ReplayResult:
         """Publish every row of a DataFrame as an event, to all its subscribers.
 
-        The columns are the fields of the event, or one column ``data`` or ``data_json``; besides
-        there may be ``id``, ``metadata``, ``correlation_id``, ``delay``, ``ordering_key``,
-        ``priority``. Interrupted, it goes on like ``replay``.
+        The columns are the fields of the event, or one column ``data`` or ``data_json``; optional
+        are ``id``, ``metadata``, ``correlation_id``, ``delay``, ``ordering_key``, ``priority``. It
+        can be resumed like ``replay``.
 
         Example:
             >>> lake.backfill(app, OrderPlaced, spark.read.parquet("old-orders/")).sent
@@ -289,49 +234,54 @@ class Lake:
         replay_id: str | None = None,
         progress: Progress | None = None,
     ) -> RedriveResult:
-        """Send dead letters back to their queues, chosen by their group of ``triage()``.
+        """Send dead letters back to their queues, selected by their group of ``triage()``.
 
-        Each is moved in one step and keeps its id, so an interrupted redrive can be called again.
-        Those that are not in the broker any more, and were never handled, can be replayed from the
-        lake: ``missing="replay"``.
+        Each is moved atomically and keeps its id, so an interrupted redrive can be repeated. Dead
+        letters that are no longer in the broker, and were not handled since, can be replayed from
+        the lake: ``missing="replay"``.
 
         Example:
             >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
             17
         """
-        choice = DeadChoice(
-            signature=signature, event=event, subscriber=subscriber, since=since, until=until
-        )
+        choice = Choice(event=event, subscriber=subscriber, since=since, until=until)
         options = ReplayOptions(replay_id=replay_id, progress=progress)
-        return redrive(self, app, choice, dry_run=dry_run, missing=missing, options=options)
+        return redrive(
+            self,
+            app,
+            choice,
+            signature=signature,
+            dry_run=dry_run,
+            missing=missing,
+            options=options,
+        )
 
     def report(self, app: Application | SyncMatador | None = None) -> Report:
-        """Health, slowest, failing, growing, dead letters and the accounts: to show, or as a page.
+        """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.
 
-        An application is asked for what waits, as by ``reconcile``.
+        With an application, the broker is asked what waits, as by ``reconcile``.
         """
-        pieces = aggregates.pieces(self._refreshed(), self._layout)
-        return Report(find(self, pieces, self.reconcile(app)))
+        return Report(find(self, self._aggregates(), self.reconcile(app)))
 
     def refresh(self) -> int:
-        """Bring volume, health and triage up to date; how many batches were new.
+        """Bring volume, health and triage up to date; returns the number of new batches.
 
-        Reading them does so too, unless another process is at it.
+        Reading them does so too, unless another process is doing it.
 
         Raises:
-            StorageLockedError: another process is at it.
+            StorageLockedError: another process is doing it.
         """
-        return aggregates.update(self.spark, self._layout)
+        return Aggregates(self.spark, self.layout).update()
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
-        """Run a query over the tables by their names: one SELECT, which only reads.
+        """Run one SELECT over the tables, by their names. It only reads.
 
         With a schema, each event is a table too, with the typed columns of ``events(…)``: that of
         ``order.placed`` is ``order_placed``.
 
         Other tables, files as tables, functions that call Java or read files, scripts, hints and
-        every other statement are refused. With ``unrestricted`` the query may do whatever the
-        session can: never give it a text that came from somebody else.
+        all other statements are refused. With ``unrestricted`` the query may do whatever the
+        session can: never use it with text from somebody else.
 
         Raises:
             ConfigurationError: the query is not one SELECT over the tables.
@@ -345,34 +295,22 @@ class Lake:
                 check_query(self.spark, query, views)
             asked = query.lower()
             for name, frame in views.items():
-                if name.lower() in asked:  # bringing some of them up to date takes a while
+                if name.lower() in asked:  # some of them take a while to bring up to date
                     frame().createOrReplaceTempView(name)
             return self.spark.sql(query)
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
-        events = () if self._schema is None else self._schema.events
+        events = () if self.schema is None else self.schema.events
         return {
             **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
-            **{table: partial(self._table, table) for table in TABLES},
-            **self._aggregates(),
+            **{table: partial(self.table, table) for table in TABLES},
+            "volume": self.volume,
+            "health": self.health,
+            "triage": self.triage,
         }
 
-    def _aggregates(self) -> dict[str, Callable[[], DataFrame]]:
-        return {"volume": self.volume, "health": self.health, "triage": self.triage}
-
-    def _refreshed(self) -> SparkSession:
-        with contextlib.suppress(StorageLockedError):  # then what there is must do
+    def _aggregates(self) -> Aggregates:
+        """The aggregates, up to date unless another process is updating them."""
+        with contextlib.suppress(StorageLockedError):
             self.refresh()
-        return self.spark
-
-    def _table(self, name: str) -> DataFrame:
-        self._layout.make()
-        carry_on_if_interrupted(self._layout)
-        return self.spark.read.schema(spark_schema(name)).parquet(str(self._layout.table(name)))
-
-    def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
-        if isinstance(event, EventType):
-            return event
-        if not isinstance(event, str):
-            return event_type_of(event)
-        return None if self._schema is None else self._schema.find(event)
+        return Aggregates(self.spark, self.layout)

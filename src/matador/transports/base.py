@@ -35,7 +35,10 @@ from matador.model.topology import Topology
 def ignored_arguments(topology: Topology) -> list[TopologyNote]:
     """What a transport without types of queues or arguments could not honour, for its notes."""
     return [
-        TopologyNote(topology.full_name(queue.name), "type and arguments are RabbitMQ's: ignored")
+        TopologyNote(
+            topology.full_name(queue.name),
+            "type and arguments are for RabbitMQ only and are ignored",
+        )
         for queue in topology.queues
         if queue.type is not None or queue.arguments
     ]
@@ -44,7 +47,7 @@ def ignored_arguments(topology: Topology) -> list[TopologyNote]:
 def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
     """The exchanges that a transport without routing could not make, for its notes."""
     return [
-        TopologyNote(None, f"exchange {exchange.name!r} is ignored: there is no routing here")
+        TopologyNote(None, f"exchange {exchange.name!r} is ignored: this transport has no routing")
         for exchange in topology.exchanges
     ]
 
@@ -298,11 +301,14 @@ class Routing(Protocol):
     ) -> Sequence[int | MatadorError]:
         """Store each message in every queue whose binding matches its ``routing_key``.
 
-        ``Message.queue`` is not looked at. For each, in order: in how many queues it is safely
-        stored (a broker that does not say counts as 1), 0 if no binding matches, or why it is not.
+        ``Message.queue`` is ignored. For each, in order: in how many queues it is safely stored
+        (1 for a broker that does not say), 0 if no binding matches, or why it is not stored:
+        ``QueueNotFoundError`` if there is no such exchange, ``DelaysNotSupportedError`` for a
+        delay on a broker that cannot delay here. A message without a routing key has an empty one.
 
         Raises:
             NotConnectedError: not connected; nothing was stored.
+            UnsupportedError: this transport has no routing.
         """
         ...
 
@@ -312,15 +318,26 @@ class Replying(Protocol):
     """For transports that can make a private place for answers. Not a capability.
 
     Messages are sent and answers received over the same connection (RabbitMQ's direct reply-to
-    needs one channel for both).
+    needs one channel for both). An answer is an ordinary ``send`` to the ``reply_to`` of the
+    delivery that it answers.
     """
 
     async def reply_address(self) -> str:
-        """Where answers to this process arrive, for ``Properties.reply_to``. Made on first use."""
+        """Where answers to this process arrive, for ``Properties.reply_to``. Made on first use.
+
+        Raises:
+            NotConnectedError: not connected.
+            UnsupportedError: this transport does not carry ``reply_to``.
+        """
         ...
 
     async def replies(self) -> Subscription:
-        """The answers. They need no settling, and those that nobody waits for are forgotten."""
+        """The answers, for one receiver. They need no settling.
+
+        Those that arrive while nobody has subscribed may be dropped, and so may the oldest of many
+        thousands that wait. The subscription survives a lost connection, but answers that were on
+        their way are lost: whoever asked must not wait for ever.
+        """
         ...
 
 

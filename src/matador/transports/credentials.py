@@ -52,18 +52,18 @@ def split_url(url: str) -> SplitResult:
     """
     scheme, separator, rest = url.partition("://")
     if not separator or not is_scheme(scheme):
-        raise ConfigurationError("not an address: write scheme://user:password@host:port/…")
+        raise ConfigurationError("invalid address: write scheme://user:password@host:port/…")
     if _CONTROL.search(url):
         raise ConfigurationError(
-            "the address has a control character or a line break in it; "
-            "was it read from a file without its end being stripped?"
+            "the address contains a control character or a line break; "
+            "was it read from a file without stripping the end of the line?"
         )
     end = min((at for mark in "/?" if (at := rest.find(mark)) >= 0), default=len(rest))
     authority, behind = rest[:end], rest[end:]
     credentials, at, hosts = authority.rpartition("@")
     if "@" in behind:
         raise ConfigurationError(
-            "the address has an '@' behind its host. If the password has a special character, "
+            "the address has an '@' after the host. If the password has special characters, "
             "write %23 for '#', %2F for '/', %3F for '?'; elsewhere write %40 for '@'"
         )
     if "#" in hosts + behind:
@@ -71,8 +71,8 @@ def split_url(url: str) -> SplitResult:
     if not at and not all(map(_is_host, hosts.split(","))):
         # Not repeated: it may be a user and a password that lack their host.
         raise ConfigurationError(
-            "this is not a host and a port: what follows ':' is not a port. "
-            "A user and a password need '@' and a host behind them"
+            "invalid host and port: what follows ':' is not a port. "
+            "A user and a password must be followed by '@' and a host"
         )
     path, _, query = behind.partition("?")
     netloc = f"{credentials}{at}{hosts}"

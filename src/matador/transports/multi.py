@@ -41,7 +41,7 @@ from matador.transports.base import (
 )
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import lease_lost
-from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.transport import BaseSubscription, BaseTransport
 from matador.transports.kit.wakeup import Wakeup
 
 log = logging.getLogger("matador.transport")
@@ -75,11 +75,11 @@ class MultiTransport(BaseTransport):
         reconnect_every: float = 1.0,
     ) -> None:
         if not transports:
-            raise ConfigurationError("MultiTransport: give at least one transport")
+            raise ConfigurationError("MultiTransport needs at least one transport")
         names = [transport.name for transport in transports]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"MultiTransport: the transports need names of their own, got {', '.join(names)}"
+                f"MultiTransport: every transport needs a unique name, got {', '.join(names)}"
             )
         super().__init__(f"multi({','.join(names)})")
         self._transports = tuple(transports)
@@ -153,7 +153,7 @@ class MultiTransport(BaseTransport):
             raise ConnectionFailedError(f"no transport could be connected: {reasons}")
         self._state = ConnectionState("connected")
         for transport, failure in failures:
-            log.warning("%s could not be connected, trying again: %s", transport.name, failure)
+            log.warning("%s could not connect, trying again: %s", transport.name, failure)
             self._reconnect(transport)
 
     async def _close(self) -> None:
@@ -248,10 +248,10 @@ class MultiTransport(BaseTransport):
                 answer = self._choose()
                 name = await answer if inspect.isawaitable(answer) else answer
             except Exception:
-                log.exception("choose() raised; the first transport is used")
+                log.exception("choose() raised an exception; using the first transport")
         known = {transport.name: transport for transport in self._transports}
         if name is not None and name not in known:
-            log.warning("choose() named %r, which is not in %s", name, self.name)
+            log.warning("choose() returned %r, which is not in %s", name, self.name)
         chosen = known.get(name or "", self._transports[0])
         return [chosen, *(one for one in self._transports if one is not chosen)]
 
@@ -304,7 +304,7 @@ class MultiTransport(BaseTransport):
             UnsupportedError: no transport of the group has leases.
         """
         if self.capabilities.lease is None:
-            raise UnsupportedError(f"no transport of {self.name} has leases")
+            raise UnsupportedError(f"no transport in {self.name} has leases")
         self._require_connected()
         kept = [True] * len(receipts)
         for transport in self._transports:
@@ -357,35 +357,24 @@ async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[M
         return [error] * len(messages)
 
 
-class _MultiSubscription:
+class _MultiSubscription(BaseSubscription):
     """Receives from several subscriptions; a call returns what the first one has."""
 
     def __init__(
         self, queue: str, prefetch: int, forget: Callable[[_MultiSubscription], None]
     ) -> None:
-        self._queue = queue
+        super().__init__(queue)
         self._prefetch = prefetch
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
         self._failing: dict[str, tuple[Backoff, float]] = {}  # and until when it is left alone
         self._changed = Wakeup()
-        self._active = True
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     async def add(self, transport: Transport) -> None:
         """Receive from one more transport."""
         self._inner = [pair for pair in self._inner if pair[0] is not transport]
-        inner = await transport.subscribe(self._queue, prefetch=self._prefetch)
+        inner = await transport.subscribe(self.queue, prefetch=self._prefetch)
         self._inner.append((transport, inner))
         self._changed.wake()
 

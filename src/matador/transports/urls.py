@@ -2,82 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from importlib import import_module
+from typing import Any
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 from matador.transports.base import Transport
 from matador.transports.credentials import is_scheme
 
-Maker: TypeAlias = Callable[[str], Transport]
-
-
-def _memory(url: str) -> Transport:
-    from matador.transports.memory import MemoryTransport
-
-    return MemoryTransport.from_url(url)
-
-
-def _sqlite(url: str) -> Transport:
-    from matador.transports.sqlite import SqliteTransport
-
-    return SqliteTransport.from_url(url)
-
-
-def _redis(url: str) -> Transport:
-    from matador.transports.redis import RedisTransport
-
-    return RedisTransport.from_url(url)
-
-
-def _bullmq(url: str) -> Transport:
-    from matador.transports.bullmq import BullMQTransport
-
-    return BullMQTransport(url)
-
-
-def _rabbitmq(url: str) -> Transport:
-    from matador.transports.rabbitmq import RabbitMQTransport
-
-    return RabbitMQTransport(url)
-
-
-_MAKERS: dict[str, Maker] = {
-    "memory": _memory,
-    "sqlite": _sqlite,
-    "amqp": _rabbitmq,
-    "amqps": _rabbitmq,
-    "redis": _redis,
-    "rediss": _redis,
-    "redis+sentinel": _redis,
-    "rediss+sentinel": _redis,
-    "redis+unix": _redis,
-    "bullmq": _bullmq,
+_REDIS = "redis:RedisTransport"
+_TRANSPORTS = {
+    "memory": "memory:MemoryTransport",
+    "sqlite": "sqlite:SqliteTransport",
+    "amqp": "rabbitmq:RabbitMQTransport",
+    "amqps": "rabbitmq:RabbitMQTransport",
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "redis+unix": _REDIS,
+    "bullmq": "bullmq:BullMQTransport",
 }
 
 
-def transport_from_url(url: str) -> Transport:
-    """The transport for a URL, not connected yet.
+def transport_from_url(url: str, **options: Any) -> Transport:
+    """The transport for a URL, not connected yet. Options in the URL can be keywords, too.
 
     Raises:
         ConfigurationError: not a URL of a known transport; those known are listed.
 
     Example:
-        >>> transport_from_url("sqlite:///shop.db")
+        >>> transport_from_url("sqlite:///shop.db", lease=60)
         SqliteTransport('shop.db')
     """
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
-    maker = _MAKERS.get(scheme) if separator else None
-    if maker is not None:
-        return maker(url)
-    known = ", ".join(f"{name}://" for name in _MAKERS)
+    home = _TRANSPORTS.get(scheme) if separator else None
+    if home is not None:
+        module, _, name = home.partition(":")
+        found = getattr(import_module(f"matador.transports.{module}"), name)
+        return getattr(found, "from_url", found)(url, **options)
+    known = ", ".join(f"{name}://" for name in _TRANSPORTS)
     if not separator or not is_scheme(scheme):
         # The text itself is not repeated: a URL without its scheme may still hold a password.
         raise ConfigurationError(
             f"not a transport URL: write for example sqlite:///shop.db (known: {known})"
         )
     raise ConfigurationError(
-        f"no transport for {scheme}:// (known: {known}){suggestion(scheme, _MAKERS)}"
+        f"no transport for {scheme}:// (known: {known}){suggestion(scheme, _TRANSPORTS)}"
     )

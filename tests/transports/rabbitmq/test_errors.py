@@ -91,7 +91,7 @@ def test_the_common_ones_say_what_they_are(
         (exceptions.ProbableAccessDeniedError("x"), "virtual host"),
         (exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost x not found"), "virtual"),
         (exceptions.IncompatibleProtocolError("x"), "amqps://"),
-        (ConnectionRefusedError(111, "refused"), "that RabbitMQ runs there"),
+        (ConnectionRefusedError(111, "refused"), "that RabbitMQ is running"),
     ],
 )
 def test_a_failed_connection_says_what_to_check(error: Exception, remedy: str) -> None:

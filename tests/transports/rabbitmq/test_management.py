@@ -70,9 +70,9 @@ async def test_doctor_sees_the_cluster(managed: Server) -> None:
     ("nodes", "said"),
     [
         ([Node("a"), Node("b", running=False)], "not running: b"),
-        ([Node("a", partitions=("b",)), Node("b")], "lost sight of each other: a"),
-        ([Node("a", mem_alarm=True)], "short of memory, publishers are blocked: a"),
-        ([Node("a"), Node("b", disk_free_alarm=True)], "short of disk, publishers are blocked: b"),
+        ([Node("a", partitions=("b",)), Node("b")], "network partition between: a"),
+        ([Node("a", mem_alarm=True)], "low on memory, publishers are blocked: a"),
+        ([Node("a"), Node("b", disk_free_alarm=True)], "low on disk, publishers are blocked: b"),
     ],
 )
 def test_trouble_in_the_cluster_is_serious(nodes: list[Node], said: str) -> None:

@@ -396,8 +396,8 @@ async def test_what_the_broker_threw_out_says_why_and_when(
         ({"reason": "maxlen", "queue": "q"}, "queue q was over its length limit"),
         ({"reason": "delivery_limit", "queue": "q"}, "more often than queue q allows"),
         ({"reason": "rejected", "queue": "q"}, "rejected by a consumer of queue q"),
-        ({"reason": "new", "queue": "q"}, "thrown out by the broker of queue q: new"),
-        ({}, "of queue ?: no reason given"),
+        ({"reason": "new", "queue": "q"}, "removed by the broker from queue q: new"),
+        ({}, "from queue ?: no reason given"),
         ({"reason": "{x}", "queue": "{y}" * 300}, "{y}"),
     ],
 )
@@ -417,4 +417,4 @@ async def test_a_forged_death_is_no_reason_to_fail(
     await writer.close()
     (stored,) = [one async for one in transport.browse(f"{queue}.undeliverable")]
     assert stored.stored_at is None
-    assert stored.reason == "thrown out by the broker of queue ?: no reason given"
+    assert stored.reason == "removed by the broker from queue ?: no reason given"

@@ -58,11 +58,7 @@ async def test_messages_travel_encrypted(secure: str) -> None:
 async def _exclusive(channel: Any) -> str:
     """A queue that goes with the connection."""
     name = f"tls-{id(channel)}"
-
-    def declare(done: Any) -> None:
-        channel._raw.queue_declare(name, exclusive=True, callback=done)
-
-    await channel._call(declare, "a queue")
+    await channel._call("a queue", "queue_declare", name, exclusive=True)
     return name
 
 

@@ -45,7 +45,7 @@ async def test_the_oldest_dead_letters_make_room_and_one_warning_says_so(
     left = await browse(transport, "t.q.undeliverable")
     assert [message.body for message in left] == [b"5", b"6", b"7"]
     assert [record.message for record in caplog.records if "max_length" in record.message] == [
-        "t.q.undeliverable holds max_length=3 messages: the oldest are dropped from now on"
+        "t.q.undeliverable has reached max_length=3 messages: dropping the oldest from now on"
     ]
 
 

@@ -73,7 +73,7 @@ class TestOpening:
     async def test_a_folder_is_not_a_file(self, tmp_path: Path) -> None:
         error = await refusal(tmp_path)
         assert isinstance(error, ConnectionFailedError)
-        assert "name a file" in str(error)
+        assert "give the path of a file" in str(error)
 
     async def test_something_else_than_a_database(self, file: Path) -> None:
         before = b"certainly not a database, but long enough to be taken for one" * 50

@@ -1,4 +1,4 @@
-"""``matador`` as a Spark data source: queues and journals as tables and streams, rows as events."""
+"""The Spark data source ``matador``: queues and journals as tables and streams, rows as events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("matador")`` known to a session.
+    """Register ``format("matador")`` with a session.
 
-    Spark finds it by itself where this package is installed; this is for sessions that were
-    started with other import paths, and does no harm elsewhere.
+    Spark finds it by itself where this package is installed; this is for sessions with other import
+    paths, and harmless elsewhere.
 
     Example:
         >>> register(spark)

@@ -1,4 +1,4 @@
-"""Batch reads: of a queue by spans of positions, of a journal by splits of segments."""
+"""Batch reads: of a queue by ranges of positions, of a journal by parts of segments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from pyspark.sql.types import StructType
 from matador.errors import ConfigurationError
 from matador.observe.journal.segments import finished
 from matador.observe.paths import local_path
-from matador.spark.arrow import RecordBatch
-from matador.spark.lines import Split, read_blocks, splits_of
+from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 from matador.spark.source.columns import default_parts
-from matador.spark.source.options import ReadOptions
+from matador.spark.source.options import ReadOptions, event_of, shape_of
 from matador.spark.source.queues import Span, open_queue
 from matador.spark.source.rows import MessageRows, RecordRows
-from matador.spark.source.subject import event_of, shape_of
 
 SPLIT_BYTES = 32 << 20
 
 
 class QueuePart(InputPartition):
-    """A span of a queue."""
+    """A range of a queue."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
@@ -33,7 +32,7 @@ class QueuePart(InputPartition):
 
 
 class SegmentPart(InputPartition):
-    """A few splits of segments."""
+    """Several parts of segments."""
 
     def __init__(self, splits: Sequence[Split]) -> None:
         self.splits = tuple(splits)
@@ -43,7 +42,7 @@ class SegmentPart(InputPartition):
 
 
 class QueueBatchReader(DataSourceReader):
-    """Reads what is in a queue and not finished. Consumes nothing."""
+    """Reads the unfinished messages of a queue. Consumes nothing."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
         self._options = options
@@ -52,7 +51,7 @@ class QueueBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """See ``DataSourceReader``."""
         with open_queue(self._options) as queue:
-            # Also checks that the queue is there, and can be looked at, before any task runs.
+            # Also checks that the queue exists and can be browsed, before any task runs.
             next(queue.browse(Span()), None)
             spans = queue.spans(self._options.partitions or default_parts())
         return [QueuePart(span) for span in spans or [Span(until="0")]]
@@ -66,7 +65,7 @@ class QueueBatchReader(DataSourceReader):
 def read_queue(
     options: ReadOptions, chosen: StructType, span: Span, *, again: bool
 ) -> Iterator[RecordBatch]:
-    """Batches of a part of a queue; with ``again`` of what is finished too."""
+    """The messages of a range of a queue; with ``again`` including finished ones."""
     shape = shape_of(event_of(options), chosen)
     with open_queue(options) as queue:
         rows = MessageRows(shape, queue.subject.codec)
@@ -77,7 +76,7 @@ def read_queue(
 
 
 class JournalBatchReader(DataSourceReader):
-    """Reads what the finished segments of a journal say was sent."""
+    """Reads the messages sent, from the finished segments of a journal."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
         self._options = options
@@ -96,7 +95,7 @@ class JournalBatchReader(DataSourceReader):
 def read_segments(
     options: ReadOptions, chosen: StructType, splits: Sequence[Split]
 ) -> Iterator[RecordBatch]:
-    """Batches of parts of segments."""
+    """The messages of parts of segments."""
     rows = RecordRows(shape_of(event_of(options), chosen))
     for split in splits:
         for block in read_blocks(split):
@@ -104,7 +103,7 @@ def read_segments(
 
 
 def segment_parts(segments: Sequence[Path]) -> list[SegmentPart]:
-    """Segments as partitions: large ones are split, small ones go together."""
+    """Segments as partitions: large ones are split, small ones are combined."""
     parts: list[SegmentPart] = []
     together: list[Split] = []
     size = 0
@@ -115,7 +114,7 @@ def segment_parts(segments: Sequence[Path]) -> list[SegmentPart]:
             if size >= SPLIT_BYTES:
                 parts.append(SegmentPart(together))
                 together, size = [], 0
-    if together or not parts:  # Spark calls read() once in any case
+    if together or not parts:  # Spark always calls read() once
         parts.append(SegmentPart(together))
     return parts
 
@@ -124,11 +123,12 @@ def journal_folder(options: ReadOptions) -> Path:
     """The folder of the journal.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: it does not exist.
     """
     folder = local_path(options.journal or "", "matador: journal")
     if not folder.is_dir():
         raise ConfigurationError(
-            f"matador: there is no journal in {folder}; it is made by hooks=[Journal(folder)]"
+            f"matador: journal folder {str(folder)!r} does not exist; it is written by "
+            "hooks=[Journal(folder)]"
         )
     return folder

@@ -1,4 +1,4 @@
-"""The columns of a message, and record batches of them."""
+"""The columns of a message, and record batches with them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyspark.sql.pandas.types as spark_arrow
 from pyspark.sql.types import StructField, StructType
 
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
-from matador.spark.arrow import RecordBatch, pa, struct_type
-from matador.spark.arrow import Schema as ArrowSchema
+from matador.spark.runtime.arrow import RecordBatch, pa, struct_type
+from matador.spark.runtime.arrow import Schema as ArrowSchema
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _TEXT = pa.string()
-_convert: Any = spark_arrow  # speaks of pyarrow, which ships no types
 
 COLUMNS: dict[str, Any] = {
     "position": _TEXT,
@@ -44,12 +42,12 @@ COLUMNS: dict[str, Any] = {
     "raw": pa.binary(),
     "decode_error": _TEXT,
 }
-"""Every column of a message but ``data``. All may be null: bytes that are no envelope have few."""
+"""Every column of a message except ``data``. All may be null: undecodable bytes have few."""
 
 DATA = "data"
 
 Column = Callable[[], Sequence[Any]]
-"""Makes the values of a column when they are wanted."""
+"""Makes the values of a column when they are needed."""
 
 
 def full_schema(data: StructType | None) -> StructType:
@@ -59,18 +57,18 @@ def full_schema(data: StructType | None) -> StructType:
 
 
 def check_chosen(chosen: StructType, full: StructType) -> None:
-    """Check the columns that a reader was asked for.
+    """Check the columns that a query wants.
 
     Raises:
-        ConfigurationError: one that there is not, or of another type.
+        ConfigurationError: a column is unknown, or of another type.
     """
     known = {field.name: field.dataType for field in full}
     for field in chosen:
         if field.name not in known:
             hint = suggestion(field.name, known)
             if field.name == DATA:
-                hint = "; name an event to have it: option('event', 'order.placed')"
-            raise ConfigurationError(f"matador: there is no column {field.name!r}{hint}")
+                hint = "; it needs an event: option('event', 'order.placed')"
+            raise ConfigurationError(f"matador: unknown column {field.name!r}{hint}")
         if field.dataType != known[field.name]:
             raise ConfigurationError(
                 f"matador: column {field.name!r} is {known[field.name].simpleString()}, "
@@ -78,13 +76,8 @@ def check_chosen(chosen: StructType, full: StructType) -> None:
             )
 
 
-def arrow_schema(chosen: StructType) -> ArrowSchema:
-    """The columns as Spark wants them in record batches."""
-    return _convert.to_arrow_schema(chosen, timezone="UTC")
-
-
 def batch_of(columns: Mapping[str, Column], schema: ArrowSchema, length: int) -> RecordBatch:
-    """A record batch with the columns of a schema; those nobody makes are null."""
+    """A record batch with the columns of a schema; missing ones are null."""
     arrays: list[Any] = []
     for field in schema:
         make = columns.get(field.name)
@@ -97,5 +90,5 @@ def batch_of(columns: Mapping[str, Column], schema: ArrowSchema, length: int) ->
 
 
 def default_parts() -> int:
-    """How many parts a read has unless told: as many as this machine has processors."""
+    """The default number of partitions: the processors of this machine."""
     return max(2, os.cpu_count() or 2)

@@ -1,40 +1,48 @@
-"""The options of the data source, checked when they are read. URLs are never repeated."""
+"""The options of the data source, and the queue, codec and event they name. No connections.
+
+URLs may hold passwords, so they are never part of an error.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any
 
-from matador.errors import ConfigurationError
+from pyspark.sql.types import StructType
+
+from matador.codec.base import Codec
+from matador.codec.headers import HeaderCodec
+from matador.codec.json import JsonCodec
+from matador.errors import ConfigurationError, ConnectionFailedError
+from matador.events.app import Matador
+from matador.events.loading import load_application
+from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
+from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
+from matador.spark.runtime.arrow import arrow_schema
+from matador.spark.runtime.payload_columns import TypedColumn
+from matador.spark.runtime.payload_types import struct_of
+from matador.spark.source.rows import Shape
+from matador.transports.base import LocalStorage, Transport
+from matador.transports.urls import transport_from_url
 
-T = TypeVar("T")
-
-_READ = {
-    "url": "the broker, such as sqlite:///shop.db",
-    "queue": "the queue to read, by its full name; its short one with namespace or app",
-    "namespace": "the namespace of the queue",
-    "journal": "the folder of a journal, instead of a queue",
-    "app": "the application, as module:attribute or file.py:attribute",
-    "event": "the one event to read, by its key (with app) or as module:Class",
-    "partitions": "in how many parts a queue is read",
-    "max_rows": "stream: the most messages of a queue in one batch",
-    "max_files": "stream: the most segments of a journal in one batch",
-    "max_bytes": "stream: the most bytes of a journal in one batch",
-}
-_WRITE = {
-    "app": _READ["app"],
-    "event": "the event to publish, by its key; or have a column event_key",
-    "write_id": "the name of this write: a second one of the same name publishes nothing twice",
-}
-# What Spark itself puts among the options of every source or sink.
+# Options that Spark itself passes to every source or sink.
 _SPARKS = {"checkpointlocation", "path", "queryname"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read. Either ``journal``, or a queue of ``url`` or ``app``."""
+    """What to read: a ``journal``, or a queue of ``url`` or ``app``.
+
+    Attributes:
+        url: the broker, such as ``sqlite:///shop.db``.
+        queue: its full name, or its short one with ``namespace`` or ``app``.
+        app: ``module:attribute`` or ``file.py:attribute``.
+        event: the only event to read, by key (with ``app``) or as ``module:Class``.
+        max_rows, max_files, max_bytes: the limits of a micro-batch of a stream.
+    """
 
     url: str | None = None
     queue: str | None = None
@@ -48,14 +56,19 @@ class ReadOptions:
     max_bytes: int | None = None
 
     def __repr__(self) -> str:
-        # Spark may show a reader in a plan or in an error, and a URL may hold a password.
+        # Spark may show a reader in a plan or in an error.
         where = f"journal={self.journal!r}" if self.journal else f"queue={self.queue!r}"
         return f"ReadOptions({where}, event={self.event!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What to publish, and by which application."""
+    """What to publish, and with which application.
+
+    Attributes:
+        event: its key, unless there is a column ``event_key``.
+        write_id: the name of the write: a second one of that name publishes nothing twice.
+    """
 
     app: str
     event: str | None = None
@@ -66,19 +79,19 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read.
 
     Raises:
-        ConfigurationError: one that there is not, one too many or too few, or no number.
+        ConfigurationError: an option is unknown, missing, invalid or in conflict with another.
     """
-    options = _known(given, _READ)
+    options = _known(given, ReadOptions)
     if "journal" in options:
         _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
     elif "queue" not in options:
         raise ConfigurationError(
-            "matador: nothing to read; give option('journal', folder), or option('url', …) and "
+            "matador: nothing to read; set option('journal', folder), or option('url', …) and "
             "option('queue', …)"
         )
     elif "url" not in options and "app" not in options:
         raise ConfigurationError(
-            "matador: which broker? give option('url', 'sqlite:///shop.db'), or option('app', …)"
+            "matador: no broker; set option('url', 'sqlite:///shop.db'), or option('app', …)"
         )
     else:
         _exclude(options, "queue", ("max_files", "max_bytes"))
@@ -93,18 +106,19 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a write.
 
     Raises:
-        ConfigurationError: one that there is not, or no application.
+        ConfigurationError: an option is unknown, or the application is missing.
     """
-    options = _known(given, _WRITE)
+    options = _known(given, WriteOptions)
     if "app" not in options:
         raise ConfigurationError(
-            "matador: publishing needs the application, whose schema says who receives what: "
-            "option('app', 'module:attribute')"
+            "matador: no application, whose schema names the receivers; set option('app', "
+            "'module:attribute')"
         )
     return WriteOptions(**options)
 
 
-def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def _known(given: Mapping[str, str], kind: type[Any]) -> dict[str, str]:
+    known = [field.name for field in fields(kind)]
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() in known:
@@ -116,8 +130,8 @@ def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]
             )
     if "path" in {name.lower() for name in given}:
         raise ConfigurationError(
-            "matador: load() and save() take no path here; "
-            "give option('journal', folder), or option('url', …) and option('queue', …)"
+            "matador: load() and save() take no path; "
+            "set option('journal', folder), or option('url', …) and option('queue', …)"
         )
     return options
 
@@ -125,10 +139,109 @@ def _known(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]
 def _exclude(options: Mapping[str, str], with_: str, names: Iterable[str]) -> None:
     for name in names:
         if name in options:
-            raise ConfigurationError(f"matador: option {name!r} does not go with {with_!r}")
+            raise ConfigurationError(f"matador: option {name!r} cannot be combined with {with_!r}")
 
 
 def _number(name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise ConfigurationError(f"matador: {name} must be a whole number from 1 on, got {value!r}")
+        raise ConfigurationError(f"matador: {name} must be a positive whole number, got {value!r}")
     return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A queue to read. Created where it is needed: transports cannot be pickled."""
+
+    transport: Transport
+    queue: str
+    codec: Codec
+
+
+def subject_of(options: ReadOptions) -> Subject:
+    """The queue that the options name.
+
+    Raises:
+        ConfigurationError: an invalid URL or application, or a broker inside another process.
+        ConnectionFailedError: the file of the broker does not exist.
+    """
+    assert options.queue is not None
+    app = None if options.app is None else load_application(options.app).app
+    queue = options.queue
+    if options.namespace is not None:
+        queue = f"{options.namespace}.{queue}"
+    elif app is not None:
+        queue = _full_name(app.topology, queue)
+    if options.url is not None:
+        transport = transport_from_url(options.url)
+    else:
+        assert app is not None
+        transport = app.producer().transport
+    if transport.capabilities.in_process:
+        raise ConfigurationError(
+            f"matador: {transport.name} exists in one process and cannot be read from another; "
+            f"use a durable broker, or the journal: option('journal', folder)"
+        )
+    if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
+        # Connecting would create it.
+        raise ConnectionFailedError(f"{transport.missing_storage} does not exist")
+    return Subject(transport, queue, _codec(app, transport))
+
+
+def event_of(options: ReadOptions) -> EventType | None:
+    """The event that the options name, or None.
+
+    Raises:
+        ConfigurationError: it cannot be found.
+        EventNotRegisteredError: the schema of the application has no such event.
+    """
+    if options.event is None:
+        return None
+    module, colon, name = options.event.partition(":")
+    if colon:
+        return _imported(module, name)
+    if options.app is None:
+        raise ConfigurationError(
+            f"matador: cannot find event {options.event!r}; set option('app', "
+            f"'module:attribute'), or name its class: 'module:Class'"
+        )
+    return load_application(options.app).app.schema.event(options.event)
+
+
+def struct_of_event(event: EventType | None) -> StructType | None:
+    """The columns of an event's payload."""
+    return None if event is None else struct_of(event)
+
+
+def shape_of(event: EventType | None, chosen: StructType) -> Shape:
+    """The shape of the batches of a read."""
+    if event is None:
+        return Shape(arrow_schema(chosen))
+    return Shape(
+        arrow_schema(chosen), frozenset(event.keys), TypedColumn(struct_of(event, defaults=True))
+    )
+
+
+def _full_name(topology: Topology, queue: str) -> str:
+    if topology.has_queue(queue):
+        return topology.full_name(queue)
+    for kind in DEAD_LETTER_KINDS:
+        home = queue.removesuffix(f".{kind}")
+        if home != queue and topology.has_queue(home):
+            return dead_letter_name(topology.full_name(home), kind)
+    return queue
+
+
+def _codec(app: Matador | None, transport: Transport) -> Codec:
+    if app is not None:
+        return app.codec
+    return HeaderCodec() if transport.capabilities.docket_in_headers else JsonCodec()
+
+
+def _imported(module: str, name: str) -> EventType:
+    try:
+        found: Any = importlib.import_module(module)
+        for step in name.split("."):
+            found = getattr(found, step)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"matador: cannot find event {module}:{name}: {error}") from error
+    return event_type_of(found)

@@ -1,4 +1,4 @@
-"""Reads queues, for code that has no event loop. Nothing is consumed."""
+"""Reads queues without an event loop. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from matador.errors import UnsupportedError
 from matador.model.message import StoredMessage
-from matador.spark.source.options import ReadOptions
-from matador.spark.source.subject import Subject, subject_of
+from matador.spark.source.options import ReadOptions, Subject, subject_of
 from matador.transports.base import Browsing, Replaying, Splitting
 
 T = TypeVar("T")
@@ -25,7 +24,7 @@ _BATCH_BYTES = 8 << 20
 
 
 def place(position: str) -> tuple[int, ...]:
-    """What positions are compared by: their numbers. Those of all transports are made of such.
+    """A position as a value that can be compared: its numbers. All transports use such positions.
 
     Example:
         >>> place("9") < place("10"), place("1794769357436-2") < place("1794769357436-2:t")
@@ -36,7 +35,7 @@ def place(position: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a queue: the messages behind one position, up to and with another."""
+    """A range of a queue: the messages after one position, up to and including another."""
 
     after: str | None = None
     until: str | None = None
@@ -51,11 +50,11 @@ class QueueReader:
 
     @property
     def subject(self) -> Subject:
-        """What is read."""
+        """The queue that is read."""
         return self._subject
 
     def spans(self, parts: int, within: Span | None = None) -> list[Span]:
-        """Parts that can be read side by side; one if the transport cannot split."""
+        """Ranges that can be read in parallel; one if the transport cannot split."""
         whole = within or Span()
         transport = self._subject.transport
         if not isinstance(transport, Splitting):
@@ -67,37 +66,37 @@ class QueueReader:
         return [Span(after, until) for after, until in zip(starts, ends, strict=False)]
 
     def browse(self, span: Span) -> Iterator[list[StoredMessage]]:
-        """What is in a part of the queue and not finished, many at a time.
+        """The unfinished messages of a range, many at a time.
 
         Raises:
-            UnsupportedError: the transport cannot look at its messages.
+            UnsupportedError: the transport cannot browse.
         """
         transport = self._subject.transport
         if not transport.capabilities.browse or not isinstance(transport, Browsing):
             raise UnsupportedError(
-                f"{transport.name} cannot look at its messages without consuming them; "
+                f"{transport.name} cannot browse its messages without consuming them; "
                 f"{_INSTEAD.format(queue=self._subject.queue)}"
             )
         return self._batches(transport.browse(self._subject.queue, after=span.after), span)
 
     def replay(self, span: Span) -> Iterator[list[StoredMessage]]:
-        """What is, or was, in a part of the queue, many at a time.
+        """The messages of a range, including finished ones, many at a time.
 
         Raises:
-            UnsupportedError: what is finished cannot be read again.
+            UnsupportedError: finished messages cannot be read again.
         """
         return self._batches(self._replayed(self._replaying(), span.after), span)
 
     def end(self, after: str | None, most: int | None) -> str | None:
-        """The position of the last message behind another, ``most`` messages on at the farthest.
+        """The position of the last message after another, at most ``most`` messages on.
 
-        None if there is nothing.
+        None if there is no message.
 
         Raises:
-            UnsupportedError: what is finished cannot be read again.
+            UnsupportedError: finished messages cannot be read again.
         """
         replaying = self._replaying()
-        # Asked even if the end is found another way: it says whether the queue has a retention.
+        # Asked even if the end is found another way: it fails if the queue has no retention.
         try:
             first = self._wait(replaying.read(self._subject.queue, after=after, limit=1))
         except UnsupportedError as error:
@@ -123,8 +122,8 @@ class QueueReader:
         transport = self._subject.transport
         if not transport.capabilities.replay or not isinstance(transport, Replaying):
             raise UnsupportedError(
-                f"a stream can only be read from what can be read again, and {transport.name} "
-                f"forgets what is finished; {_INSTEAD.format(queue=self._subject.queue)}"
+                f"a stream needs messages that can be read again, and {transport.name} "
+                f"removes finished ones; {_INSTEAD.format(queue=self._subject.queue)}"
             )
         return transport
 
@@ -156,7 +155,7 @@ class QueueReader:
 
 @contextlib.contextmanager
 def open_queue(options: ReadOptions) -> Generator[QueueReader]:
-    """A connection to the queue that is meant, closed at the end."""
+    """A connection to the queue that the options name, closed at the end."""
     subject = subject_of(options)
     loop = asyncio.new_event_loop()
     try:
@@ -183,5 +182,5 @@ async def _next_page(messages: AsyncIterator[StoredMessage]) -> list[StoredMessa
 
 _INSTEAD = (
     "use the application's journal (hooks=[Journal(folder)], then option('journal', folder)), or "
-    "land the queue in one: matador journal tap APP --queue {queue} --journal folder"
+    "copy the queue into one: matador journal tap APP --queue {queue} --journal folder"
 )

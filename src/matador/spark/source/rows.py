@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -15,27 +14,26 @@ from matador.codec.json import JsonCodec
 from matador.errors import DecodeError, InvalidEventError
 from matador.model.event import EventType
 from matador.model.message import StoredMessage
-from matador.observe.journal.records import LAST_MOMENT, MalformedRecord, Record, SentRecord
-from matador.spark.arrow import RecordBatch, pa
-from matador.spark.arrow import Schema as ArrowSchema
+from matador.observe.journal.records import LAST_MOMENT, MalformedRecord, SentRecord
+from matador.spark.runtime.arrow import RecordBatch, pa
+from matador.spark.runtime.arrow import Schema as ArrowSchema
+from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.source.columns import DATA, Column, batch_of
-from matador.spark.source.typed import TypedColumn
+from matador.spark.tables.decode import OUT_OF_RANGE, parse_lines, raw_bytes, texts
 from matador.transports.clock import SystemClock
 
-_ANY = EventType("any", "Anything at all.", object)
-
-_records = msgspec.json.Decoder(Record)
+_ANY = EventType("any", "Any payload.", object)
 
 
 class Shape(NamedTuple):
-    """What batches are made of: their columns, and the one event they are of, if it was named."""
+    """The shape of batches: their columns, and their event, if the read names one."""
 
     schema: ArrowSchema
     keys: frozenset[str] | None = None
     typed: TypedColumn | None = None
 
     def data(self, payloads: Callable[[], Sequence[bytes | None]]) -> dict[str, Column]:
-        """The column ``data``, if there is one."""
+        """The column ``data``, if it is wanted."""
         typed = self.typed
         if typed is None or DATA not in self.schema.names:
             return {}
@@ -52,7 +50,7 @@ class MessageRows:
         self._clock = SystemClock()
 
     def batch(self, messages: Sequence[StoredMessage]) -> RecordBatch | None:
-        """The messages as a batch; None if none of them is of the event that was named."""
+        """The messages as a batch; None if none of them is wanted."""
         keys = self._shape.keys
         stored: list[StoredMessage] = []
         envelopes: list[RawEnvelope] = []
@@ -76,7 +74,7 @@ class MessageRows:
         if unread and keys is None:
             columns = {**_of_stored(unread), "decode_error": lambda: problems}
             batches.append(batch_of(columns, schema, len(unread)))
-        return together(batches)
+        return pa.concat_batches(batches) if batches else None
 
     def _columns(
         self, stored: Sequence[StoredMessage], envelopes: Sequence[RawEnvelope]
@@ -109,26 +107,12 @@ class MessageRows:
 
 
 _OF_STORED = (
-    "position",
-    "id",
-    "queue",
-    "state",
-    "stored_at",
-    "due_at",
-    "reason",
-    "delivery_count",
-    "priority",
-    "ordering_key",
+    *("position", "id", "queue", "state", "stored_at", "due_at", "reason", "delivery_count"),
+    *("priority", "ordering_key"),
 )
 _OF_DOCKET = (
-    "event_key",
-    "attempts",
-    "created_at",
-    "scheduled_for",
-    "correlation_id",
-    "importance",
-    "first_error",
-    "last_error",
+    *("event_key", "attempts", "created_at", "scheduled_for", "correlation_id", "importance"),
+    *("first_error", "last_error"),
 )
 
 
@@ -142,13 +126,6 @@ def _attribute(name: str, of: Sequence[Any]) -> Column:
     return lambda: list(map(get, of))
 
 
-def together(batches: Sequence[RecordBatch]) -> RecordBatch | None:
-    """Batches as one; None if there is none."""
-    if len(batches) <= 1:
-        return batches[0] if batches else None
-    return pa.concat_batches(batches)
-
-
 class RecordRows:
     """Makes batches of lines of the journal: what was sent, and what could not be read."""
 
@@ -160,26 +137,23 @@ class RecordRows:
         keys = self._shape.keys
         sent: list[tuple[SentRecord, bytes]] = []
         unread: list[tuple[bytes, str, str | None]] = []
-        for line in block.split(b"\n"):
-            if not line:
-                continue
-            try:
-                record = _records.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                unread.append((line, f"not a record of the journal: {error}", None))
-                continue
-            if type(record) is SentRecord:
+        for line, record in parse_lines(block):
+            if isinstance(record, str):
+                unread.append((line, record, None))
+            elif type(record) is SentRecord:
                 moments = (record.created_at, record.recorded_at, record.scheduled_for or 0)
                 if not (min(moments) >= 0 and max(moments) <= LAST_MOMENT):
-                    unread.append((line, "a time is before 1970 or after 9999", record.queue))
+                    unread.append((line, OUT_OF_RANGE, record.queue))
                 elif keys is None or record.event_key in keys:
                     sent.append((record, line))
             elif type(record) is MalformedRecord:
-                unread.append((_bytes(record.raw), record.reason, record.queue))
+                unread.append((raw_bytes(record), record.reason, record.queue))
         if sent:
             yield batch_of(self._columns(sent, segment), self._shape.schema, len(sent))
         if unread and keys is None:
-            yield batch_of(_unread(unread, segment), self._shape.schema, len(unread))
+            columns = {name: _item(at, unread) for at, name in enumerate(_OF_UNREAD)}
+            columns |= {"position": _same(segment, unread), "state": _same("malformed", unread)}
+            yield batch_of(columns, self._shape.schema, len(unread))
 
     def _columns(
         self, sent: Sequence[tuple[SentRecord, bytes]], segment: str
@@ -190,55 +164,31 @@ class RecordRows:
             return [bytes(one.data) for one in records]
 
         return {
-            "position": lambda: [segment] * len(records),
-            "state": lambda: ["sent"] * len(records),
+            "position": _same(segment, records),
+            "state": _same("sent", records),
             "stored_at": _attribute("recorded_at", records),
-            "attempts": lambda: [1] * len(records),
+            "attempts": _same(1, records),
             **{name: _attribute(name, records) for name in _OF_RECORD},
             "metadata": lambda: [texts(one.metadata or {}) for one in records],
             "data_json": payloads,
             "before_json": lambda: [
                 None if one.earlier is None else bytes(one.earlier) for one in records
             ],
-            "raw": lambda: [line for _, line in sent],
+            "raw": _item(1, sent),
             **self._shape.data(payloads),
         }
 
 
 _OF_RECORD = (
-    "id",
-    "queue",
-    "event_key",
-    "subscriber",
-    "created_at",
-    "scheduled_for",
-    "correlation_id",
-    "importance",
+    *("id", "queue", "event_key", "subscriber", "created_at", "scheduled_for"),
+    *("correlation_id", "importance"),
 )
+_OF_UNREAD = ("raw", "decode_error", "queue")
 
 
-def _unread(rows: Sequence[tuple[bytes, str, str | None]], segment: str) -> Mapping[str, Column]:
-    return {
-        "position": lambda: [segment] * len(rows),
-        "state": lambda: ["malformed"] * len(rows),
-        "raw": lambda: [raw for raw, _, _ in rows],
-        "decode_error": lambda: [problem for _, problem, _ in rows],
-        "queue": lambda: [queue for _, _, queue in rows],
-    }
+def _item(at: int, of: Sequence[Sequence[Any]]) -> Column:
+    return lambda: [one[at] for one in of]
 
 
-def _bytes(raw: str) -> bytes:
-    try:
-        return base64.b64decode(raw, validate=True)
-    except ValueError:
-        return raw.encode()
-
-
-def texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Metadata as a map of strings: what is not a string is its JSON."""
-    if not metadata:
-        return []
-    return [
-        (key, value if isinstance(value, str) else msgspec.json.encode(value).decode())
-        for key, value in metadata.items()
-    ]
+def _same(value: Any, of: Sequence[Any]) -> Column:
+    return lambda: [value] * len(of)

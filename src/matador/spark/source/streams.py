@@ -1,14 +1,16 @@
-"""Stream reads, of what can be read again: a journal, a queue with a retention.
+"""Stream reads of what can be read again: a journal, or a queue with a retention.
 
-Spark may ask for the same range any number of times, and never says that it will not ask again: so
-nothing is settled here, and a range always gives the same messages.
+Spark may ask for the same range any number of times, and never says that it is done: so nothing is
+settled here, and a range always yields the same messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from matador.observe.journal.segments import finished
-from matador.spark.arrow import RecordBatch
+from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.source.batch import (
     QueuePart,
     SegmentPart,
@@ -32,15 +34,96 @@ from matador.spark.source.batch import (
     segment_parts,
 )
 from matador.spark.source.columns import default_parts
-from matador.spark.source.offsets import Seen
 from matador.spark.source.options import ReadOptions
 from matador.spark.source.queues import QueueReader, Span, open_queue, place
 
-_START = "0"  # in front of every position
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+_NAME = re.compile(r"\d{8}T\d{6}-(?P<writer>.+)-(?P<number>\d{6,})\.jsonl")
+
+
+class Seen:
+    """The segments that a stream has read. Frozen; written as JSON into Spark's checkpoint.
+
+    Segments do not appear in the order of their names: several processes write, each at its own
+    pace, and a killed one leaves a segment to be recovered later. Those of one writer are numbered,
+    so a few ranges for each writer are enough, however many segments there are.
+    """
+
+    __slots__ = ("_writers",)
+
+    def __init__(self, writers: dict[str, Ranges] | None = None) -> None:
+        self._writers = writers or {}
+
+    @classmethod
+    def from_offset(cls, offset: dict[str, Any]) -> Self:
+        """The segments of an offset."""
+        return cls(
+            {
+                writer: tuple((first, last) for first, last in ranges)
+                for writer, ranges in offset.items()
+            }
+        )
+
+    def as_offset(self) -> dict[str, Any]:
+        """As Spark stores it. The same segments give the same text."""
+        return {
+            writer: [list(one) for one in ranges]
+            for writer, ranges in sorted(self._writers.items())
+        }
+
+    def __contains__(self, segment: Path) -> bool:
+        writer, number = _parts(segment)
+        return any(first <= number <= last for first, last in self._writers.get(writer, ()))
+
+    def new(self, segments: Iterable[Path]) -> list[Path]:
+        """The segments that were not read."""
+        return [segment for segment in segments if segment not in self]
+
+    def between(self, segments: Iterable[Path], end: Seen) -> list[Path]:
+        """The segments that were read at the end, but not here."""
+        return [segment for segment in segments if segment in end and segment not in self]
+
+    def plus(self, segments: Iterable[Path]) -> Seen:
+        """These and more segments."""
+        writers = dict(self._writers)
+        for segment in segments:
+            writer, number = _parts(segment)
+            writers[writer] = _with(writers.get(writer, ()), number)
+        return Seen(writers)
+
+    def without_gone(self, segments: Sequence[Path]) -> Seen:
+        """Without writers that have no segments left, so that an offset does not grow for ever.
+
+        An empty folder proves nothing: it may not be mounted.
+        """
+        if not segments:
+            return self
+        there = {_parts(segment)[0] for segment in segments}
+        return Seen({writer: seen for writer, seen in self._writers.items() if writer in there})
+
+
+def _parts(segment: Path) -> tuple[str, int]:
+    """Writer and number; a file with another name counts as a writer with one segment."""
+    found = _NAME.fullmatch(segment.name)
+    return (found["writer"], int(found["number"])) if found else (segment.name, 0)
+
+
+def _with(ranges: Ranges, number: int) -> Ranges:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((*ranges, (number, number))):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+_START = "0"  # before every position
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads segments as they appear. The offset says which were seen."""
+    """Reads segments as they appear. The offset holds those that were read."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
         self._options = options
@@ -61,11 +144,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember which segments there are now: no later one is read in this run."""
+        """Note the segments that exist now: later ones are not read in this run."""
         self._target = Seen().plus(finished(self._folder))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """With the next segments, as many as the limit allows, but one at least."""
+        """After the next segments: as many as the limit allows, but at least one."""
         seen = Seen.from_offset(start)
         segments = list(finished(self._folder))
         new = seen.new(segments)
@@ -85,11 +168,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return seen.without_gone(segments).plus(new).as_offset()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """All that there is."""
+        """After the last segment."""
         return Seen().plus(finished(self._folder)).as_offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The segments between two offsets, in parts."""
+        """The segments between two offsets, as partitions."""
         chosen = Seen.from_offset(start).between(finished(self._folder), Seen.from_offset(end))
         return segment_parts(chosen)
 
@@ -115,14 +198,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_open": None}  # tasks open their own connections
 
     def _queue(self) -> QueueReader:
-        # Kept open: a stream that waits for messages looks every few milliseconds.
+        # Kept open: a waiting stream asks every few milliseconds.
         if self._open is None:
             stack = ExitStack()
             self._open = stack, stack.enter_context(open_queue(self._options))
         return self._open[1]
 
     def stop(self) -> None:
-        """Close the connection. Spark does not always call this; then it ends with the process."""
+        """Close the connection. Spark does not always call this; then the process closes it."""
         if self._open is not None:
             self._open[0].close()
             self._open = None
@@ -141,16 +224,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the last message that there is now."""
+        """Note the last message that exists now."""
         self._target = self._queue().end(None, None) or _START
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Behind the next messages, as many as the limit allows."""
+        """After the next messages, as many as the limit allows."""
         position: str = start["position"]
         if self._target is not None and place(position) >= place(self._target):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._queue().end(_behind(position), most)
+        end = self._queue().end(_after(position), most)
         if end is None:
             return start
         if self._target is not None:
@@ -158,12 +241,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": end}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Behind the last message."""
+        """After the last message."""
         return {"position": self._queue().end(None, None) or _START}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The positions between two offsets, in parts."""
-        whole = Span(_behind(start["position"]), end["position"])
+        """The messages between two offsets, as partitions."""
+        whole = Span(_after(start["position"]), end["position"])
         spans = self._queue().spans(self._options.partitions or default_parts(), whole)
         return [QueuePart(span) for span in spans or [whole]]
 
@@ -173,6 +256,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_queue(self._options, self._chosen, partition.span, again=True)
 
 
-def _behind(position: str) -> str | None:
-    """The position as transports know it: None is in front of all."""
+def _after(position: str) -> str | None:
+    """The position as transports know it: None is before all."""
     return None if position == _START else position

@@ -1,9 +1,8 @@
-"""Writes: rows are published with fan-out, each once, whatever Spark has to try again.
+"""Publishes rows as events to all their subscribers, each once, whatever Spark has to repeat.
 
-A task that fails half-way is run again, and a micro-batch whose end Spark did not note is run again
-after a restart. Envelope ids are the same then, and a transport that can (``capabilities.once``)
-stores each only once per write or micro-batch. On other transports a repeated row arrives again,
-under the same id.
+Spark repeats a task that failed half-way and, after a restart, a micro-batch whose end it did not
+note. Envelope ids stay the same, and a transport with ``capabilities.once`` stores each only once
+per write or micro-batch. On other transports a repeated row arrives again, under the same id.
 """
 
 from __future__ import annotations
@@ -23,17 +22,22 @@ from pyspark.sql.types import StructType
 from matador.errors import ConfigurationError
 from matador.events.loading import load_application
 from matador.model.message import Once
-from matador.spark.arrow import RecordBatch
-from matador.spark.source.incoming import Incoming, check_columns
+from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.source.options import WriteOptions
-from matador.spark.source.publishing import Item, Publisher, open_publisher
+from matador.spark.source.publish import (
+    EventPublisher,
+    Item,
+    RowEvents,
+    check_columns,
+    open_publisher,
+)
 
 _CHUNK = 1000  # events published in one call
 
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a task published."""
+    """What a task has published."""
 
     scope: str
     events: int
@@ -57,7 +61,7 @@ class BatchWriter(DataSourceArrowWriter):
         _seal(self._options, Once(self._scope))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was published stays. Under a name of its own the write can be tried again."""
+        """What was published stays. A write with a ``write_id`` can be repeated."""
         if self._options.write_id is None:
             _seal(self._options, Once(self._scope))
 
@@ -69,7 +73,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _check(options, schema, overwrite)
         if options.write_id is not None:
             raise ConfigurationError(
-                "matador: a stream is known by its checkpoint and takes no write_id"
+                "matador: a stream is identified by its checkpoint and takes no write_id"
             )
         self._options = options
 
@@ -84,12 +88,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _publish(self._options, iterator, Once(f"spark-stream:{query}", int(batch)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """The micro-batch is published: if Spark runs it again, nothing is."""
+        """The micro-batch is published: if Spark repeats it, nothing is published again."""
         for scope in {one.scope for one in messages if isinstance(one, Published)}:
             _seal(self._options, Once(scope, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """What was published stays, and is not published again when the micro-batch is."""
+        """What was published stays, and is not published again with the micro-batch."""
 
 
 def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -98,8 +102,8 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
     app = load_application(options.app).app
     if app.transport.capabilities.in_process:
         raise ConfigurationError(
-            f"matador: {app.transport.name} lives in one process and cannot be reached from the "
-            f"tasks of Spark; use a durable broker"
+            f"matador: {app.transport.name} exists in one process and cannot be reached from "
+            f"Spark tasks; use a durable broker"
         )
     check_columns(schema.names, app.schema, options.event)
 
@@ -113,7 +117,7 @@ def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) 
         return done
     with open_publisher(options.app) as publisher:
         name = f"{once.scope}/{once.batch}/{context.partitionId()}"
-        incoming = Incoming(publisher.app.schema, options.event, name)
+        incoming = RowEvents(publisher.app.schema, options.event, name)
         items: list[Item] = []
         for item in _items(incoming, first, batches):
             items.append(item)
@@ -125,15 +129,17 @@ def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) 
     return done
 
 
-def _items(incoming: Incoming, first: RecordBatch, others: Iterator[RecordBatch]) -> Iterator[Item]:
+def _items(
+    incoming: RowEvents, first: RecordBatch, others: Iterator[RecordBatch]
+) -> Iterator[Item]:
     yield from incoming.items(first)
     for batch in others:
         yield from incoming.items(batch)
 
 
-def _send(publisher: Publisher, items: Sequence[Item], once: Once, done: Published) -> None:
+def _send(publisher: EventPublisher, items: Sequence[Item], once: Once, done: Published) -> None:
     for result in publisher.publish(items, once):
-        result.raise_for_errors()  # the task fails, and what was stored is not stored again
+        result.raise_for_errors()  # the task fails, and its retry stores nothing twice
         done.events += 1
         done.messages += result.sent
 

@@ -6,30 +6,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from matador.model.message import Delivery
+from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 
 _MOST = 10_000
 
 
-class ReplySubscription:
+class ReplySubscription(BaseSubscription):
     """See ``Replying.replies``. Holds a limited number: the oldest go when there are more."""
 
     def __init__(self, address: str, closed: Callable[[ReplySubscription], object]) -> None:
-        self._address = address
+        super().__init__(address)
         self._closed = closed
         self._arrived: deque[Delivery] = deque(maxlen=_MOST)
         self._wakeup = Wakeup()
-        self._active = True
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._address
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     def put(self, answer: Delivery) -> None:
         """One more has arrived."""

@@ -1,4 +1,4 @@
-"""The base of all transports: name, state, observers, and a connection that opens once."""
+"""The bases of transports and subscriptions: what is the same in all of them."""
 
 from __future__ import annotations
 
@@ -92,6 +92,24 @@ class BaseTransport(ABC):
         if not able:
             raise UnsupportedError(f"the transport {self._name!r} does not support {ability}")
         self._require_connected()
+
+
+class BaseSubscription:
+    """The name and the state of a subscription. ``receive`` and ``close`` are left to it."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue_name = queue
+        self._active = True
+
+    @property
+    def queue(self) -> str:
+        """See ``Subscription``."""
+        return self._queue_name
+
+    @property
+    def active(self) -> bool:
+        """See ``Subscription``."""
+        return self._active
 
 
 def _remove_one(observers: list[TransportObserver], observer: TransportObserver) -> None:

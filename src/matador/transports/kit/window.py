@@ -74,6 +74,8 @@ class AckWindow(Generic[Item]):
 
     def take_rest(self) -> list[int]:
         """Take out all others that are finished."""
+        if not self._finished:
+            return []
         rest = sorted(self._finished)
         self._finished.clear()
         for position in rest:

@@ -26,27 +26,6 @@ class MemoryQueue:
     """The messages of one queue. ``entries`` has them in order of sending, finished ones of a
     queue with a retention included."""
 
-    __slots__ = (
-        "_delayed",
-        "_finished",
-        "_fresh",
-        "_keys",
-        "_leases",
-        "_ready",
-        "_seq",
-        "completed",
-        "delayed",
-        "entries",
-        "held",
-        "max_length",
-        "name",
-        "ordered",
-        "priorities",
-        "retention",
-        "ttl",
-        "waiters",
-    )
-
     def __init__(self, name: str, *, ordered: bool) -> None:
         self.name = name
         self.ordered = ordered

@@ -18,7 +18,6 @@ from matador.errors import (
 )
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    REASON_HEADER,
     Complete,
     DeadLetter,
     Message,
@@ -29,9 +28,10 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.topology import Topology, dead_letter_name
+from matador.model.topology import Topology
 from matador.transports.base import ignored_exchanges
 from matador.transports.clock import Alarm, Alarms, Clock, SystemClock
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.properties import refused_properties
 from matador.transports.kit.routing import RoutingTable
@@ -116,11 +116,11 @@ class MemoryStore:
 
     def _refusal(self, message: Message) -> MatadorError | None:
         if not _is_sound(message):
-            return UnstorableError(f"a part of the message is of a wrong type: {message}"[:1000])
+            return UnstorableError(f"a part of the message has the wrong type: {message}"[:1000])
         if message.queue not in self._queues:
             return queue_not_found(message.queue, _WHERE, self._queues)
         if message.delay > 0 and not self._can.delays:
-            return DelaysNotSupportedError("this transport was made without delays")
+            return DelaysNotSupportedError("this transport was created without delays")
         if message.properties is not None:
             return refused_properties(message.properties, self._can.properties, _WHERE)
         return None
@@ -225,7 +225,7 @@ class MemoryStore:
         if isinstance(settlement, DeadLetter):
             if settlement.message is not None and not _is_sound(settlement.message):
                 return self._refusal(settlement.message)
-            successor = _dead_letter(settlement, queue.name, entry)
+            successor = dead_letter_of(settlement, entry.message)
         else:
             assert isinstance(settlement, Retry)
             successor = settlement.message
@@ -310,20 +310,4 @@ def _is_sound(message: Message) -> bool:
         and not isnan(message.delay)
         and type(message.priority) in (NoneType, int)
         and type(message.ordering_key) in (NoneType, str)
-    )
-
-
-def _dead_letter(settlement: DeadLetter, queue: str, entry: Entry) -> Message:
-    message = settlement.message or entry.message
-    name = dead_letter_name(queue, settlement.kind)
-    if settlement.bare:
-        return Message(message.id, name, message.body, {REASON_HEADER: settlement.reason})
-    return Message(
-        id=message.id,
-        queue=name,
-        body=message.body,
-        headers={**message.headers, REASON_HEADER: settlement.reason},
-        priority=message.priority,
-        ordering_key=message.ordering_key,
-        properties=message.properties,
     )

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 from matador.errors import ConfigurationError
 from matador.model.message import Delivery
+from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.memory.entry import delivery_of
 from matador.transports.memory.queue import MemoryQueue
 from matador.transports.memory.store import MemoryStore
 
 
-class MemorySubscription:
+class MemorySubscription(BaseSubscription):
     """Takes messages at the moment they are asked for, never before: nothing is held back.
 
     ``settled``: what it returns is finished already, as answers are.
@@ -27,22 +28,12 @@ class MemorySubscription:
         *,
         settled: bool = False,
     ) -> None:
+        super().__init__(queue.name)
         self._queue = queue
         self._store = store
         self._on_close = on_close
         self._settled = settled
-        self._active = True
         self._wakeup = Wakeup()
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue.name
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Gives others a turn first, even if messages are there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from math import inf
+from typing import Any
 
 from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
@@ -67,7 +68,7 @@ class MemoryTransport(BaseTransport):
         self._subscriptions: set[MemorySubscription] = set()
 
     @classmethod
-    def from_url(cls, url: str) -> MemoryTransport:
+    def from_url(cls, url: str, **options: Any) -> MemoryTransport:
         """A transport from ``memory://``; options: ``?name=…&lease=5&without=delays,browse``.
 
         Raises:
@@ -76,7 +77,7 @@ class MemoryTransport(BaseTransport):
         location, _, query = url.partition("?")
         if location.rstrip("/") != "memory:":
             raise ConfigurationError("memory: the address has a host or a path; write memory://")
-        return cls(**read_options(MemoryOptions, query))
+        return cls(**read_options(MemoryOptions, query, options))
 
     @property
     def capabilities(self) -> Capabilities:

@@ -184,8 +184,8 @@ async def _getting(
 async def _take_all(getter: _Getter) -> list[Delivery]:
     if getter.ready > MOST_MOVED:
         raise UnsupportedError(
-            f"{getter.queue} has {getter.ready:,} messages: AMQP cannot look into a queue without "
-            f"moving them, and more than {MOST_MOVED:,} are not moved for a look"
+            f"{getter.queue} has {getter.ready:,} messages: AMQP cannot browse a queue without "
+            f"moving its messages, and more than {MOST_MOVED:,} are not moved for that"
         )
     taken: list[Delivery] = []
     while len(taken) < getter.ready:

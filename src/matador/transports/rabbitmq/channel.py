@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pika import exceptions as pika_errors
 
-from matador.errors import MatadorError, NotConnectedError, TimeoutError
+from matador.errors import NotConnectedError, TimeoutError
 from matador.transports.rabbitmq.errors import translate
 from matador.transports.rabbitmq.pika_connection import Sink
 from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpQueue, Arguments
@@ -74,80 +74,41 @@ class AmqpChannel:
 
     async def declare_queue(self, queue: AmqpQueue, *, passive: bool = False) -> tuple[int, int]:
         """Make a queue, or look whether it is there: how many messages are ready, and consumers."""
-        reply = await self._call(
-            lambda done: self._raw.queue_declare(
-                queue.name,
-                passive=passive,
-                durable=True,
-                arguments=queue.arguments,
-                callback=done,
-            ),
-            f"queue {queue.name}",
-        )
+        name, arguments = _declaration(queue)
+        reply = await self._call(f"queue {queue.name}", name, passive=passive, **arguments)
         return int(reply.message_count), int(reply.consumer_count)
 
     async def declare_exchange(self, exchange: AmqpExchange) -> None:
         """Make an exchange."""
-        await self._call(
-            lambda done: self._raw.exchange_declare(
-                exchange.name,
-                exchange.type,
-                durable=exchange.durable,
-                arguments=exchange.arguments,
-                callback=done,
-            ),
-            f"exchange {exchange.name}",
-        )
+        name, arguments = _declaration(exchange)
+        await self._call(f"exchange {exchange.name}", name, **arguments)
 
     async def bind(self, binding: AmqpBinding) -> None:
         """Bind a queue to an exchange."""
-        await self._call(
-            lambda done: self._raw.queue_bind(
-                binding.queue,
-                binding.exchange,
-                binding.key,
-                arguments=binding.arguments,
-                callback=done,
-            ),
-            f"binding of {binding.queue} to {binding.exchange}",
-        )
+        name, arguments = _declaration(binding)
+        await self._call(f"binding of {binding.queue} to {binding.exchange}", name, **arguments)
 
     def declare_unheard(self, thing: AmqpExchange | AmqpQueue | AmqpBinding) -> None:
         """Make something without waiting for an answer; a mistake closes the channel."""
-        arguments = thing.arguments
-        match thing:
-            case AmqpExchange():
-                self._raw.exchange_declare(
-                    thing.name, thing.type, durable=thing.durable, arguments=arguments
-                )
-            case AmqpQueue():
-                self._raw.queue_declare(thing.name, durable=True, arguments=arguments)
-            case AmqpBinding():
-                self._raw.queue_bind(thing.queue, thing.exchange, thing.key, arguments=arguments)
+        name, arguments = _declaration(thing)
+        getattr(self._raw, name)(**arguments)
 
     async def confirm(self) -> None:
         """Have the broker confirm every message published here; the sink hears of it."""
-        await self._call(
-            lambda done: self._raw.confirm_delivery(_nobody, callback=done), "confirms"
-        )
+        await self._call("confirms", "confirm_delivery", _nobody)
 
     async def limit(self, prefetch: int) -> None:
         """How many messages may be unacknowledged."""
-        await self._call(
-            lambda done: self._raw.basic_qos(prefetch_count=min(prefetch, 65535), callback=done),
-            "prefetch",
-        )
+        await self._call("prefetch", "basic_qos", prefetch_count=min(prefetch, 65535))
 
     async def consume(self, queue: str, arguments: Arguments | None = None) -> str:
         """Have messages pushed to the sink; the consumer's tag."""
         reply = await self._call(
-            lambda done: self._raw.basic_consume(
-                queue,
-                _nobody,  # the sink takes what comes
-                arguments=arguments,
-                callback=done,
-            ),
             f"consuming {queue}",
+            "basic_consume",
+            queue,
+            _nobody,  # the sink takes what comes
+            arguments=arguments,
         )
         return str(reply.consumer_tag)
 
@@ -157,22 +118,15 @@ class AmqpChannel:
         def arrived(_: object, __: object, properties: Any, body: bytes) -> None:
             on_reply(b"".join(properties.encode()), body)
 
-        await self._call(
-            lambda done: self._raw.basic_consume(queue, arrived, auto_ack=True, callback=done),
-            f"consuming {queue}",
-        )
+        await self._call(f"consuming {queue}", "basic_consume", queue, arrived, auto_ack=True)
 
     async def cancel(self, consumer: str) -> None:
         """Have no more messages pushed."""
-        await self._call(
-            lambda done: self._raw.basic_cancel(consumer, callback=done), "cancelling a consumer"
-        )
+        await self._call("cancelling a consumer", "basic_cancel", consumer)
 
     async def purge(self, queue: str) -> int:
         """Delete what is ready; how many there were."""
-        reply = await self._call(
-            lambda done: self._raw.queue_purge(queue, callback=done), f"purging {queue}"
-        )
+        reply = await self._call(f"purging {queue}", "queue_purge", queue)
         return int(reply.message_count)
 
     async def close(self) -> None:
@@ -192,7 +146,7 @@ class AmqpChannel:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await closed
         except builtins.TimeoutError:
-            log.warning("a channel was not closed in time")
+            log.warning("a channel did not close in time")
         tell(self.error or pika_errors.ChannelClosedByClient(0, "closed"))
 
     def close_soon(self) -> None:
@@ -208,19 +162,20 @@ class AmqpChannel:
             TransportError: the channel was closed; TimeoutError: there was no answer.
         """
         if self.error is not None:
-            raise self._failure(self.error, what)
+            raise translate(self.error, what)
         self._waiting.add(answer)
         try:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 return await answer
         except builtins.TimeoutError as error:
-            raise TimeoutError(f"{what}: no answer in {_CALL_TIMEOUT:g} s") from error
+            raise TimeoutError(f"{what}: no response within {_CALL_TIMEOUT:g} s") from error
         except (pika_errors.AMQPError, pika_errors.ChannelError) as error:
-            raise self._failure(error, what) from error
+            raise translate(error, what) from error
         finally:
             self._waiting.discard(answer)
 
-    async def _call(self, start: Callable[[Callable[[Any], None]], object], what: str) -> Any:
+    async def _call(self, what: str, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of pika's channel, and wait for the broker's answer."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(reply: Any) -> None:
@@ -228,15 +183,12 @@ class AmqpChannel:
                 answer.set_result(reply.method)
 
         if self.error is not None:
-            raise self._failure(self.error, what)
+            raise translate(self.error, what)
         try:
-            start(done)
+            getattr(self._raw, method)(*arguments, callback=done, **options)
         except (pika_errors.AMQPError, pika_errors.ChannelError) as error:
-            raise self._failure(error, what) from error
+            raise translate(error, what) from error
         return await self.wait(answer, what)
-
-    def _failure(self, error: BaseException, what: str) -> MatadorError:
-        return translate(error, what)
 
     def _connection_lost(self, lost: asyncio.Future[BaseException]) -> None:
         self._closed(None, lost.result())
@@ -254,6 +206,19 @@ class AmqpChannel:
 
     def _cancelled(self, _: object) -> None:
         self.on_cancel()
+
+
+def _declaration(thing: AmqpExchange | AmqpQueue | AmqpBinding) -> tuple[str, dict[str, Any]]:
+    """The method of pika's channel that makes it, and what it is told."""
+    match thing:
+        case AmqpExchange(name, type_, arguments, durable):
+            given = {"exchange": name, "exchange_type": type_, "durable": durable}
+            return "exchange_declare", given | {"arguments": arguments}
+        case AmqpQueue(name, arguments):
+            return "queue_declare", {"queue": name, "durable": True, "arguments": arguments}
+        case AmqpBinding(queue, exchange, key, arguments):
+            given = {"queue": queue, "exchange": exchange, "routing_key": key}
+            return "queue_bind", given | {"arguments": arguments}
 
 
 def _nobody(*_: object) -> None:

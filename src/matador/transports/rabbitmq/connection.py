@@ -79,7 +79,7 @@ class AmqpConnection:
                 await opened
         except builtins.TimeoutError as error:
             _abort(raw)
-            raise connection_failed(OSError("no answer in time"), where) from error
+            raise connection_failed(OSError("no response in time"), where) from error
         except BaseException:
             _abort(raw)
             raise

@@ -149,7 +149,10 @@ class _Declarer:
             if difference is None:
                 raise
             self.notes.append(
-                TopologyNote(None, f"exchange {exchange.name} is used as it is: {difference}")
+                TopologyNote(
+                    None,
+                    f"exchange {exchange.name} is used as it is: {difference}",
+                )
             )
 
     async def queue(self, queue: AmqpQueue, *, only_look: bool) -> bool:
@@ -159,7 +162,7 @@ class _Declarer:
                 await (await self.channel()).declare_queue(queue, passive=True)
             except QueueNotFoundError:
                 if not only_look:
-                    text = "does not exist; it belongs to somebody else, so it is not made here"
+                    text = "does not exist; it belongs to another application, which must create it"
                     self.notes.append(TopologyNote(queue.name, text))
                 return False
             if not queue.made:

@@ -23,7 +23,7 @@ async def examine(session: AmqpSession) -> Sequence[Finding]:
         text = "not looked at: the management plugin is asked only if management= says so"
         findings.append(Finding("cluster", text))
     if session.publisher.blocked is not None:
-        text = f"blocks publishers: {session.publisher.blocked}"
+        text = f"RabbitMQ blocks publishers: {session.publisher.blocked}"
         fix = "free memory or disk on the server, or raise its limits"
         findings.append(Finding("alarms", text, fix, serious=True))
     lost = lost_queue(session.address.delay_prefix)
@@ -32,8 +32,8 @@ async def examine(session: AmqpSession) -> Sequence[Finding]:
     except QueueNotFoundError:
         waiting = 0
     if waiting:
-        text = f"{waiting:,} delayed messages came too late: their queue was deleted meanwhile"
-        findings.append(Finding("delays", text, f"look into the queue {lost}"))
+        text = f"{waiting:,} delayed messages could not be delivered: their queue was deleted"
+        findings.append(Finding("delays", text, f"they are in the queue {lost}"))
     return findings
 
 
@@ -47,12 +47,14 @@ def about_cluster(nodes: Sequence[Node] | None) -> Iterator[Finding]:
         yield Finding("cluster", text, "start them: quorum queues need a majority", serious=True)
     split = [node.name for node in nodes if node.partitions]
     if split:
-        text = f"lost sight of each other: {', '.join(split)}"
-        yield Finding("cluster", text, "restart the side that is to give up its data", serious=True)
+        text = f"network partition between: {', '.join(split)}"
+        yield Finding(
+            "cluster", text, "restart the nodes whose data may be discarded", serious=True
+        )
     for kind, word in (("mem_alarm", "memory"), ("disk_free_alarm", "disk")):
         short = [node.name for node in nodes if getattr(node, kind)]
         if short:
-            text = f"short of {word}, publishers are blocked: {', '.join(short)}"
+            text = f"low on {word}, publishers are blocked: {', '.join(short)}"
             yield Finding("alarms", text, f"free {word} there, or raise its limit", serious=True)
     if not down and not split:
         yield Finding("cluster", f"{len(nodes)} of {len(nodes)} servers running")

@@ -52,18 +52,18 @@ def _translate(error: BaseException, what: str) -> MatadorError:
         case pika_errors.ConnectionClosedByBroker():
             return NotConnectedError(
                 f"{what}: the broker closed the connection ({error.reply_code}: "
-                f"{error.reply_text}); it is made anew"
+                f"{error.reply_text}); reconnecting"
             )
         case pika_errors.ConnectionClosedByClient() | pika_errors.ChannelClosedByClient():
-            return TransportClosedError(f"{what}: closed from here")
+            return TransportClosedError(f"{what}: closed by this process")
         case pika_errors.UnroutableError():
-            return QueueNotFoundError(f"{what}: no queue takes it")
+            return QueueNotFoundError(f"{what}: no queue accepts it")
         case pika_errors.NackError():
             return SendRefusedError(f"{what}: the broker refused it")
         case pika_errors.ConsumerCancelled():
             return LeaseLostError(f"{what}: the broker cancelled the consumer")
         case pika_errors.AMQPHeartbeatTimeout():
-            return NotConnectedError(f"{what}: the broker sends no heartbeats any more")
+            return NotConnectedError(f"{what}: the broker stopped sending heartbeats")
         case pika_errors.ConnectionBlockedTimeout():
             return NotConnectedError(f"{what}: the broker blocked the connection for too long")
         case (
@@ -76,7 +76,7 @@ def _translate(error: BaseException, what: str) -> MatadorError:
             return ConnectionFailedError(f"{what}: {reason_of(error)}")
         case pika_errors.NoFreeChannels():
             return TransportError(
-                f"{what}: no channel is free; subscribe to fewer queues with one transport"
+                f"{what}: no free channel; subscribe to fewer queues with one transport"
             )
         case pika_errors.AMQPConnectionError():
             return NotConnectedError(f"{what}: the connection was lost: {reason_of(error)}")
@@ -102,18 +102,18 @@ def _refused(code: int, text: str, what: str) -> MatadorError:
         return QueueNotFoundError(f"{what}: {text}")
     if code == ACCESS_REFUSED:
         return UnsupportedError(
-            f"{what}: {text}; the user needs more rights: rabbitmqctl set_permissions"
+            f"{what}: {text}; the user needs more permissions: rabbitmqctl set_permissions"
         )
     if code == PRECONDITION_FAILED and "delivery acknowledgement" in text:
         return NotConnectedError(
-            f"{what}: a message was held for too long and taken back ({text}); raise "
-            f"consumer_timeout of the server"
+            f"{what}: a message was held for too long and taken back ({text}); increase "
+            f"consumer_timeout on the server"
         )
     if code == PRECONDITION_FAILED and "larger than" in text:
         return SendRefusedError(f"{what}: {text}; lower max_message_size to the server's limit")
     if code == RESOURCE_LOCKED:
-        return UnsupportedError(f"{what}: {text}; another connection has the queue for itself")
-    return TransportError(f"{what}: the broker said {code}: {text}")
+        return UnsupportedError(f"{what}: {text}; another connection uses the queue exclusively")
+    return TransportError(f"{what}: the broker replied {code}: {text}")
 
 
 def publishing_refused(error: BaseException, exchange: str, size: int) -> MatadorError | None:
@@ -136,21 +136,21 @@ def publishing_refused(error: BaseException, exchange: str, size: int) -> Matado
 def connection_failed(error: BaseException, where: str) -> ConnectionFailedError:
     """Why no connection could be made to one host."""
     root = _root(error)
-    remedy = "check host and port, and that RabbitMQ runs there"
+    remedy = "check the host and the port, and that RabbitMQ is running"
     text = reason_of(root)
     match root:
         case pika_errors.ProbableAuthenticationError() | pika_errors.AuthenticationError():
             remedy = "check user and password"
         case pika_errors.ProbableAccessDeniedError():
-            remedy = "check the virtual host and the user's rights to it"
+            remedy = "check the virtual host and the user's permissions"
         case pika_errors.ConnectionClosed() if root.reply_code in (ACCESS_REFUSED, NOT_ALLOWED):
-            remedy = "check user, password, the virtual host and the user's rights to it"
+            remedy = "check the user, the password, the virtual host and the user's permissions"
         case pika_errors.IncompatibleProtocolError():
-            remedy = "that is no RabbitMQ, or a port with TLS: try amqps://"
+            remedy = "this is not RabbitMQ, or the port uses TLS: try amqps://"
         case ssl.SSLCertVerificationError():
-            remedy = "the certificate is not trusted: pass ?tls_ca=, or check the host's name"
+            remedy = "the certificate is not trusted: set tls_ca, or check the host name"
         case ssl.SSLError():
-            remedy = "check that the port speaks TLS, and the options tls_ca, tls_cert, tls_key"
+            remedy = "check that the port uses TLS, and check the options tls_ca, tls_cert, tls_key"
         case _:
             pass
     failed = ConnectionFailedError(f"could not connect to {where}: {text}; {remedy}")

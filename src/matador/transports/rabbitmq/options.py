@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
+from matador.model.options import Seconds
 from matador.transports.kit.options import (
     Scheme,
     ServerAddress,
@@ -41,6 +42,25 @@ def _check_management(value: Any, what: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ConfigurationError(f"{what} takes no user or password: those of the address are used")
     return given
+
+
+class RabbitMQOptions(TypedDict, total=False):
+    """The options as keywords; each can be given in the address, too."""
+
+    name: str
+    heartbeat: Seconds
+    connect_timeout: Seconds
+    send_timeout: Seconds
+    window: int
+    max_message_size: int
+    delays: DelayMechanism
+    delay_prefix: str
+    management: str | bool
+    tls_ca: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_verify: bool
+    tls_server_name: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

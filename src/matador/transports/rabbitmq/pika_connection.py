@@ -108,4 +108,6 @@ class FastConnection(AsyncioConnection):
 
     def cut(self) -> None:
         """End it without a farewell."""
-        self._terminate_stream(pika_errors.StreamLostError("cut, as the server did not answer"))
+        self._terminate_stream(
+            pika_errors.StreamLostError("closed because the server did not respond")
+        )

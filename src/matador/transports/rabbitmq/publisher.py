@@ -344,7 +344,7 @@ class Publisher:
     def _not_accepted(self, blocked: str | None) -> MatadorError:
         if blocked is not None:
             return StorageFullError(
-                f"RabbitMQ has accepted no messages for {self._timeout:g} s ({blocked}): free "
+                f"RabbitMQ accepted no messages for {self._timeout:g} s ({blocked}): free "
                 f"memory or disk on the server; nothing was stored"
             )
         return SendRefusedError(

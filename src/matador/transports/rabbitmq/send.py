@@ -17,7 +17,6 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.message import (
-    REASON_HEADER,
     DeadLetter,
     Message,
     Properties,
@@ -27,6 +26,7 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Clock
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.rabbitmq import delays, wire
 from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
@@ -149,20 +149,10 @@ class OutgoingMessages:
         target = dead_letter_name(source, settlement.kind)
         exchange = self._dead.get(source, "")
         if not exchange and len(target.encode()) > _LONGEST_NAME:
-            raise UnstorableError(f"no queue for dead letters can be named {target[:80]}…")
+            raise UnstorableError(f"the name of the dead-letter queue is too long: {target[:80]}…")
         message, reason = settlement.message, settlement.reason
         if message is not None and not settlement.bare:
-            headers = {**message.headers, REASON_HEADER: reason}
-            letter = Message(
-                message.id,
-                target,
-                message.body,
-                headers,
-                0.0,
-                message.priority,
-                message.ordering_key,
-                message.properties,
-            )
+            letter = dead_letter_of(settlement, message)
             properties = wire.properties_of(letter, self._now(), self.frame_max)
             return Publication(
                 exchange, target, wire.id_property(message.id), properties, message.body
@@ -194,8 +184,8 @@ class OutgoingMessages:
         queue, id_ = message.queue, wire.id_property(message.id)
         if queue not in self._exchanges:
             raise QueueNotFoundError(
-                f"{queue!r} is in no topology that was applied here, so nothing can be delayed "
-                f"for it"
+                f"{queue!r} is not in a topology that was applied here, so its messages "
+                f"cannot be delayed"
             )
         now, most = self._now(), self.frame_max
         plugin = self._delayed.get(queue)
@@ -206,18 +196,17 @@ class OutgoingMessages:
             return Publication(plugin, queue, id_, properties, message.body, False)
         if self._delays_missing is not None:
             raise DelaysNotSupportedError(
-                f"the queues for delays could not be made: {self._delays_missing}"
+                f"the queues for delays could not be created: {self._delays_missing}"
             ) from self._delays_missing
         if message.delay > delays.MAX_DELAY:
             raise DelaysNotSupportedError(
-                f"cannot delay for more than {delays.MAX_DELAY:.0f} s, asked were "
-                f"{message.delay:g} s"
+                f"the longest delay is {delays.MAX_DELAY:.0f} s, requested were {message.delay:g} s"
             )
         hops = delays.path(message.delay)
         refused = next((self.refused[hop] for hop in hops if hop in self.refused), None)
         if refused is not None:
             raise DelaysNotSupportedError(
-                f"the queues for a delay of {message.delay:g} s could not be made: {refused}"
+                f"the queues for a delay of {message.delay:g} s could not be created: {refused}"
             ) from refused
         properties = wire.properties_of(message, now, most, delays.marks(hops), reserve=reserve)
         exchange = delays.hop_exchange(self._prefix, hops[0].left)
@@ -233,4 +222,4 @@ def _check_name(queue: str) -> None:
     except UnicodeEncodeError:
         size = 0
     if not 0 < size <= _LONGEST_NAME:
-        raise QueueNotFoundError(f"there is no queue {queue[:80]!r}: no queue has such a name")
+        raise QueueNotFoundError(f"there is no queue {queue[:80]!r}: invalid name")

@@ -113,7 +113,7 @@ def _finish(settlement: Settlement, error: MatadorError | None) -> MatadorError 
         return lease_lost(settlement.receipt.queue, _GONE)
     if isinstance(settlement, Release):
         log.warning(
-            "a message of %s is given back counted, as no copy of it could be stored: %s",
+            "%s: a released message counts as delivered, as no copy of it could be stored: %s",
             settlement.receipt.queue,
             error,
         )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import ConfigurationError, MatadorError, NotConnectedError, QueueNotFoundError
 from matador.model.message import Delivery, Release
+from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.connection import AmqpConnection
@@ -19,7 +20,7 @@ log = logging.getLogger("matador.rabbitmq")
 _REST, _LONGEST_REST = 0.03, 0.3  # seconds
 
 
-class RabbitMQSubscription:
+class RabbitMQSubscription(BaseSubscription):
     """Deliveries of one queue, pushed by the broker, at most ``prefetch`` of them unsettled.
 
     A lost connection is no error to the receiver: it waits until the transport has restored the
@@ -39,7 +40,7 @@ class RabbitMQSubscription:
         count: Callable[[Sequence[Delivery]], Awaitable[Sequence[Delivery]]],
         closed: Callable[[RabbitMQSubscription], object],
     ) -> None:
-        self._queue = queue
+        super().__init__(queue)
         self._prefetch = prefetch
         self._connection = connection
         self._redeclare = redeclare
@@ -47,7 +48,6 @@ class RabbitMQSubscription:
         self._count = count
         self._counting: set[asyncio.Task[None]] = set()
         self._on_closed = closed
-        self._active = True
         self._holder: ChannelDeliveries | None = None
         self._consumer = ""
         self._broken: BaseException | None = None
@@ -58,16 +58,6 @@ class RabbitMQSubscription:
         self._given_up: MatadorError | None = None
         self._wakeup = Wakeup()
         self._mending = asyncio.Lock()
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``."""
@@ -162,7 +152,7 @@ class RabbitMQSubscription:
                 await self._come_to_rest(holder)
                 await channel.cancel(consumer)
         except MatadorError as error:
-            log.debug("%s: the consumer was gone already: %s", self._queue, error)
+            log.debug("%s: the consumer was gone already: %s", self.queue, error)
         finally:
             holder.restrained = False
             holder.flush()
@@ -210,7 +200,7 @@ class RabbitMQSubscription:
         try:
             await holder.channel.cancel(consumer)
             await holder.channel.limit(self._prefetch)
-            self._consumer = await holder.channel.consume(self._queue)
+            self._consumer = await holder.channel.consume(self.queue)
         except MatadorError as error:
             if self._connection_is_open:
                 self._broken = error
@@ -224,12 +214,12 @@ class RabbitMQSubscription:
             if holder is not None and holder.channel is not None and holder.alive:
                 self._careful, self._all_was_well = self._prefetch > 1, False
                 await holder.channel.limit(1)
-                self._consumer = await holder.channel.consume(self._queue)
+                self._consumer = await holder.channel.consume(self.queue)
             elif self._connection_is_open:
                 self._broken = RuntimeError("its channel was closed during a pause")
         except NotConnectedError as error:
             # The whole connection is gone: the transport restores us with it.
-            log.debug("%s: waiting for the connection: %s", self._queue, error)
+            log.debug("%s: waiting for the connection: %s", self.queue, error)
         except MatadorError as error:
             self._broken = error
         finally:
@@ -255,7 +245,7 @@ class RabbitMQSubscription:
             QueueNotFoundError: there is no such queue.
             TransportError: the connection is lost again.
         """
-        holder = ChannelDeliveries(self._queue)
+        holder = ChannelDeliveries(self.queue)
         holder.on_delivery = self._wakeup.wake
         channel = await self._connection().channel(holder)
         holder.channel = channel
@@ -263,7 +253,7 @@ class RabbitMQSubscription:
         channel.on_cancel = lambda: self._cancelled(holder)
         try:
             await channel.limit(self._prefetch)
-            self._consumer = await channel.consume(self._queue)
+            self._consumer = await channel.consume(self.queue)
         except BaseException:
             channel.on_closed = lambda _: None
             await channel.close()
@@ -297,18 +287,18 @@ class RabbitMQSubscription:
             if reason is None:
                 return
             try:
-                made = await self._redeclare(self._queue)
+                made = await self._redeclare(self.queue)
                 await self.start()
             except NotConnectedError as error:
                 # The whole connection is gone: the transport restores us with it.
                 self._broken = None
-                log.debug("%s: waiting for the connection: %s", self._queue, error)
+                log.debug("%s: waiting for the connection: %s", self.queue, error)
                 return
             log.warning(
-                "%s: consuming again after the broker had ended it (%s)%s",
-                self._queue,
+                "%s: consuming again after the broker ended the consumer (%s)%s",
+                self.queue,
                 reason_of(reason),
-                "; the queue was checked, and made if it was gone" if made else "",
+                "; the queue was created again if it was missing" if made else "",
             )
 
     def _cancelled(self, holder: ChannelDeliveries) -> None:
@@ -325,7 +315,7 @@ class RabbitMQSubscription:
             self._holder, self._consumer = None, ""
             channel = holder.channel
             if channel is not None and channel.connection.is_open:
-                self._broken = translate(reason, f"consuming {self._queue}")
+                self._broken = translate(reason, f"consuming {self.queue}")
                 self._wakeup.wake()
 
 

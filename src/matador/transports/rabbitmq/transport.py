@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.model.backoff import ReconnectBackoff
@@ -34,7 +34,7 @@ from matador.transports.rabbitmq import browse, delays
 from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.declare import declare
 from matador.transports.rabbitmq.doctor import examine
-from matador.transports.rabbitmq.options import RabbitMQAddress
+from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
@@ -87,7 +87,7 @@ class RabbitMQTransport(BaseTransport):
         *,
         backoff: ReconnectBackoff | None = None,
         clock: Clock | None = None,
-        **options: Any,
+        **options: Unpack[RabbitMQOptions],
     ) -> None:
         if isinstance(url, str):
             address = read_address(RabbitMQAddress, url, options)
@@ -110,7 +110,7 @@ class RabbitMQTransport(BaseTransport):
         )
 
     @classmethod
-    def from_url(cls, url: str, **options: Any) -> RabbitMQTransport:
+    def from_url(cls, url: str, **options: Unpack[RabbitMQOptions]) -> RabbitMQTransport:
         """The same as ``RabbitMQTransport(url, ...)``."""
         return cls(url, **options)
 

@@ -34,7 +34,8 @@ and a reason in their short form, the original queue, the hops of a delay."""
 
 _OF_MESSAGE = frozenset({ORDERING_KEY, ROUTING_KEY, EXPIRES_AT})
 _OURS = frozenset({*_OF_MESSAGE, DELIVERIES, DELIVERY_COUNT, DEATHS})
-_NATIVE = amqp.CORRELATION_ID | amqp.REPLY_TO | amqp.TYPE
+# The flags of properties that AMQP itself has, by their bytes.
+_NATIVE_HIGH, _NATIVE_LOW = (amqp.CORRELATION_ID | amqp.REPLY_TO) >> 8, amqp.TYPE
 _INTERNAL = ("x-first-death-", "x-last-death-", MARK)
 _COPIES_TO = frozenset({b"CC", b"BCC"})  # further queues, which had their copy from the sender
 _CONTENT_TYPE = amqp.short_text("application/json")
@@ -241,7 +242,9 @@ class Incoming:
         before = 0
         counted = False
         odd = False
-        carried = routing_key is not None or bool(int.from_bytes(given[:2], "big") & _NATIVE)
+        carried = routing_key is not None or (
+            len(given) > 1 and (given[0] & _NATIVE_HIGH or given[1] & _NATIVE_LOW)
+        )
         for name, value in table.items():
             if name.startswith(OURS) and name not in _OURS:
                 continue
@@ -327,7 +330,7 @@ _DEATHS_TOLD = {
 def told_death(death: dict[str, Any]) -> str:
     """Why the broker has thrown a message out, as a reason for people."""
     reason, queue = str(death.get("reason", "")), str(death.get("queue", "?"))
-    told = _DEATHS_TOLD.get(reason, "thrown out by the broker of queue {queue}: {reason}")
+    told = _DEATHS_TOLD.get(reason, "removed by the broker from queue {queue}: {reason}")
     return storable_text(told.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)
 
 

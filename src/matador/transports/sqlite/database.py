@@ -216,10 +216,10 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
     if tables == 0 and application == 0:
         return 0
     if application != APPLICATION_ID:
-        raise StorageCorruptError(f"{path} is a database of another application; name another file")
+        raise StorageCorruptError(f"{path} is a database of another application; use another file")
     if version > VERSION:
         raise ConnectionFailedError(
             f"{path} has schema version {version}, this release knows {VERSION}; "
-            f"upgrade matador-events, or name another file"
+            f"upgrade matador-events, or use another file"
         )
     return version

@@ -37,8 +37,8 @@ def examine_file(path: Path) -> Iterator[Finding]:
         yield Finding("file", text, "change its owner or mode", serious=True)
     yield from _check_room(folder)
     if not path.exists():
-        text = f"{path} is not there yet"
-        yield Finding("file", text, "a worker, a send or `topology apply` makes it")
+        text = f"{path} does not exist yet"
+        yield Finding("file", text, "a worker, a send or `topology apply` creates it")
     elif not os.access(path, os.R_OK | os.W_OK):
         text = f"no permission to read and write {path}"
         yield Finding("file", text, "change its owner or mode", serious=True)
@@ -52,7 +52,7 @@ def examine_clock(path: Path) -> Iterator[Finding]:
     now = time.time()
     ahead = path.stat().st_mtime - now
     if ahead > _CLOCKS_APART:
-        text = f"the file was changed {ahead:,.0f} s in the future"
+        text = f"the file's modification time is {ahead:,.0f} s in the future"
         yield Finding("clock", text, "the machine's clock was set back")
     clock = DatabaseClock(ThisMachine())
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
@@ -61,8 +61,8 @@ def examine_clock(path: Path) -> Iterator[Finding]:
     if abs(apart) > _CLOCKS_APART:
         yield Finding(
             "clock",
-            f"the file's clock is {apart:+,.0f} s off the machine's, which was set meanwhile",
-            "delays end as they were meant to; a reboot brings both together",
+            f"the file's clock is {apart:+,.0f} s off the machine's clock, which was changed",
+            "delays end at the right time; a reboot synchronizes the clocks",
         )
 
 
@@ -70,9 +70,9 @@ def _check_room(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     text = f"{_size(free)} free"
     if free < _NO_ROOM:
-        yield Finding("disk", text, "make room: sends will be refused soon", serious=True)
+        yield Finding("disk", text, "free disk space: sends will fail soon", serious=True)
     elif free < _LITTLE_ROOM:
-        yield Finding("disk", text, "make room")
+        yield Finding("disk", text, "free disk space")
     else:
         yield Finding("disk", text)
 
@@ -83,8 +83,8 @@ def _check_log(path: Path) -> Iterator[Finding]:
     if size > _LARGE_LOG:
         yield Finding(
             "log",
-            f"the write-ahead log has {_size(size)}",
-            "look for a process that keeps a transaction open: a shell, a backup",
+            f"the write-ahead log has grown to {_size(size)}",
+            "find the process that keeps a transaction open: a shell, a backup",
         )
 
 

@@ -64,7 +64,7 @@ def translate(error: BaseException, path: Path, *, opening: bool = False) -> Mat
 def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
-        return StorageFullError(f"no room left for {path}: {error}")
+        return StorageFullError(f"no space left for {path}: {error}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageLockedError(f"{path} is locked by another process: {error}")
     if code == sqlite3.SQLITE_NOTADB:
@@ -98,7 +98,7 @@ def _why(path: Path, error: BaseException) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if path.is_dir():
-        return "it is a folder; name a file"
+        return "it is a folder; give the path of a file"
     if path.exists() and not os.access(path, os.W_OK):
         return "no permission to write the file; change its owner or mode"
     if not os.access(folder, os.W_OK):

@@ -166,7 +166,7 @@ def trim(session: WriterSession, queues: Iterable[SqliteQueue]) -> None:
         if queue.name not in session.warned:
             session.warned.add(queue.name)
             logger.warning(
-                "%s holds max_length=%d messages: the oldest are dropped from now on",
+                "%s has reached max_length=%d messages: dropping the oldest from now on",
                 queue.name,
                 queue.max_length,
             )

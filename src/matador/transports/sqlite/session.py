@@ -129,7 +129,7 @@ class WriterSession:
     def _lock(self) -> None:
         if _identity(self.path) != self._file:
             raise StorageCorruptError(
-                f"{self.path} was deleted or replaced while it was open: what is stored now would "
+                f"{self.path} was deleted or replaced while it was open: new messages would "
                 f"be lost; put the file back or restart"
             )
         if self.connection.in_transaction:

@@ -19,6 +19,7 @@ from matador.model.message import (
     Settlement,
 )
 from matador.model.topology import dead_letter_name
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 from matador.transports.sqlite import send
 from matador.transports.sqlite.claim import EARLIER, handle_of, held, seq_list
@@ -201,15 +202,7 @@ class _Batch:
         if message is None:
             self._copy(settlement, seq, queue)
         else:
-            reason = {**message.headers, REASON_HEADER: settlement.reason}
-            dead = Message(
-                message.id,
-                name,
-                message.body,
-                reason,
-                priority=message.priority,
-                properties=message.properties,
-            )
+            dead = dead_letter_of(settlement, message)
             send.insert(session, [send.make_row(session, queue, dead, {})])
         self._filled.add(queue)
         self._moved.append(seq)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import MatadorError
 from matador.model.message import Delivery
+from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqlite.claim import NEXT_DUE, Claim
 from matador.transports.sqlite.clock import DatabaseClock
@@ -24,7 +25,7 @@ _IS_THERE = "SELECT EXISTS (SELECT 1 FROM queues WHERE id = ? AND name = ?)"
 _IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
 
 
-class SqliteSubscription:
+class SqliteSubscription(BaseSubscription):
     """See ``matador.transports.base.Subscription``. Made by ``SqliteTransport.subscribe``."""
 
     def __init__(
@@ -38,6 +39,7 @@ class SqliteSubscription:
         patience: int,
         closed: Callable[[SqliteSubscription], None],
     ) -> None:
+        super().__init__(queue.name)
         self._queue = queue
         self._new_claim = claim
         self._give_back = give_back
@@ -45,25 +47,14 @@ class SqliteSubscription:
         self._clock = clock
         self._patience = patience
         self._closed = closed
-        self._active = True
         self._woken = Wakeup()
         # Outlives a cancelled receive(): the next one, or close(), takes care of what it brings.
         self._claim: asyncio.Future[Sequence[Claim | MatadorError]] | None = None
 
     @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue.name
-
-    @property
     def queue_id(self) -> int:
         """The number of the queue in the file."""
         return self._queue.id
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     def wake(self) -> None:
         """There may be something to claim."""

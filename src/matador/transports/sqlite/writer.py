@@ -162,7 +162,7 @@ def _undo(session: WriterSession) -> None:
         session.rollback()
     except Exception:
         # SQLite undoes it itself before the next transaction, or when the file is next opened.
-        logger.warning("%s: a failed transaction could not be undone", session.path, exc_info=True)
+        logger.warning("%s: could not roll back a failed transaction", session.path, exc_info=True)
 
 
 def _look_after(caretaker: Caretaker, session: WriterSession) -> None:
@@ -172,14 +172,14 @@ def _look_after(caretaker: Caretaker, session: WriterSession) -> None:
         # Others being busy is no reason to worry anybody.
         busy = isinstance(translate(error, session.path), StorageLockedError)
         level = logging.DEBUG if busy else logging.WARNING
-        logger.log(level, "%s: sweeping failed, and is tried again: %s", session.path, error)
+        logger.log(level, "%s: cleaning up failed and will be tried again: %s", session.path, error)
 
 
 def _close(session: WriterSession) -> None:
     try:
         session.close()
     except Exception:
-        logger.warning("%s: could not be closed cleanly", session.path, exc_info=True)
+        logger.warning("%s: could not close the file cleanly", session.path, exc_info=True)
 
 
 # -- on the event loop ------------------------------------------------------------------------

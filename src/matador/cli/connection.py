@@ -1,0 +1,183 @@
+"""Loads an application and connects to its broker, without consuming and without creating files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import AsyncGenerator, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
+from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
+from matador.events.app import Matador
+from matador.events.loading import Loaded, load_application
+from matador.transports.base import Transport
+from matador.transports.sqlite import SqliteTransport
+
+T = TypeVar("T")
+
+_GRACE = 2.0
+_PROBE_AFTER = 2.0
+_PROBE_TIME = 1.0
+_ADDRESS = re.compile(r"(?P<host>[\w.:-]+):(?P<port>\d+)")
+_ANSWERS = {
+    b"AMQP": "RabbitMQ",
+    b"+PONG": "Redis",
+    b"-NOAUTH": "Redis",
+    b"-DENIED": "Redis",
+    b"HTTP/": "an HTTP server",
+    b"SSH-": "an SSH server",
+    b"\x15\x03": "a TLS server",
+}
+"""How a server begins its answer to Redis's PING, whatever it speaks itself."""
+
+
+def load(reference: str, verbose: bool = False, *, level: int = logging.WARNING) -> Loaded:
+    """The application a command is about. What its module prints goes to stderr.
+
+    Log records are printed from ``level`` up afterwards; all of them with ``verbose``.
+
+    Raises:
+        UsageError: there is no such file, module or attribute, or it is not an application.
+        CommandError: the module raised an error while it was imported.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            loaded = load_application(reference)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
+    except ApplicationImportError as error:
+        raise CommandError(str(error)) from error
+    show_logs(logging.DEBUG if verbose else level)
+    return loaded
+
+
+@contextlib.asynccontextmanager
+async def connected(app: Matador) -> AsyncGenerator[Matador]:
+    """The application with its transport connected and its checkpoints open, not started.
+
+    Raises:
+        CommandError: its messages are inside another process, or were never stored.
+        ConnectionFailedError: the broker cannot be reached.
+    """
+    require_shared(app)
+    missing = missing_file(app)
+    if missing is not None:
+        raise CommandError(
+            f"{missing} does not exist yet: start a worker, send an event, or run "
+            f"`matador topology apply`"
+        )
+    await connect(app)
+    try:
+        await app.checkpoints.open()
+        yield app
+    finally:
+        await app.checkpoints.close()
+        await app.transport.disconnect()
+
+
+async def connect(app: Matador) -> None:
+    """Connect the transport.
+
+    Raises:
+        ConnectionFailedError: the broker cannot be reached, or something else runs at its address.
+    """
+    connecting = asyncio.ensure_future(app.transport.connect())
+    try:
+        await asyncio.wait([connecting], timeout=_PROBE_AFTER)
+        # Some servers wait in silence for the right protocol; so would we.
+        if not connecting.done() and (diagnosis := await _wrong_server(app.transport)):
+            raise ConnectionFailedError(diagnosis)
+        await connecting
+    except ConnectionFailedError as error:
+        diagnosis = connecting.done() and await _wrong_server(app.transport)
+        if not diagnosis:
+            raise
+        raise ConnectionFailedError(diagnosis) from error
+    finally:
+        connecting.cancel()
+
+
+async def _wrong_server(transport: Transport) -> str | None:
+    """Which other server runs at the transport's address, as far as that is known."""
+    description = repr(transport)
+    address = _ADDRESS.search(description)
+    if address is None:
+        return None
+    found = await _server_at(address["host"], int(address["port"]))
+    if found is None or found in description:
+        return None
+    return f"the server at {address[0]} is {found}, not {transport.name}: check the URL's port"
+
+
+async def _server_at(host: str, port: int) -> str | None:
+    writer = None
+    try:
+        async with asyncio.timeout(_PROBE_TIME):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"PING\r\n\r\n")
+            answer = await reader.read(16)
+    except (OSError, TimeoutError):
+        return None
+    finally:
+        if writer is not None:
+            writer.close()
+    return next((name for start, name in _ANSWERS.items() if answer.startswith(start)), None)
+
+
+def require_shared(app: Matador) -> None:
+    """Check that other processes can see the application's messages.
+
+    Raises:
+        CommandError: each process has its own.
+    """
+    if app.transport.capabilities.in_process:
+        raise CommandError(
+            f"the transport {app.transport.name!r} keeps messages inside each process, so this "
+            f"command cannot see or send any (try `matador send-test-event`)"
+        )
+
+
+def missing_file(app: Matador) -> Path | None:
+    """The application's database file, if it has one that does not exist yet."""
+    transport = app.transport
+    if isinstance(transport, SqliteTransport) and not transport.path.exists():
+        return transport.path
+    return None
+
+
+def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
+    """Run a coroutine, and give up after ``timeout`` seconds, whatever it is waiting for.
+
+    Raises:
+        CommandError: it took too long.
+    """
+    message = f"{what} took longer than {timeout:g} s (--timeout); it may or may not have happened"
+    # A thread cannot be cancelled: if one blocks, the process ends without it.
+    emergency = threading.Timer(timeout + _GRACE, _exit, [message])
+    emergency.daemon = True
+    emergency.start()
+
+    async def bounded() -> T:
+        async with asyncio.timeout(timeout):
+            return await work
+
+    try:
+        return asyncio.run(bounded())
+    except TimeoutError:
+        raise CommandError(message) from None
+    finally:
+        emergency.cancel()
+
+
+def _exit(message: str) -> None:
+    complain(message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FAILED)

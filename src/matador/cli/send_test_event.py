@@ -1,0 +1,241 @@
+"""``matador send-test-event``: runs one event through the real subscribers, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
+
+import typer
+from rich.text import Text
+
+from matador.cli.commands import App, AsJson, DryRun, Timeout, Verbose
+from matador.cli.connection import load, run_within
+from matador.cli.event_input import EventInput, read_event
+from matador.cli.hook_trace import hook_trace
+from matador.cli.output import (
+    FAILED,
+    CommandError,
+    UsageError,
+    err,
+    mark,
+    note,
+    plural,
+    say,
+    say_json,
+    table,
+    warn,
+)
+from matador.cli.sample_payloads import sample_payload
+from matador.errors import EventNotRegisteredError
+from matador.events.app import Matador
+from matador.events.checkpoints import MemoryCheckpointStore
+from matador.events.fanout import Order
+from matador.events.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess
+from matador.events.loading import Loaded
+from matador.model.envelope import Envelope
+from matador.model.event import event_type_of, is_event
+from matador.model.schema import Schema
+from matador.model.sending import SendOptions
+from matador.model.subscriber import SubscriberStub
+from matador.policy.retry import RetryLater, SendToDeadLetters
+from matador.transports.memory import MemoryTransport
+
+
+@dataclass(slots=True)
+class _Run:
+    """The first attempt at one message; ``fine`` is None until it is over."""
+
+    event: str
+    subscriber: str
+    fine: bool | None = None
+    milliseconds: float | None = None
+    remark: str = ""
+
+
+class _Trial(Hooks):
+    """Watches all messages until the first attempt at each is over."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, _Run] = {}
+        self.over = asyncio.Event()
+
+    def on_enqueue_success(self, event: EnqueueSuccess) -> None:
+        """See ``Hooks``. May be called after the message was handled."""
+        self._of(event.envelope)
+        self._check_over()
+
+    def on_worker_success(self, event: WorkerSuccess) -> None:
+        """See ``Hooks``."""
+        self._finished(event, True, "")
+
+    def on_worker_error(self, event: WorkerError) -> None:
+        """See ``Hooks``."""
+        match event.decision:
+            case RetryLater(delay):
+                then = f"a worker would retry it after {delay:g} s"
+            case SendToDeadLetters(kind, _):
+                then = f"a worker would move it to the {kind} dead letters"
+            case _:
+                then = "a worker would discard it"
+        self._finished(event, False, f"{type(event.error).__name__}: {event.error}; {then}")
+
+    def _of(self, envelope: Envelope[Any]) -> _Run:
+        docket = envelope.docket
+        return self.runs.setdefault(envelope.id, _Run(docket.event_key, docket.target_subscriber))
+
+    def _finished(self, event: WorkerSuccess | WorkerError, fine: bool, remark: str) -> None:
+        run = self._of(event.envelope)
+        if run.fine is None:
+            run.fine, run.milliseconds, run.remark = fine, event.duration_ms, remark
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if all(one.fine is not None for one in self.runs.values()):
+            self.over.set()
+        else:
+            self.over.clear()
+
+
+def send_test_event(
+    app: App,
+    *,
+    event: Annotated[
+        str | None, typer.Option(metavar="KEY", help="This event, with a generated payload.")
+    ] = None,
+    dry_run: DryRun = False,
+    timeout: Timeout = 5.0,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run one event through its real subscribers, inside this process.
+
+    The event is the module's test_event (a payload, or {"event_key": …, "data": …}); without one,
+    a payload is generated for the first event of the schema. The broker is not used, but the
+    subscribers really run. Each message gets one attempt, including those that subscribers send;
+    stubs are left out. --verbose prints every hook that is called.
+    """
+    loaded = load(app, verbose, level=logging.CRITICAL)
+    target = loaded.app
+    try:
+        sent = _event(loaded, event)
+        known = target.schema.event(sent.key)
+    except EventNotRegisteredError as error:
+        raise UsageError(str(error)) from None
+    stubs = [
+        one.name for one in target.schema.subscribers(known) if isinstance(one, SubscriberStub)
+    ]
+    trial = _prepare(target, verbose)
+    if dry_run:
+        plan = target.plan_send(known.key, sent.data, options=SendOptions(**sent.options))
+        _show_plan(run_within(plan, timeout, "the dry run"), sent, stubs, as_json)
+        return
+    in_time = run_within(_run(target, trial, sent, timeout), timeout + 5, "the test event")
+    _show(trial, known.key, stubs, in_time, timeout, as_json)
+
+
+def _event(loaded: Loaded, event: str | None) -> EventInput:
+    given: Any = getattr(loaded.module, "test_event", None)
+    if event is None and given is not None:
+        if isinstance(given, dict):
+            read = read_event(cast("dict[str, Any]", given), "test_event")
+            return replace(read, options={**read.options, "delay": None})
+        payload = cast("type[Any]", type(given))
+        if not is_event(payload):
+            raise CommandError("test_event is neither a payload nor a dict with event_key and data")
+        return EventInput(event_type_of(payload).key, given, {})
+    if event is None and not loaded.app.schema.events:
+        raise CommandError("the schema has no events")
+    chosen = loaded.app.schema.event(event) if event else loaded.app.schema.events[0]
+    return EventInput(chosen.key, sample_payload(chosen), {})
+
+
+def _prepare(app: Matador, verbose: bool) -> _Trial:
+    """Make the application run in this process alone."""
+    app.schema.check(app.topology)
+    trial = _Trial()
+    runnable = Schema(
+        {
+            event.payload: [one for one in subscribers if not isinstance(one, SubscriberStub)]
+            for event, subscribers in app.schema
+        }
+    )
+    app.configure(
+        transport=MemoryTransport(),
+        schema=runnable,
+        consume_from=[queue.name for queue in app.topology.queues],
+        checkpoints=MemoryCheckpointStore(),
+        hooks=[hook_trace(err()), trial] if verbose else [trial],
+        send_errors="raise",
+    )
+    return trial
+
+
+async def _run(app: Matador, trial: _Trial, sent: EventInput, timeout: float) -> bool:
+    """Send the event and wait for the first attempt at every message; False: it took too long."""
+    await app.start()
+    try:
+        async with asyncio.timeout(timeout):
+            await app.send(sent.key, sent.data, **sent.options)
+            if trial.runs:
+                await trial.over.wait()
+    except TimeoutError:
+        return False
+    finally:
+        await app.shutdown(0)
+    return True
+
+
+def _show_plan(order: Order, sent: EventInput, stubs: list[str], as_json: bool) -> None:
+    names = [one.target.subscriber.name for one in order.outgoing]
+    if as_json:
+        listed = {"event": order.event.key, "dry_run": True, "data": sent.data}
+        say_json({**listed, "would_run": names, "stubs": stubs, "skipped": order.skipped})
+        return
+    say(Text.assemble((order.event.key, "bold"), f" {sent.data}"))
+    say(f"would run {', '.join(names) or 'no subscriber'}")
+    _note_left_out(stubs)
+
+
+def _show(
+    trial: _Trial, key: str, stubs: list[str], in_time: bool, timeout: float, as_json: bool
+) -> None:
+    runs = list(trial.runs.values())
+    words = {True: "handled", False: "failed", None: "unfinished"}
+    if as_json:
+        listed = [
+            {
+                "event": one.event,
+                "subscriber": one.subscriber,
+                "outcome": words[one.fine],
+                "duration_ms": one.milliseconds,
+                "remark": one.remark or None,
+            }
+            for one in runs
+        ]
+        say_json({"event": key, "in_time": in_time, "stubs": stubs, "runs": listed})
+    else:
+        made = table("", "event", "subscriber", "", "ms", "remark", right=("ms",))
+        for one in runs:
+            took = "" if one.milliseconds is None else f"{one.milliseconds:,.1f}"
+            made.add_row(
+                mark(one.fine), one.event, one.subscriber, words[one.fine], took, one.remark
+            )
+        if runs:
+            say(made)
+        else:
+            warn(f"{key} has no subscribers in this application")
+        _note_left_out(stubs)
+    if not in_time:
+        unfinished = sum(one.fine is None for one in runs)
+        raise CommandError(
+            f"{plural(unfinished, 'message')} unfinished after {timeout:g} s (--timeout)"
+        )
+    if not all(one.fine for one in runs):
+        raise typer.Exit(FAILED)
+
+
+def _note_left_out(stubs: list[str]) -> None:
+    if stubs:
+        note(f"left out, because they are stubs: {', '.join(stubs)}")

@@ -1,0 +1,1 @@
+"""What a lake knows about its messages: volume, health, triage, reconciliation."""

@@ -1,0 +1,261 @@
+"""Reconciliation: sent = handled + dead-lettered + discarded + waiting?
+
+Every envelope that was sent is in exactly one of these states, according to its deliveries. What
+does not fit is listed by id: deliveries of envelopes without a record of sending, envelopes that
+were handled more than once, and, if the broker is asked, more waiting envelopes than it has. A
+replayed envelope counts as its own; the original counts as ``sent again``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
+from matador.events.app import SyncMatador
+from matador.events.application import Application
+from matador.transports.base import Measuring
+
+Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
+
+MOST_LINES: Final = 1000
+_LINE = (
+    *("sent", "handled", "dead_lettered", "discarded", "waiting"),
+    *("replayed", "sent_again", "handled_twice", "not_sent"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The counts of one subscriber of one event.
+
+    Of the sent envelopes, ``replayed`` are replays; of the dead-lettered ones, ``sent_again`` were
+    replayed since. ``not_sent`` have deliveries but no record of sending: it happened in a process
+    without a journal, or is not ingested yet.
+    """
+
+    event_key: str
+    subscriber: str
+    sent: int
+    handled: int
+    dead_lettered: int
+    discarded: int
+    waiting: int
+    replayed: int
+    sent_again: int
+    handled_twice: int
+    not_sent: int
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every envelope is accounted for, and nothing else."""
+        ended = self.handled + self.dead_lettered + self.discarded
+        return self.sent == ended + self.waiting and self.not_sent == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """An envelope to check, and why."""
+
+    problem: Problem
+    id: str
+    event_key: str
+    subscriber: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCheck:
+    """What should wait in a queue, and what the broker has; None if it was not asked."""
+
+    queue: str
+    waiting: int
+    depth: int | None
+
+    @property
+    def missing(self) -> int:
+        """How many should wait but do not. (More may wait than recorded so far.)"""
+        return 0 if self.depth is None else max(0, self.waiting - self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The counts by subscriber, the queues, and a bounded list of what does not add up."""
+
+    lines: tuple[Line, ...] = ()
+    queues: tuple[QueueCheck, ...] = ()
+    odd: tuple[Odd, ...] = field(default=(), repr=False)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every line adds up and the broker has what should wait."""
+        return all(line.adds_up for line in self.lines) and not any(
+            check.missing for check in self.queues
+        )
+
+    def total(self, name: str) -> int:
+        """The sum of one column of the lines."""
+        return sum(getattr(line, name) for line in self.lines)
+
+
+def reconcile(
+    events: DataFrame,
+    deliveries: DataFrame,
+    *,
+    depths: Mapping[str, int] | None = None,
+    most_ids: int = 20,
+) -> Reconciliation:
+    """Account for all envelopes of a lake.
+
+    ``depths`` has the number of messages in each queue of the broker, by full name. For each
+    problem of a subscriber up to ``most_ids`` ids are listed, oldest first.
+    """
+    states = _states(events, deliveries).cache()  # used three times: lines, queues, ids
+    try:
+        return Reconciliation(_lines(states), _queues(states, depths or {}), _odd(states, most_ids))
+    finally:
+        states.unpersist()
+
+
+def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """One row for each envelope, with its state."""
+    ended = deliveries.groupBy("id").agg(
+        F.count_if(F.col("outcome") == "success").alias("successes"),
+        # By time: a redriven message starts again with attempt 1.
+        F.max_by("outcome", F.struct("started_at", "attempt")).alias("last"),
+        *[F.min(name).alias(f"d_{name}") for name in ("event_key", "subscriber", "queue")],
+        F.min("started_at").alias("d_at"),
+    )
+    known = events.select(
+        "id", "event_key", "subscriber", "queue", "recorded_at", "replay_id", "replay_of"
+    )
+    again = (
+        known.where(F.col("replay_of").isNotNull())
+        .select(F.col("replay_of").alias("id"), F.lit(True).alias("again"))
+        .distinct()
+    )
+    is_sent = F.col("recorded_at").isNotNull()
+    state = (
+        F.when(~is_sent, "not_sent")
+        .when(F.col("successes") > 0, "handled")
+        .when(F.col("last") == "dead-letter", "dead_lettered")
+        .when(F.col("last") == "discard", "discarded")
+        .otherwise("waiting")
+    )
+    return (
+        known.join(ended, "id", "full_outer")
+        .join(again, "id", "left")
+        .select(
+            "id",
+            *[
+                F.coalesce(name, f"d_{name}").alias(name)
+                for name in ("event_key", "subscriber", "queue")
+            ],
+            F.coalesce("recorded_at", "d_at").alias("at"),
+            state.alias("state"),
+            F.col("replay_id").isNotNull().alias("replayed"),
+            F.coalesce("again", F.lit(False)).alias("again"),
+            (F.coalesce("successes", F.lit(0)) > 1).alias("twice"),
+        )
+    )
+
+
+def _lines(states: DataFrame) -> tuple[Line, ...]:
+    state = F.col("state")
+    is_sent = state != "not_sent"
+    dead = state == "dead_lettered"
+    counts = {
+        "sent": is_sent,
+        **{name: state == name for name in ("handled", "dead_lettered", "discarded", "waiting")},
+        "replayed": F.col("replayed") & is_sent,
+        "sent_again": F.col("again") & dead,
+        "handled_twice": F.col("twice"),
+        "not_sent": ~is_sent,
+    }
+    rows = (
+        states.groupBy("event_key", "subscriber")
+        .agg(*[F.count_if(counts[name]).alias(name) for name in _LINE])
+        .orderBy(F.desc("sent"), "event_key", "subscriber")
+        .limit(MOST_LINES)
+        .collect()
+    )
+    return tuple(Line(**row.asDict()) for row in rows)
+
+
+def _queues(states: DataFrame, depths: Mapping[str, int]) -> tuple[QueueCheck, ...]:
+    rows = (
+        states.groupBy("queue")
+        .agg(F.count_if(F.col("state") == "waiting").alias("waiting"))
+        .orderBy("queue")
+        .limit(MOST_LINES)
+        .collect()
+    )
+    return tuple(QueueCheck(row.queue, row.waiting, depths.get(row.queue)) for row in rows)
+
+
+def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
+    problem = (
+        F.when(F.col("state") == "not_sent", "not-sent")
+        .when(F.col("twice"), "handled-twice")
+        .when(F.col("state") == "waiting", "waiting")
+    )
+    columns = ("problem", "id", "event_key", "subscriber", "queue")
+    of_one_kind = Window.partitionBy("problem", "event_key", "subscriber").orderBy("at", "id")
+    rows = (
+        states.withColumn("problem", problem)
+        .where(F.col("problem").isNotNull())
+        .withColumn("place", F.row_number().over(of_one_kind))
+        .where(F.col("place") <= most)
+        .orderBy("problem", "at", "id")
+        .select(*columns)
+        .limit(MOST_LINES)
+        .collect()
+    )
+    return tuple(Odd(**row.asDict()) for row in rows)
+
+
+async def queue_depths(app: Application) -> dict[str, int]:
+    """The unfinished messages in each queue of a connected application, by full name.
+
+    Raises:
+        UnsupportedError: the broker does not report them.
+    """
+    transport = app.transport
+    if not transport.capabilities.depth or not isinstance(transport, Measuring):
+        raise UnsupportedError(f"{transport.name} does not report how many messages wait")
+    found: dict[str, int] = {}
+    for queue in app.topology.queues:
+        name = app.topology.full_name(queue.name)
+        with contextlib.suppress(QueueNotFoundError):
+            found[name] = (await transport.depth(name)).total
+    return found
+
+
+def depths_of(app: Application | SyncMatador) -> dict[str, int]:
+    """The same without an event loop: of an application that is not started, or its ``sync()``.
+
+    Raises:
+        ConfigurationError: the application is running.
+        UnsupportedError: the broker does not report them.
+    """
+    if isinstance(app, SyncMatador):
+        return app.wait(queue_depths(app.app))
+    if app.state.status not in ("new", "stopped"):
+        raise ConfigurationError(
+            "the application is running: pass its `app.sync()`, or depths=await queue_depths(app)"
+        )
+    return asyncio.run(_connected_depths(app))
+
+
+async def _connected_depths(app: Application) -> dict[str, int]:
+    await app.transport.connect()
+    try:
+        return await queue_depths(app)
+    finally:
+        await app.transport.disconnect()

@@ -1,0 +1,1 @@
+"""Subscribers that receive many events at once, as a DataFrame."""

@@ -1,0 +1,135 @@
+"""The state of the batches of a DataFrame subscriber, and its dead batches.
+
+``CHECKPOINT/NAME/stream`` belongs to Spark, ``batches`` has a small file for each of the last
+batches, ``dead-letters`` a folder for each dead batch, with its events as Parquet and the reason.
+The driver and the executors must see the folder under the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from matador.policy.retry import Outcome
+from matador.spark.dataframes.subscriber import BatchResult
+from matador.spark.runtime.files import move, private_folder, remove, sync_tree, write_json
+
+_KEPT = 20  # Spark repeats the last batch, never an older one
+_BATCH = "batch="
+_REASON = "reason.json"
+
+
+class BatchState(msgspec.Struct, frozen=True):
+    """The progress of a batch.
+
+    Attributes:
+        deliveries: how often it was delivered without an outcome, including this time.
+        attempts: how many attempts have ended.
+        running: another attempt was started, and its end is unknown.
+        outcome: the final outcome.
+    """
+
+    deliveries: int = 0
+    attempts: int = 0
+    running: bool = False
+    outcome: Outcome | None = None
+
+
+class DeadBatch(msgspec.Struct, frozen=True):
+    """A batch that failed for good: its subscriber, the reason, and its events."""
+
+    subscriber: str
+    event_key: str
+    batch_id: int
+    rows: int
+    attempts: int
+    reason: str
+    error_type: str | None
+    error: str | None
+    died_at: datetime
+    folder: str = ""
+
+    @property
+    def events(self) -> str:
+        """The Parquet folder, with the columns of the lake's ``events`` table."""
+        return str(Path(self.folder) / "events")
+
+
+class BatchStore:
+    """The folder of one DataFrame subscriber. Used by one process at a time."""
+
+    def __init__(self, checkpoint: Path, subscriber: str) -> None:
+        self._root = checkpoint / subscriber
+        self._batches = self._root / "batches"
+        self._dead = self._root / "dead-letters"
+
+    @property
+    def stream(self) -> Path:
+        """The checkpoint of Spark."""
+        return self._root / "stream"
+
+    @property
+    def lock(self) -> Path:
+        """The lock of the process that runs the subscriber."""
+        return self._root / "lock"
+
+    def make(self) -> None:
+        """Create the folders."""
+        private_folder(self._batches)
+        private_folder(self._dead)
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    def state(self, batch_id: int) -> BatchState:
+        """The progress of a batch; that of a new one is empty."""
+        try:
+            return msgspec.json.decode(self._file(batch_id).read_bytes(), type=BatchState)
+        except FileNotFoundError:
+            return BatchState()
+
+    def save(self, batch_id: int, state: BatchState) -> None:
+        """Save the progress of a batch durably, and remove that of old ones."""
+        write_json(self._file(batch_id), state)
+        self._file(batch_id - _KEPT).unlink(missing_ok=True)
+
+    def _file(self, batch_id: int) -> Path:
+        return self._batches / f"{batch_id}.json"
+
+    # -- dead letters -----------------------------------------------------------------------------
+
+    def bury(self, events: DataFrame, result: BatchResult, died_at: datetime) -> DeadBatch:
+        """Keep a dead batch, atomically. Idempotent."""
+        target = self._dead / f"{_BATCH}{result.batch_id}"
+        staged = self._dead / f"_new-{result.batch_id}"
+        events.write.mode("overwrite").parquet(str(staged / "events"))
+        sync_tree(staged)
+        dead = DeadBatch(
+            subscriber=result.subscriber,
+            event_key=result.event_key,
+            batch_id=result.batch_id,
+            rows=result.rows,
+            attempts=result.attempt,
+            reason=result.reason or "",
+            error_type=result.error_type,
+            error=result.error,
+            died_at=died_at,
+            folder=str(target),
+        )
+        write_json(staged / _REASON, dead)
+        move(staged, target)
+        return dead
+
+    def dead(self) -> Iterator[DeadBatch]:
+        """The dead batches, oldest first."""
+        folders = self._dead.glob(f"{_BATCH}*")
+        for folder in sorted(folders, key=lambda one: int(one.name.removeprefix(_BATCH))):
+            found = msgspec.json.decode((folder / _REASON).read_bytes(), type=DeadBatch)
+            yield msgspec.structs.replace(found, folder=str(folder))  # it may have been moved
+
+    def forget(self, dead: DeadBatch) -> None:
+        """Delete a dead batch."""
+        remove(Path(dead.folder))

@@ -1,0 +1,1 @@
+"""Sends events of a lake again: replay, backfill and redrive."""

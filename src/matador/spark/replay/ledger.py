@@ -1,0 +1,158 @@
+"""The ledger of a replay: the plan, fixed before anything is sent, and the progress.
+
+A replay that was killed resumes with the same rows, whatever has been ingested, compacted or
+expired since. The rows are in Parquet files, called chunks; each gets a small file when it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from matador.errors import ConfigurationError, StorageLockedError
+from matador.spark.runtime.arrow import parquet
+from matador.spark.runtime.files import locked, private_folder, remove, sync_tree, write_json
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+Kind = Literal["replay", "backfill"]
+
+
+class ReplayCount(msgspec.Struct, frozen=True):
+    """The number of messages of one event to one subscriber."""
+
+    event_key: str
+    subscriber: str
+    count: int
+
+
+class ReplayPlan(msgspec.Struct, frozen=True):
+    """What a replay sends.
+
+    Attributes:
+        kind: where the rows come from: the lake, or the user's DataFrame.
+        request: the options, so that nobody resumes another replay by mistake.
+        chunks: the names of the files.
+        counts: the messages, per event and subscriber.
+        ignored: rows that no longer have a receiver.
+        subscriber, queue, everybody: where to send to, instead of the original subscriber.
+        event: the event of a backfill.
+    """
+
+    kind: Kind
+    request: dict[str, str]
+    chunks: tuple[str, ...]
+    counts: tuple[ReplayCount, ...]
+    ignored: tuple[ReplayCount, ...] = ()
+    subscriber: str | None = None
+    queue: str | None = None
+    everybody: bool = False
+    event: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A row that could not be sent, by its index in the chunk, and why."""
+
+    row: int
+    why: str
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """The result of one chunk: messages sent, subscribers skipped, rows that failed."""
+
+    sent: int = 0
+    skipped: int = 0
+    failed: tuple[Failure, ...] = ()
+
+
+class Ledger:
+    """The folder of one replay. Driver and executors must see it under the same path."""
+
+    def __init__(self, root: Path, replay_id: str) -> None:
+        if not _ID.fullmatch(replay_id):
+            raise ConfigurationError(
+                f"invalid replay id {replay_id!r}: use up to 100 letters, digits, '_', '-', '.'"
+            )
+        self._folder = root / replay_id
+        self._id = replay_id
+
+    @property
+    def replay_id(self) -> str:
+        """The id of the replay."""
+        return self._id
+
+    @property
+    def rows(self) -> Path:
+        """The folder of the chunks."""
+        return self._folder / "rows"
+
+    @property
+    def plan(self) -> ReplayPlan | None:
+        """The plan; None until it is fixed."""
+        try:
+            return msgspec.json.decode((self._folder / "plan.json").read_bytes(), type=ReplayPlan)
+        except FileNotFoundError:
+            return None
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Keep other processes from running the same replay.
+
+        Raises:
+            StorageLockedError: another process is running it.
+        """
+        private_folder(self._folder / "done")
+        try:
+            with locked(self._folder / "lock"):
+                yield
+        except StorageLockedError as error:
+            raise StorageLockedError(
+                f"replay {self._id} is already running in another process"
+            ) from error
+
+    def clear(self) -> None:
+        """Remove the rows of a plan that was never fixed: nothing of it was sent."""
+        remove(self.rows)
+
+    def groups(self, chunks: Sequence[str]) -> dict[tuple[str, str], int]:
+        """The number of rows by event and subscriber; only these two columns are read."""
+        found: Counter[tuple[str, str]] = Counter()
+        for name in chunks:
+            table = parquet.read_table(self.rows / name, columns=["event_key", "subscriber"])
+            counted = table.group_by(["event_key", "subscriber"]).aggregate([([], "count_all")])
+            for row in counted.to_pylist():
+                found[row["event_key"], row["subscriber"]] += row["count_all"]
+        return found
+
+    def count(self, chunks: Sequence[str]) -> int:
+        """The number of rows."""
+        return sum(parquet.read_metadata(self.rows / name).num_rows for name in chunks)
+
+    def fix(self, plan: ReplayPlan) -> None:
+        """Write the plan and its rows to disk. It does not change any more."""
+        sync_tree(self.rows)
+        write_json(self._folder / "plan.json", plan)
+
+    def chunk(self, name: str) -> Chunk | None:
+        """The result of a chunk; None if it is not done."""
+        try:
+            return msgspec.json.decode(self._done(name).read_bytes(), type=Chunk)
+        except FileNotFoundError:
+            return None
+
+    def note(self, name: str, chunk: Chunk) -> None:
+        """Note the result of a chunk that is done."""
+        write_json(self._done(name), chunk)
+
+    def chunks(self, plan: ReplayPlan) -> list[Chunk]:
+        """The results of the chunks that are done."""
+        return [one for one in map(self.chunk, plan.chunks) if one is not None]
+
+    def _done(self, name: str) -> Path:
+        return self._folder / "done" / f"{name}.json"

@@ -1,0 +1,289 @@
+"""Sends events of a lake or of any DataFrame again: planned, resumable, each once.
+
+Rows are selected and fixed in a ledger first; then they are sent, chunk by chunk. An application
+given by its reference (``module:attribute``) is loaded by the executors, which send in parallel;
+one given as an object sends from the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from matador.errors import ClusterError, ConfigurationError
+from matador.events.app import Matador, SyncMatador
+from matador.events.loading import load_application
+from matador.model.event import EventType
+from matador.spark.replay.ledger import Chunk, Ledger, ReplayCount, ReplayPlan
+from matador.spark.replay.selection import Choice, choose, counted, groups_of, target_of
+from matador.spark.replay.send import Pace, Resending, scope_of, send_chunk
+from matador.spark.runtime.executors import run_tasks, ship
+from matador.spark.runtime.messages import spark_error
+from matador.spark.runtime.session import is_local
+from matador.spark.source.publish import EventPublisher, check_columns, open_publisher
+from matador.spark.tables.reader import LakeTables
+
+AnyApp: TypeAlias = "Matador | SyncMatador | str"
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of messages sent so far, and the total."""
+
+_CHUNK_ROWS = 10_000  # where the transport stores no row twice
+_SMALL_CHUNK_ROWS = 1_000  # elsewhere: at most so many are sent twice when a task is killed
+_LOOK_AGAIN = 0.25
+_MOST_ERRORS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The result of a replay, or of a dry run.
+
+    Attributes:
+        replay_id: resumes the replay if it was interrupted.
+        counts: the messages to send, per event and subscriber.
+        ignored: rows that no longer have a receiver, per event and original subscriber.
+        sent: the messages sent, including those of earlier runs; 0 for a dry run.
+        skipped: the messages not sent because their subscriber is disabled.
+        failed: the rows that could not be sent; the same call tries them again.
+        errors: the first few reasons.
+        dry_run: nothing was sent.
+        resumed: an earlier run had started.
+    """
+
+    replay_id: str
+    counts: tuple[ReplayCount, ...]
+    ignored: tuple[ReplayCount, ...] = ()
+    sent: int = 0
+    skipped: int = 0
+    failed: int = 0
+    errors: tuple[str, ...] = ()
+    dry_run: bool = False
+    resumed: bool = False
+
+    @property
+    def total(self) -> int:
+        """The number of messages to send."""
+        return sum(one.count for one in self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """How a replay is sent."""
+
+    rate: float | None = None
+    replay_id: str | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigurationError(
+                f"rate must be positive, got {self.rate!r} messages per second"
+            )
+
+
+def replay(
+    lake: LakeTables,
+    app: AnyApp,
+    choice: Choice,
+    *,
+    to: str | None = None,
+    dry_run: bool = False,
+    options: ReplayOptions | None = None,
+    among: DataFrame | None = None,
+) -> ReplayResult:
+    """See ``Lake.replay``; ``among`` has the ids to which the selection is restricted."""
+    how = options or ReplayOptions()
+    known = application_of(app)
+    target = target_of(known, to)
+    replay_id = how.replay_id or str(uuid.uuid4())
+    asked = choice.request(to)
+
+    def rows() -> DataFrame:
+        found = choose(lake, known, choice, target)
+        return found if among is None else found.join(among, "id", "left_semi")
+
+    if dry_run:
+        counts, ignored = counted(groups_of(rows()), known, target)
+        return ReplayResult(replay_id, tuple(counts), tuple(ignored), dry_run=True)
+
+    def plan(ledger: Ledger) -> ReplayPlan:
+        chunks = _written(rows(), ledger, known)
+        counts, ignored = counted(ledger.groups(chunks), known, target)
+        return ReplayPlan(
+            "replay",
+            asked,
+            chunks,
+            tuple(counts),
+            tuple(ignored),
+            target.subscriber,
+            target.queue,
+            target.everybody,
+        )
+
+    return _run(lake.spark, lake.layout.ledger, app, replay_id, asked, plan, how)
+
+
+def backfill(
+    lake: LakeTables,
+    app: AnyApp,
+    event: type[Any] | str | EventType,
+    frame: DataFrame,
+    options: ReplayOptions | None = None,
+) -> ReplayResult:
+    """See ``Lake.backfill``."""
+    how = options or ReplayOptions()
+    known = application_of(app)
+    key = known.schema.event(event).key
+    check_columns(frame.columns, known.schema, key)
+    asked = {"backfill": key}
+
+    def plan(ledger: Ledger) -> ReplayPlan:
+        chunks = _written(frame, ledger, known)
+        count = ledger.count(chunks)
+        counts = [ReplayCount(key, one.name, count) for one in known.schema.subscribers(key)]
+        return ReplayPlan("backfill", asked, chunks, tuple(counts), event=key)
+
+    replay_id = how.replay_id or str(uuid.uuid4())
+    return _run(lake.spark, lake.layout.ledger, app, replay_id, asked, plan, how)
+
+
+def so_far(ledger: Ledger) -> ReplayResult | None:
+    """The progress of a replay that was started; None if its plan is not fixed yet."""
+    plan = ledger.plan
+    if plan is None:
+        return None
+    begun = ReplayResult(ledger.replay_id, plan.counts, plan.ignored, resumed=True)
+    return _with_chunks(begun, ledger.chunks(plan))
+
+
+def application_of(app: AnyApp) -> Matador:
+    """The application itself, to inspect it."""
+    if isinstance(app, str):
+        return load_application(app).app
+    return app.app if isinstance(app, SyncMatador) else app
+
+
+# -- inside -------------------------------------------------------------------------------------
+
+
+def _run(
+    spark: SparkSession,
+    root: Path,
+    app: AnyApp,
+    replay_id: str,
+    asked: dict[str, str],
+    make_plan: Callable[[Ledger], ReplayPlan],
+    how: ReplayOptions,
+) -> ReplayResult:
+    ledger = Ledger(root, replay_id)
+    with ledger.held():
+        plan = ledger.plan
+        resumed = plan is not None
+        if plan is None:
+            ledger.clear()
+            plan = make_plan(ledger)
+            ledger.fix(plan)
+        elif asked != plan.request and asked:
+            raise ConfigurationError(
+                f"replay {replay_id} was started with {_said(plan.request)}, not with "
+                f"{_said(asked)}; use the same options, or another id"
+            )
+        result = ReplayResult(replay_id, plan.counts, plan.ignored, resumed=resumed)
+        if isinstance(app, str):
+            try:
+                _from_executors(spark, app, ledger, plan, how, result.total)
+            except (PySparkException, Py4JError) as error:
+                raise ClusterError(
+                    f"replay {replay_id} is not finished; the same id resumes it: "
+                    f"{spark_error(error)}"
+                ) from error
+        else:
+            _from_here(app, ledger, plan, how, result.total)
+        result = _with_chunks(result, ledger.chunks(plan))
+        if how.progress is not None:
+            how.progress(result.sent, result.total)
+        if not result.failed:
+            with _publisher(app) as publisher:
+                publisher.seal(scope_of(ledger, len(plan.chunks)))
+    return result
+
+
+def _from_executors(
+    spark: SparkSession, app: str, ledger: Ledger, plan: ReplayPlan, how: ReplayOptions, total: int
+) -> None:
+    count = len(plan.chunks)
+    # The tasks that run at the same time share the rate.
+    slots = min(count, spark.sparkContext.defaultParallelism)
+    rate = None if how.rate is None else how.rate / max(slots, 1)
+    local = is_local(spark.sparkContext.master or "")
+    work = Resending(ledger, plan, app if local else ship(spark, app), rate)
+    if how.progress is None:
+        run_tasks(spark, work, count)
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="matador-replay") as background:
+        running = background.submit(run_tasks, spark, work, count)
+        ended = threading.Event()
+        running.add_done_callback(lambda _: ended.set())
+        while not ended.wait(_LOOK_AGAIN):
+            how.progress(sum(chunk.sent for chunk in ledger.chunks(plan)), total)
+        running.result()
+
+
+def _from_here(
+    app: Matador | SyncMatador, ledger: Ledger, plan: ReplayPlan, how: ReplayOptions, total: int
+) -> None:
+    sent = sum(chunk.sent for chunk in ledger.chunks(plan))
+
+    def report(more: int) -> None:
+        nonlocal sent
+        sent += more
+        if how.progress is not None:
+            how.progress(sent, total)
+
+    pace = Pace(how.rate)
+    with _publisher(app) as publisher:
+        for name in plan.chunks:
+            done = ledger.chunk(name)
+            if done is None or done.failed:
+                send_chunk(publisher, ledger, plan, name, pace, report)
+
+
+@contextmanager
+def _publisher(app: AnyApp) -> Generator[EventPublisher]:
+    if isinstance(app, SyncMatador):  # already running, in its own thread
+        yield EventPublisher(application_of(app), app)
+        return
+    with open_publisher(app) as publisher:
+        yield publisher
+
+
+def _written(rows: DataFrame, ledger: Ledger, app: Matador) -> tuple[str, ...]:
+    """Write the rows into the ledger; returns the names of its chunks."""
+    most = _CHUNK_ROWS if app.transport.capabilities.once else _SMALL_CHUNK_ROWS
+    rows.write.option("maxRecordsPerFile", most).parquet(str(ledger.rows))
+    return tuple(sorted(path.name for path in ledger.rows.glob("part-*.parquet")))
+
+
+def _with_chunks(result: ReplayResult, chunks: list[Chunk]) -> ReplayResult:
+    failures = [failure for chunk in chunks for failure in chunk.failed]
+    return replace(
+        result,
+        sent=sum(chunk.sent for chunk in chunks),
+        skipped=sum(chunk.skipped for chunk in chunks),
+        failed=len(failures),
+        errors=tuple(failure.why for failure in failures[:_MOST_ERRORS]),
+    )
+
+
+def _said(request: dict[str, str]) -> str:
+    return msgspec.json.encode(request).decode()

@@ -1,0 +1,232 @@
+"""Sends one chunk of a replay, in an executor or in the driver."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from matador.errors import MatadorError
+from matador.events.fanout import derived_id
+from matador.model.event import EventType
+from matador.model.message import Once
+from matador.model.sending import SendOptions
+from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
+from matador.spark.replay.ledger import Chunk, Failure, Ledger, ReplayPlan
+from matador.spark.replay.selection import ReplayTarget, receivers
+from matador.spark.runtime.arrow import parquet
+from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
+
+_COLUMNS = (
+    *("id", "event_key", "subscriber", "correlation_id", "metadata", "data_json", "before_json"),
+)
+_MOST = 1000  # rows published in one call
+_BURST = 0.1  # how many seconds of the rate may be sent at once
+
+
+class Pace:
+    """Limits the messages per second, without catching up on lost time."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._next = time.monotonic()
+
+    @property
+    def portion(self) -> int:
+        """How many messages may be sent at once."""
+        return _MOST if self._rate is None else max(1, min(_MOST, int(self._rate * _BURST)))
+
+    async def wait(self, count: int) -> None:
+        """Wait until ``count`` more messages may be sent."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        if now < self._next:
+            await asyncio.sleep(self._next - now)
+        self._next = max(now, self._next) + count / self._rate
+
+
+@dataclass(frozen=True, slots=True)
+class Resending:
+    """What a task needs to know. Pickled, with a reference to the application."""
+
+    ledger: Ledger
+    plan: ReplayPlan
+    app: str
+    rate: float | None
+
+    def __call__(self, number: int) -> bytes:
+        """Send a chunk, unless it is done; returns its result."""
+        name = self.plan.chunks[number]
+        done = self.ledger.chunk(name)
+        if done is None or done.failed:
+            with open_publisher(self.app) as publisher:
+                done = send_chunk(publisher, self.ledger, self.plan, name, Pace(self.rate))
+        return msgspec.json.encode(done)
+
+
+def scope_of(ledger: Ledger, chunk: int) -> Once:
+    """The scope within which the rows of a chunk are sent once.
+
+    The rows of a chunk are fixed, so each chunk has its own scope: the transport compares an id
+    only with those of the same chunk.
+    """
+    return Once(f"replay:{ledger.replay_id}", chunk)
+
+
+def _nobody(_: int) -> None:
+    """Report nothing."""
+
+
+def send_chunk(
+    publisher: EventPublisher,
+    ledger: Ledger,
+    plan: ReplayPlan,
+    name: str,
+    pace: Pace,
+    report: Callable[[int], None] = _nobody,
+) -> Chunk:
+    """Send the rows of a chunk that were not sent yet, and note the result.
+
+    If killed before the note, the chunk is sent again: a transport with ``capabilities.once`` does
+    not store the rows again, any other does, under the same ids.
+    """
+    sending = _Sending(publisher, ledger, plan, name, pace)
+    done = publisher.wait(sending.run(report))
+    ledger.note(name, done)
+    return done
+
+
+class _Sending:
+    """A chunk being sent, and its counts so far. Runs in the publisher's event loop.
+
+    While the broker stores some rows, the same thread prepares the next: a second thread would only
+    take turns with it.
+    """
+
+    def __init__(
+        self, publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, pace: Pace
+    ) -> None:
+        before = ledger.chunk(name) or Chunk()
+        self._sent = before.sent
+        self._skipped = before.skipped
+        self._failed: list[Failure] = []
+        self._again = {failure.row for failure in before.failed}
+        self._app = publisher.app
+        self._once = scope_of(ledger, plan.chunks.index(name))
+        self._items = _items(publisher, ledger, plan, name, self._failed)
+        self._pace = pace
+
+    async def run(self, report: Callable[[int], None]) -> Chunk:
+        """Send all rows; ``report`` is called with the size of every portion sent."""
+        again = self._again
+        rows = (one for one in self._items if not again or one[0] in again)
+        sending: asyncio.Task[int] | None = None
+        while portion := list(islice(rows, self._pace.portion)):
+            if sending is not None:
+                report(await sending)
+            await self._pace.wait(len(portion))
+            sending = asyncio.create_task(self._publish(portion))
+            await asyncio.sleep(0)  # it runs until it waits for the broker
+        if sending is not None:
+            report(await sending)
+        return Chunk(self._sent, self._skipped, tuple(self._failed))
+
+    async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:
+        """Publish some rows; returns the number of messages."""
+        before = self._sent
+        items = [item for _, item in portion]
+        results = await self._app.publish(items, once=self._once, send_errors="report")
+        for (row, _), result in zip(portion, results, strict=True):
+            if result.errors:  # counted when none of its messages fails
+                self._failed.append(Failure(row, str(result.errors[0])))
+            else:
+                self._sent += result.sent
+                self._skipped += result.skipped
+        return self._sent - before
+
+
+def _items(
+    publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+) -> Iterator[tuple[int, Item]]:
+    file = parquet.ParquetFile(ledger.rows / name)
+    row = 0
+    if plan.kind == "backfill":
+        incoming = RowEvents(publisher.app.schema, plan.event, f"{ledger.replay_id}/{name}")
+    else:
+        incoming = None
+    maker = _Again(publisher, ledger.replay_id, plan)
+    for batch in file.iter_batches(_MOST):
+        if incoming is not None:
+            for item in incoming.items(batch):
+                yield row, item
+                row += 1
+            continue
+        columns = [batch.column(column).to_pylist() for column in _COLUMNS]
+        for values in zip(*columns, strict=True):
+            try:
+                item = maker.item(*values)
+            except MatadorError as error:
+                failed.append(Failure(row, str(error)))
+            else:
+                if item is not None:
+                    yield row, item
+            row += 1
+
+
+class _Again:
+    """Turns rows of the lake into the events of a replay."""
+
+    def __init__(self, publisher: EventPublisher, replay_id: str, plan: ReplayPlan) -> None:
+        self._publisher = publisher
+        self._replay_id = replay_id
+        self._plan = plan
+        self._target = ReplayTarget(plan.subscriber, plan.queue, plan.everybody)
+        self._routes: dict[tuple[str, str], tuple[EventType, str] | None] = {}
+
+    def item(
+        self,
+        original: str,
+        event_key: str,
+        subscriber: str,
+        correlation_id: str | None,
+        metadata: Sequence[tuple[str, str]] | None,
+        data: str,
+        before: str | None,
+    ) -> Item | None:
+        """The event of a row; None if it no longer has a receiver.
+
+        Raises:
+            InvalidEventError: its payload no longer fits its type.
+        """
+        try:
+            route = self._routes[event_key, subscriber]
+        except KeyError:
+            route = self._routes[event_key, subscriber] = self._route(event_key, subscriber)
+        if route is None:
+            return None
+        event, name = route
+        decode = self._publisher.json.decode_payload
+        # The id of an envelope is derived from the ids of the replay and of the original, and the
+        # name of the subscriber: here for one subscriber, by the fan-out for all.
+        everybody = self._plan.everybody
+        parts = (self._replay_id, original)
+        own = {REPLAY_ID: self._replay_id, REPLAY_OF: original}
+        options = SendOptions(
+            metadata={**dict(metadata), **own} if metadata else own,
+            correlation_id=correlation_id,
+            before=None if before is None else decode(event, msgspec.Raw(before.encode())),
+            id="\x1f".join(parts) if everybody else derived_id(*parts, name),
+            subscribers=None if everybody else (name,),
+            queue=self._plan.queue,
+        )
+        return Item(event, decode(event, msgspec.Raw(data.encode())), options)
+
+    def _route(self, event_key: str, subscriber: str) -> tuple[EventType, str] | None:
+        app = self._publisher.app
+        names = receivers(app, event_key, subscriber, self._target)
+        return (app.schema.event(event_key), names[0]) if names else None

@@ -1,0 +1,1 @@
+"""What the data pipeline needs of Spark, Java and the file system; knows no lake."""

@@ -1,0 +1,40 @@
+"""The border to pyarrow, which ships no types: it is named here, untyped on purpose."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+pa: Any = importlib.import_module("pyarrow")
+parquet: Any = importlib.import_module("pyarrow.parquet")
+_spark_types: Any = importlib.import_module("pyspark.sql.pandas.types")
+
+Array: TypeAlias = Any
+DataType: TypeAlias = Any
+RecordBatch: TypeAlias = Any
+Schema: TypeAlias = Any
+Table: TypeAlias = Any
+
+
+def struct_type(schema: Schema) -> StructType:
+    """The columns of an Arrow schema as Spark has them."""
+    return _spark_types.from_arrow_schema(schema)
+
+
+def arrow_schema(columns: StructType) -> Schema:
+    """Spark columns as an Arrow schema, in the form Spark expects in record batches."""
+    return _spark_types.to_arrow_schema(columns, timezone="UTC")
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]],
+    schema: str | StructType,
+) -> DataFrame:
+    """``DataFrame.mapInArrow``, whose types are those of pyarrow."""
+    untyped: Any = frame
+    return untyped.mapInArrow(function, schema)

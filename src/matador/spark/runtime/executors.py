@@ -1,0 +1,139 @@
+"""Runs functions in the executors, and sends applications and payload types there."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from matador.errors import ConfigurationError
+from matador.events.loading import is_file, split_reference
+from matador.model.event import EventType
+from matador.model.schema import Schema
+from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
+from matador.spark.runtime.session import import_paths, is_local
+
+_pickler: Any = cloudpickle  # it has no types
+
+# A dataclass of a script is pickled by value. Fields without a default refer to one marker object,
+# which must be the same object after unpickling: else every field would seem to have a default.
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
+
+
+def ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path] = ()) -> str:
+    """Send files to the executors; returns the reference that finds the application there."""
+    where, attribute = split_reference(reference)
+    files = [str(Path(one).resolve()) for one in py_files]
+    if is_file(where):
+        files.append(str(Path(where).resolve()))
+        reference = f"{Path(where).stem}:{attribute}"
+    for file in files:
+        spark.sparkContext.addPyFile(file)
+    return reference
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypes:
+    """The event types of a schema, by key and alias, without the code of subscribers. Pickled.
+
+    Attributes:
+        pickled: the types; classes of modules are pickled by name.
+        paths: where executors on this machine find those modules, besides their own paths.
+    """
+
+    pickled: bytes
+    paths: tuple[str, ...]
+
+    def load(self) -> Mapping[str, EventType]:
+        """The types, in an executor. Raises whatever importing their modules raises."""
+        sys.path.extend(path for path in self.paths if path not in sys.path)
+        return _pickler.loads(self.pickled)
+
+
+def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
+    """The event types of a schema, ready to be sent to executors.
+
+    Single-file modules are sent along, unless the executors see the same files anyway.
+
+    Raises:
+        ConfigurationError: the types cannot be pickled.
+    """
+    keys = {key for event in schema.events for key in event.keys}
+    events = {key: replace(schema.event(key), metadata={}) for key in keys}
+    try:
+        pickled: bytes = _pickler.dumps(events)
+    except Exception as error:  # the classes of users decide what is raised
+        raise ConfigurationError(
+            "the payload types of the schema cannot be sent to the Spark executors; define them at "
+            f"the top level of a module that the executors can import ({error})"
+        ) from error
+    if is_local(spark.sparkContext.master or ""):
+        return EventTypes(pickled, tuple(import_paths()))
+    for file in _single_files(_modules_of(pickled)):
+        spark.sparkContext.addPyFile(file)
+    return EventTypes(pickled, ())
+
+
+class _Modules(pickle.Unpickler):
+    """Collects the modules that a pickle refers to."""
+
+    def __init__(self, pickled: bytes) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self.names: set[str] = set()
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        self.names.add(module_name)
+        return super().find_class(module_name, global_name)
+
+
+def _modules_of(pickled: bytes) -> set[str]:
+    reading = _Modules(pickled)
+    reading.load()
+    return reading.names
+
+
+def _single_files(modules: Iterable[str]) -> list[str]:
+    """The files of modules that are neither installed nor part of a package."""
+    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    files = [
+        getattr(sys.modules.get(name), "__file__", None) for name in modules if "." not in name
+    ]
+    return sorted(
+        file
+        for file in files
+        if file and not file.startswith(installed) and Path(file).name != "__init__.py"
+    )
+
+
+def run_tasks(spark: SparkSession, work: Callable[[int], bytes], count: int) -> list[bytes]:
+    """Run ``work(0)`` to ``work(count - 1)``, each in its own task; returns the answers in order.
+
+    ``work`` is pickled: it must be a function of a module, or a ``functools.partial`` of one. A
+    task may run more than once, so its leftovers must not disturb another attempt.
+    """
+    if count == 0:
+        return []
+    numbers = spark.range(0, count, 1, count)
+    frame = map_in_arrow(numbers, partial(_answers, work), "number bigint, answer binary")
+    found = {int(row.number): bytes(row.answer) for row in frame.collect()}
+    return [found[number] for number in range(count)]
+
+
+def _answers(work: Callable[[int], bytes], numbers: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            answer = work(number)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([number], pa.int64()), pa.array([answer], pa.binary())],
+                names=["number", "answer"],
+            )

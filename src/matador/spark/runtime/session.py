@@ -1,0 +1,215 @@
+"""A Spark session that starts quickly, prints nothing and runs this interpreter in its workers.
+
+Everything in this package works with the user's own session as well: queries bring their settings
+with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext, java_gateway
+from pyspark.sql import SparkSession
+
+from matador.spark.runtime.java import class_archive_options, find_java_home
+
+_LOOPBACK = "127.0.0.1"
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    app_name: str = "matador",
+    config: Mapping[str, str] | None = None,
+    java_options: Sequence[str] | None = None,
+) -> SparkSession:
+    """The Spark session of this process: the running one, or a new one.
+
+    ``master`` is ``local[*]`` by default. ``config`` overrides our settings. A session that is
+    already running is returned, with ``config`` applied as far as Spark allows. ``java_options``
+    are for the Java of a new session; by default it uses the class archive, if
+    ``matador spark prepare`` has created one.
+
+    Raises:
+        ConfigurationError: there is no Java 17 or newer; the message says how to install one.
+        KeyboardInterrupt: Ctrl-C was pressed while Spark started; its Java is gone.
+
+    Example:
+        >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
+    """
+    running = _running_session()
+    if running is not None:
+        for name, value in (config or {}).items():
+            running.conf.set(name, value)
+        return running
+    chosen = master or "local[*]"
+    options = class_archive_options() if java_options is None else java_options
+    settings = {**_settings(chosen, options), **(config or {})}
+    builder = SparkSession.builder.master(chosen).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _environment(_surroundings(chosen)), _interruptible():
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def session_for(
+    spark: SparkSession | None, master: str | None, *, app_name: str
+) -> Generator[SparkSession]:
+    """A session to work with: the given one, else the running one, else a new one.
+
+    Only a new one is stopped at the end: others are still in use.
+    """
+    found = spark or _running_session()
+    if found is not None:
+        yield found
+        return
+    made = spark_session(master, app_name=app_name)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Have Ctrl-C end Java while it starts, and raise ``KeyboardInterrupt`` once it has ended.
+
+    Raised in the middle of PySpark instead, it would print the errors of the broken connection,
+    and leave a Java behind that goes on starting.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    started: list[subprocess.Popen[bytes]] = []
+    interrupted = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        for process in started:
+            process.kill()
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen[bytes](*args, **options)
+        started.append(process)
+        if interrupted:
+            process.kill()
+        return process
+
+    gateway: Any = java_gateway
+    level = logging.getLogger("py4j").level
+    popen, gateway.Popen = gateway.Popen, start
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+        if interrupted:
+            raise KeyboardInterrupt
+    except BaseException as error:
+        if not interrupted and isinstance(error, Exception):
+            raise
+        _forget_java()
+        for process in started:  # by another signal, too
+            process.kill()
+            process.wait()
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        gateway.Popen = popen
+        logging.getLogger("py4j").setLevel(level)
+        if signal.getsignal(signal.SIGINT) is interrupt:  # a session that started has its own
+            signal.signal(signal.SIGINT, before)
+
+
+def _forget_java() -> None:
+    """Make PySpark start a new Java the next time: this one is dead."""
+    context: Any = SparkContext
+    gateway, context._gateway, context._jvm = context._gateway, None, None
+    context._active_spark_context = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+
+
+def _running_session() -> SparkSession | None:
+    """The session of this process, if there is one; a bare ``SparkContext`` is given one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    contexts: Any = SparkContext  # a session is only active in one thread
+    return None if contexts._active_spark_context is None else SparkSession.builder.getOrCreate()
+
+
+def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
+    log = Path(__file__).with_name("log4j2.properties").as_uri()
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+        # Stopping a streaming query recurses through its plan, which needs a deep stack.
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                "-Xss4m -XX:+UseSerialGC -Duser.timezone=UTC",
+                f"-Dlog4j2.configurationFile={log}",
+                *map(shlex.quote, java_options),
+            )
+        ),
+        "spark.driver.memory": "1g",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    }
+    if is_local(master):
+        settings["spark.driver.host"] = _LOOPBACK
+        settings["spark.driver.bindAddress"] = _LOOPBACK
+    return settings
+
+
+def _surroundings(master: str) -> dict[str, str]:
+    wanted = {"JAVA_HOME": str(find_java_home())}
+    if "PYSPARK_PYTHON" not in os.environ:
+        wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 on the path
+    if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    if is_local(master):
+        wanted["PYTHONPATH"] = os.pathsep.join(import_paths())
+    return wanted
+
+
+def import_paths() -> list[str]:
+    """The import paths of this process, without the interpreter's own; its workers need them."""
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    given = [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return list(dict.fromkeys(path for path in given if path and not path.startswith(own)))
+
+
+def is_local(master: str) -> bool:
+    """Whether the executors of a master run on this machine and see its files."""
+    return master.startswith("local")
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Generator[None]:
+    """Set variables while Java starts, and restore the environment afterwards."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,285 @@
+"""Decodes lines of the journal into columns of the three tables. Runs in the executors.
+
+No line can make this fail: what is not a record, or does not fit its type, goes to quarantine.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from matador.codec.payload import PayloadCodec
+from matador.errors import InvalidEventError
+from matador.model.event import EventType
+from matador.observe.journal.records import (
+    LAST_MOMENT,
+    REPLAY_OF,
+    DeliveryRecord,
+    DroppedRecord,
+    MalformedRecord,
+    Record,
+    SentRecord,
+)
+from matador.spark.runtime.arrow import RecordBatch, pa
+from matador.spark.runtime.journal_lines import LONGEST
+from matador.spark.tables.dedup_index import Keys, delivery_keys, event_keys, text_keys
+from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
+
+OUT_OF_RANGE = "a time is before 1970 or after 9999"
+
+_MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
+_MOST_REASON = 2000
+_MOST_INT = 2**31 - 1
+_LONGEST_TIME = LAST_MOMENT / 1000  # milliseconds
+_LIMITS = {
+    "attempt": _MOST_INT,
+    "deliveries": _MOST_INT,
+    "duration_ms": _LONGEST_TIME,
+    "wait_ms": _LONGEST_TIME,
+    "since_created_ms": _LONGEST_TIME,
+}
+_BINARY = "base64:"
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+class QuarantineReason(NamedTuple):
+    """Why something is in quarantine, without what differs from row to row."""
+
+    kind: str
+    event_key: str | None
+    reason: str
+
+
+class _Refused(NamedTuple):
+    """A row of the quarantine, and the bytes that tell it from others."""
+
+    problem: QuarantineReason
+    raw: str
+    source: str
+    identity: bytes
+    id: str | None = None
+    recorded_at: int | None = None
+
+
+class Rows(NamedTuple):
+    """Some rows of a table, and their keys."""
+
+    batch: RecordBatch
+    keys: Keys
+
+
+@dataclass(slots=True)
+class Decoded:
+    """The result of decoding some lines: rows by table, and counts."""
+
+    tables: dict[str, Rows]
+    records: int = 0
+    dropped: int = 0
+    problems: Counter[QuarantineReason] = field(default_factory=Counter[QuarantineReason])
+
+
+class LineDecoder:
+    """Decodes blocks of lines.
+
+    With ``events`` (by key and alias), payloads are validated against their types; without, every
+    event is accepted.
+    """
+
+    def __init__(self, events: Mapping[str, EventType] | None = None) -> None:
+        self._events = events
+        self._payloads = PayloadCodec("json")
+
+    def decode(self, block: bytes, source: str) -> Decoded:
+        """Decode whole lines; ``source`` is the name of their segment."""
+        refused: list[_Refused] = []
+        sent: list[SentRecord] = []
+        deliveries: list[DeliveryRecord] = []
+        dropped = count = 0
+        for line, record in parse_lines(block):
+            count += 1
+            if type(record) is DeliveryRecord:
+                deliveries.append(record)
+            elif type(record) is SentRecord:
+                if self._events is not None and (why := self._problem(record)) is not None:
+                    moment = _moment(record.recorded_at)
+                    refused.append(_Refused(why, _text(line), source, line, record.id, moment))
+                else:
+                    sent.append(record)
+            elif type(record) is MalformedRecord:
+                refused.append(_refused_message(record, line))
+            elif type(record) is DroppedRecord:
+                dropped += min(max(record.count, 0), _MOST_INT)
+            else:
+                refused.append(_refused_line(str(record), line, source))
+        tables = {
+            "events": _rows(_event_rows, sent, source, refused),
+            "deliveries": _rows(_delivery_rows, deliveries, source, refused),
+        }
+        tables["quarantine"] = _quarantine(refused)
+        return Decoded(tables, count, dropped, Counter(one.problem for one in refused))
+
+    def _problem(self, record: SentRecord) -> QuarantineReason | None:
+        assert self._events is not None
+        key = record.event_key
+        event = self._events.get(key)
+        if event is None:
+            return QuarantineReason("unknown-event", key, f"event {key!r} is not in the schema")
+        try:
+            self._payloads.decode_payload(event, record.data)
+            if record.earlier is not None:
+                self._payloads.decode_payload(event, record.earlier)
+        except InvalidEventError as error:
+            return QuarantineReason("invalid-payload", key, str(error)[:_MOST_REASON])
+        return None
+
+
+def parse_lines(block: bytes) -> Iterator[tuple[bytes, Record | str]]:
+    """Each line that is not blank, with its record, or with the reason why it is none."""
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    try:
+        if not block.isascii():
+            block.decode()  # the decoder does not look at the text of payloads
+        records = _decoder.decode_lines(block)
+    except Exception:  # noqa: BLE001 - at least one line is bad; which one is found below
+        records = []
+    if len(records) == len(lines):
+        yield from zip(lines, records, strict=True)
+        return
+    for line in lines:
+        try:
+            if len(line) > LONGEST:
+                raise ValueError(f"the line is longer than {LONGEST:,} bytes")
+            line.decode()
+            yield line, _decoder.decode(line)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the line is kept
+            yield line, f"not a record of the journal: {error}"
+
+
+# -- rows of the tables -------------------------------------------------------------------------
+
+
+def _rows(make: Any, records: list[Any], source: str, refused: list[_Refused]) -> Rows:
+    """The rows of some records; those with a number that no column can hold are refused."""
+    try:
+        return make(records)
+    except (ValueError, OverflowError):
+        kept: list[Any] = []
+        for record in records:
+            try:
+                make([record])
+            except (ValueError, OverflowError) as error:
+                why = f"not a record of the journal: {error}"
+                refused.append(_refused_line(why, msgspec.json.encode(record), source))
+            else:
+                kept.append(record)
+        return make(kept)
+
+
+def _event_rows(records: Sequence[SentRecord]) -> Rows:
+    replay_of = [one.metadata.get(REPLAY_OF) if one.metadata else None for one in records]
+    batch = _batch(
+        records,
+        EVENTS,
+        metadata=[None if one.metadata is None else texts(one.metadata) for one in records],
+        replay_of=[one if isinstance(one, str) else None for one in replay_of],
+        data_json=[bytes(one.data) for one in records],
+        before_json=[None if one.earlier is None else bytes(one.earlier) for one in records],
+    )
+    return Rows(batch, event_keys([one.id for one in records]))
+
+
+def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
+    batch = _batch(records, DELIVERIES)
+    attempts = np.array([one.attempt for one in records], np.int64)
+    started = np.array([one.started_at for one in records], np.int64)
+    return Rows(batch, delivery_keys([one.id for one in records], attempts, started))
+
+
+def _quarantine(refused: Sequence[_Refused]) -> Rows:
+    names = QuarantineReason._fields
+    reasons = {name: [getattr(one.problem, name) for one in refused] for name in names}
+    keys = text_keys([one.identity for one in refused])
+    return Rows(_batch(refused, QUARANTINE, **reasons), keys)
+
+
+def _batch(records: Sequence[Any], schema: Any, **made: Sequence[Any]) -> RecordBatch:
+    """A batch of the columns of a schema: those given, all others by the records' attributes.
+
+    Raises:
+        ValueError: a number or a time is out of range.
+    """
+    arrays: list[Any] = []
+    for column in schema:
+        values = made.get(column.name)
+        if values is None:
+            values = list(map(attrgetter(column.name), records))
+            _check_range(column, values)
+        arrays.append(pa.array(values, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_range(column: Any, values: Sequence[Any]) -> None:
+    is_time = bool(pa.types.is_timestamp(column.type))
+    most = LAST_MOMENT if is_time else _LIMITS.get(column.name)
+    known = [] if most is None else [one for one in values if one is not None]
+    # Written so that it is true for NaN as well.
+    if known and not (min(known) >= 0 and max(known) <= most):
+        raise ValueError(
+            OUT_OF_RANGE if is_time else f"{column.name} is not between 0 and {most:.3g}"
+        )
+
+
+def texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Metadata as a map of strings: what is not a string is written as JSON."""
+    return [
+        (key, value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        for key, value in metadata.items()
+    ]
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+
+def _refused_line(why: str, line: bytes, source: str) -> _Refused:
+    return _Refused(QuarantineReason("malformed-record", None, why), _text(line), source, line)
+
+
+def _refused_message(record: MalformedRecord, line: bytes) -> _Refused:
+    problem = QuarantineReason("undecodable", None, record.reason[:_MOST_REASON])
+    raw = _text(raw_bytes(record))
+    return _Refused(problem, raw, record.queue, line, recorded_at=_moment(record.recorded_at))
+
+
+def raw_bytes(record: MalformedRecord) -> bytes:
+    """The bytes that could not be decoded."""
+    try:
+        return base64.b64decode(record.raw, validate=True)
+    except ValueError:
+        return record.raw.encode()
+
+
+def _moment(micros: int) -> int | None:
+    return micros if 0 <= micros <= LAST_MOMENT else None
+
+
+def _text(raw: bytes) -> str:
+    """Bytes as text, or as base64 if they are not UTF-8; only the beginning if they are many."""
+    if len(raw) > _MOST_RAW:
+        raw = raw[:_MOST_RAW]
+        try:
+            raw.decode()
+        except UnicodeDecodeError as error:
+            if error.start >= _MOST_RAW - 3:  # a character was cut in two
+                raw = raw[: error.start]
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _BINARY + base64.b64encode(raw).decode()

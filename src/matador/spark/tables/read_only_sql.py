@@ -1,0 +1,167 @@
+"""Checks that a query only reads the tables of a lake.
+
+The text cannot be trusted: a name may be quoted, commented, assembled, or hidden in a subquery. So
+Spark parses the query, and every node of the plan is checked before anything is analysed or run:
+plan steps, functions and tables are allowed by name, all others are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Generator, Iterator
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from matador.errors import ConfigurationError
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+_STEPS: Final = frozenset(
+    {
+        *(
+            "Project",
+            "Filter",
+            "Aggregate",
+            "UnresolvedHaving",
+            "UnresolvedQualify",
+            "Distinct",
+            "Sort",
+            "Sample",
+        ),
+        *("GlobalLimit", "LocalLimit", "Offset", "Union", "Intersect", "Except"),
+        *("Join", "LateralJoin", "Generate", "Pivot", "Unpivot", "WithWindowDefinition"),
+        *("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "UnresolvedWith", "PipeOperator"),
+        *("OneRowRelation", "LocalRelation", "UnresolvedInlineTable", "UnresolvedRelation"),
+        *("UnresolvedTableValuedFunction", "UnresolvedTVFAliases"),
+    }
+)
+# Of these groups only some functions are harmless: others call Java or read files.
+_GROUPS: Final = frozenset({"misc_funcs", "xml_funcs", "avro_funcs", "protobuf_funcs"})
+_HARMLESS: Final = frozenset(
+    {
+        *("uuid", "typeof", "version", "raise_error", "assert_true", "spark_partition_id"),
+        *("monotonically_increasing_id", "hmac", "aes_encrypt", "aes_decrypt", "try_aes_decrypt"),
+        *("bitmap_bit_position", "bitmap_bucket_number", "bitmap_count", "user", "current_user"),
+        *("session_user", "current_database", "current_schema", "current_catalog"),
+    }
+)
+_TABLE_FUNCTIONS: Final = frozenset(
+    {
+        *("range", "stack", "json_tuple", "variant_explode", "variant_explode_outer"),
+        *("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer"),
+    }
+)
+_VARIABLES = "spark.sql.variable.substitute"
+
+
+def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> None:
+    """Check that a query is one SELECT over ``tables``. Nothing is run.
+
+    Raises:
+        ConfigurationError: it does anything else.
+        ParseException: it is not SQL.
+    """
+    check = _Check(spark)
+    relations = check.nodes(check.parser.parsePlan(query))
+    known = {name.lower() for name in tables}
+    for name in relations:
+        # For a table that does not exist at all, Spark raises its usual error.
+        if name.lower() not in known and spark.catalog.tableExists(f"`{name}`"):
+            raise _refused(f"the table {name!r}")
+
+
+def check_predicate(spark: SparkSession, predicate: str) -> None:
+    """Check that a predicate only computes; subqueries over tables and views by name are fine.
+
+    Raises:
+        ConfigurationError: it does anything else.
+        ParseException: it is not SQL.
+    """
+    check = _Check(spark)
+    check.nodes(check.parser.parseExpression(predicate))
+
+
+@contextlib.contextmanager
+def without_variables(spark: SparkSession) -> Generator[None]:
+    """Keep Spark from replacing ``${…}`` by settings and environment variables."""
+    before = spark.conf.get(_VARIABLES)
+    spark.conf.set(_VARIABLES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_VARIABLES, before or "true")
+
+
+def _refused(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} is not allowed here: use one SELECT over the tables of the lake, which only reads"
+    )
+
+
+class _Check:
+    """Walks through the parsed text, in Java."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        untyped: Any = spark
+        state = untyped._jsparkSession.sessionState()
+        self.parser: Any = state.sqlParser()
+        jvm = untyped._jvm
+        self._functions: Any = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
+        self._identifier: Any = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
+        named = jvm.java.lang.Class.forName
+        self._plan: Any = named(f"{_CATALYST}plans.logical.LogicalPlan")
+        self._product: Any = named("scala.Product")
+        self._iterable: Any = named("scala.collection.Iterable")
+
+    def nodes(self, root: Any) -> list[str]:
+        """Check all nodes; returns the names of the tables they read."""
+        tables: list[str] = []
+        waiting = [root]
+        while waiting:
+            one = waiting.pop()
+            if not hasattr(one, "_target_id"):
+                continue  # text and numbers are plain Python values
+            if self._iterable.isInstance(one):
+                waiting.extend(_each(one.iterator()))
+            elif self._product.isInstance(one):
+                tables.extend(self._check(one))
+                waiting.extend(_each(one.productIterator()))
+        return tables
+
+    def _check(self, node: Any) -> list[str]:
+        package, _, name = str(node.getClass().getName()).rpartition(".")
+        if self._plan.isInstance(node) and (
+            name not in _STEPS or not package.startswith(_CATALYST[:-1])
+        ):
+            raise _refused(f"{name!r}")
+        match name:
+            case "UnresolvedRelation":
+                parts = [str(part) for part in _each(node.multipartIdentifier().iterator())]
+                if len(parts) != 1 or node.isStreaming() or not node.options().isEmpty():
+                    raise _refused(f"the table {'.'.join(parts)!r}")
+                return parts
+            case "UnresolvedFunction":
+                self._function([str(part) for part in _each(node.nameParts().iterator())])
+            case "UnresolvedGenerator":
+                self._function([str(node.name().unquotedString())])
+            case "UnresolvedTableValuedFunction":
+                parts = [str(part) for part in _each(node.name().iterator())]
+                if len(parts) != 1 or parts[0].lower() not in _TABLE_FUNCTIONS:
+                    raise _refused(f"the function {'.'.join(parts)!r}")
+            case _ if "UnresolvedIdentifier" in name:  # a name that is assembled at run time
+                raise _refused("IDENTIFIER")
+            case _:
+                pass
+        return []
+
+    def _function(self, parts: list[str]) -> None:
+        name = parts[-1].lower()
+        found = self._functions.lookupFunction(self._identifier(name))
+        grouped = str(found.get().getGroup()) if found.isDefined() else ""  # a function of the user
+        if len(parts) != 1 or (grouped in _GROUPS and name not in _HARMLESS):
+            raise _refused(f"the function {'.'.join(parts)!r}")
+
+
+def _each(iterator: Any) -> Iterator[Any]:
+    while iterator.hasNext():
+        yield iterator.next()

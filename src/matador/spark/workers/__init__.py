@@ -1,0 +1,1 @@
+"""Runs an application's ordinary subscribers on the cores of a Spark cluster."""

@@ -1,0 +1,188 @@
+"""A task of a Spark worker: runs the application as an ordinary worker for one slice of time.
+
+A Python process of Spark runs one task after another and keeps its modules. So the application
+stays started and connected from slice to slice; only receiving stops in between, and everything
+received is settled by then. An unused application is shut down well before Spark kills an idle
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from matador.events.app import SyncMatador
+from matador.events.application import Application
+from matador.events.hooks import Hooks
+from matador.events.loading import load_application
+from matador.observe.counters import OutcomeCount, OutcomeCounter, describe
+from matador.spark.runtime.shutdown import StopAddress
+from matador.transports.base import Measuring
+
+log = logging.getLogger("matador.spark")
+
+_UNUSED = 20.0  # seconds; Spark kills an idle process after sixty
+_ASK_DEPTH = 0.5
+
+End: TypeAlias = Literal["time", "stop", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The work of one task. Pickled, so it is plain data.
+
+    Attributes:
+        reference: the application, as the executors find it.
+        queues: the queues to consume; None: those of the application.
+        concurrency: messages of a queue at the same time; None: as in the topology.
+        seconds: how long to receive.
+        drain: how long callbacks may take to finish after that, before they are cancelled.
+        until_empty: end as soon as the queues are empty.
+        stop: where the task learns that it must stop early.
+    """
+
+    reference: str
+    queues: tuple[str, ...] | None
+    concurrency: int | None
+    seconds: float
+    drain: float
+    until_empty: bool
+    stop: StopAddress | None
+
+
+class SliceReport(msgspec.Struct, frozen=True):
+    """What a task reports.
+
+    Attributes:
+        counts: the outcomes of messages.
+        empty: the slice ended because its queues were empty.
+        problem: why the application could not run; None if it did.
+    """
+
+    counts: list[OutcomeCount]
+    empty: bool = False
+    problem: str | None = None
+
+
+def run_slice(work: Slice, number: int = 0) -> bytes:
+    """The function of a task, for ``run_tasks``: run a slice, and report as JSON."""
+    return msgspec.json.encode(_host_of(work).run(work))
+
+
+# -- what a Python process keeps between its tasks -----------------------------------------------
+
+_hosts: dict[tuple[object, ...], _Host] = {}
+
+
+def _host_of(work: Slice) -> _Host:
+    key = (work.reference, work.queues, work.concurrency)
+    return _hosts.setdefault(key, _Host())
+
+
+class _SliceConcurrency(Hooks):
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def get_queue_concurrency(self, queue: str) -> int:
+        return self._number
+
+
+class _Host:
+    """An application in this process, with its counts. Slices run one after the other."""
+
+    def __init__(self) -> None:
+        self._counter = OutcomeCounter()
+        self._sync: SyncMatador | None = None
+        self._lock = threading.Lock()
+        self._unused: threading.Timer | None = None
+
+    def run(self, work: Slice) -> SliceReport:
+        """Run a slice. Never raises: after an error Spark would kill the process."""
+        if self._unused is not None:
+            self._unused.cancel()
+        with self._lock:
+            try:
+                end = self._run(work)
+            except Exception as error:
+                log.exception("a slice of %s failed", work.reference)
+                self._close()
+                return SliceReport(self._counter.take(), problem=describe(error))
+            if end == "stop":
+                self._close()
+            else:
+                self._unused = threading.Timer(_UNUSED, self._close_unused)
+                self._unused.daemon = True
+                self._unused.start()
+            return SliceReport(self._counter.take(), empty=end == "empty")
+
+    def _run(self, work: Slice) -> End:
+        if self._sync is None:
+            app = load_application(work.reference).app
+            more = [] if work.concurrency is None else [_SliceConcurrency(work.concurrency)]
+            app.configure(consume_from=work.queues, hooks=[self._counter, *more])
+            self._sync = app.sync()
+        sync = self._sync
+        sync.start()
+        end = sync.wait(_consume(sync.app, work))
+        if not sync.wait_idle(work.drain):
+            log.warning("callbacks still run %g s after the slice; cancelling them", work.drain)
+            sync.shutdown(0)
+        return end
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            if self._unused is not None and not self._unused.finished.is_set():
+                self._close()
+
+    def _close(self) -> None:
+        if self._sync is not None:
+            self._sync.shutdown()
+
+
+async def _consume(app: Application, work: Slice) -> End:
+    """Receive until the slice is over; messages that have not started are given back."""
+    await app.resume_receiving()
+    try:
+        return await _end_of(app, work)
+    finally:
+        await app.stop_receiving()
+
+
+async def _end_of(app: Application, work: Slice) -> End:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + work.seconds
+    stop = asyncio.create_task(_told(work.stop))
+    try:
+        while (left := until - loop.time()) > 0:
+            pause = min(left, _ASK_DEPTH) if work.until_empty else left
+            await asyncio.wait({stop}, timeout=pause)
+            if stop.done():
+                return "stop"
+            if work.until_empty and app.state.is_idle and await _is_empty(app):
+                return "empty"
+        return "time"
+    finally:
+        stop.cancel()
+        await asyncio.gather(stop, return_exceptions=True)
+
+
+async def _told(stop: StopAddress | None) -> None:
+    """Return when the driver stops; never, if it cannot be reached."""
+    if stop is None or not await stop.wait():
+        await asyncio.Event().wait()
+
+
+async def _is_empty(app: Application) -> bool:
+    """Whether the queues are empty, including delayed messages and those of other workers."""
+    if not isinstance(app.transport, Measuring):
+        return False
+    for queue in app.consume_from:
+        depth = await app.transport.depth(app.topology.full_name(queue))
+        if depth.ready or depth.delayed or depth.in_flight:
+            return False
+    return True
