@@ -10,15 +10,13 @@ import re
 import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
 from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
 from matador.events.loading import Loaded, load_application
-from matador.transports.base import Transport
-from matador.transports.sqlite import SqliteTransport
+from matador.transports.base import LocalStorage, Transport
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ async def connected(app: Matador) -> AsyncGenerator[Matador]:
         ConnectionFailedError: the broker cannot be reached.
     """
     require_shared(app)
-    missing = missing_file(app)
+    missing = missing_storage(app)
     if missing is not None:
         raise CommandError(
             f"{missing} does not exist yet: start a worker, send an event, or run "
@@ -144,12 +142,10 @@ def require_shared(app: Matador) -> None:
         )
 
 
-def missing_file(app: Matador) -> Path | None:
-    """The application's database file, if it has one that does not exist yet."""
+def missing_storage(app: Matador) -> str | None:
+    """The file that connecting would create, if the transport has one."""
     transport = app.transport
-    if isinstance(transport, SqliteTransport) and not transport.path.exists():
-        return transport.path
-    return None
+    return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 
 def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:

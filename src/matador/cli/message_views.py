@@ -127,6 +127,7 @@ def letter_as_json(letter: Letter, *, full: bool = False) -> dict[str, Any]:
         "attempts": docket and docket.attempts,
         "died_at": _iso(stored.stored_at),
         "reason": stored.reason,
+        "error_type": stored.error_type,
         "last_error": docket and docket.last_error,
         "held": letter.held,
     }
@@ -135,7 +136,7 @@ def letter_as_json(letter: Letter, *, full: bool = False) -> dict[str, Any]:
 
 def _contents(message: Letter) -> dict[str, Any]:
     stored, envelope = message.stored, message.envelope
-    headers = {"headers": dict(stored.headers)}
+    headers = {"headers": dict(stored.headers), "traceback": stored.traceback}
     if envelope is None:
         return {
             **headers,
@@ -170,6 +171,9 @@ def message_in_full(message: Letter) -> RenderableType:
     else:
         fact("died", _iso(stored.stored_at))
         fact("reason", stored.reason)
+        fact("error type", stored.error_type)
+    if stored.traceback is not None:
+        part("traceback", stored.traceback.rstrip())
     if envelope is None:
         fact("problem", message.problem)
         fact("bytes", f"{len(stored.body):,}")
