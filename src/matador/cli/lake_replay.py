@@ -334,6 +334,4 @@ def _report_redrive(result: RedriveResult, as_json: bool, *, dry_run: bool) -> N
 
 
 def _as_json(counts: Sequence[ReplayCount]) -> list[dict[str, Any]]:
-    return [
-        {"event": one.event_key, "subscriber": one.subscriber, "count": one.count} for one in counts
-    ]
+    return [{"event": c.event_key, "subscriber": c.subscriber, "count": c.count} for c in counts]
