@@ -237,7 +237,7 @@ def test_doctor_finds_a_healthy_shop_healthy(cli: Cli) -> None:
 def test_doctor_makes_nothing(cli: Cli, folder: Path) -> None:
     result = cli("doctor", "shop.py")
     assert result.code == 0
-    assert "is not there yet" in result.out
+    assert "does not exist yet" in result.out
     assert not (folder / "shop.db").exists()
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
@@ -148,13 +148,21 @@ def missing_storage(app: Matador) -> str | None:
     return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 
-def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
+def run_within(
+    work: Coroutine[Any, Any, T],
+    timeout: float,
+    what: str,
+    consequence: Callable[[], str] = lambda: "",
+) -> T:
     """Run a coroutine, and give up after ``timeout`` seconds, whatever it is waiting for.
 
     Raises:
         CommandError: it took too long.
     """
-    message = f"{what} took longer than {timeout:g} s (--timeout); it may or may not have happened"
+
+    def message() -> str:
+        return f"{what} took longer than {timeout:g} s{consequence()}"
+
     # A thread cannot be cancelled: if one blocks, the process ends without it.
     emergency = threading.Timer(timeout + _GRACE, _exit, [message])
     emergency.daemon = True
@@ -167,13 +175,13 @@ def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
     try:
         return asyncio.run(bounded())
     except TimeoutError:
-        raise CommandError(message) from None
+        raise CommandError(message()) from None
     finally:
         emergency.cancel()
 
 
-def _exit(message: str) -> None:
-    complain(message)
+def _exit(message: Callable[[], str]) -> None:
+    complain(message())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(FAILED)

@@ -68,7 +68,7 @@ def doctor(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> No
     else:
         checks.append(Check("application", "ok", f"{app} loads"))
         checks += [*check_schema(target), *check_fit(target)]
-        checks += run_within(_check_transport(target), _PATIENCE, "the check")
+        checks += run_within(_check_transport(target), _PATIENCE, "checking the broker")
     _show(checks, as_json)
     if any(one.status == "problem" for one in checks):
         raise typer.Exit(FAILED)
