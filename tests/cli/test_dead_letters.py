@@ -41,6 +41,7 @@ def test_a_list_says_what_died_when_and_why(cli: Cli, shop: Shop) -> None:
         "subscriber": "charge",
         "attempts": 3,
         "reason": "it failed",
+        "error_type": None,
         "last_error": "the card was declined",
         "held": False,
     }
@@ -129,6 +130,20 @@ def test_one_is_shown_in_full(cli: Cli, shop: Shop) -> None:
     (found,) = cli("dead-letters", "show", "shop.py", "--id", "0001", "--json").json["dead_letters"]
     assert found["data"] == {"order_id": "0001-500", "amount": 500}
     assert found["docket"]["firstError"] == "the gateway timed out"
+
+
+def test_the_exception_of_a_worker_is_shown(cli: Cli, start: Start, shop: Shop) -> None:
+    order = '{"order_id": "1", "amount": 500}'
+    assert cli("send", "shop.py", "order.placed", order).code == 0
+    worker = start("worker", "shop.py", "--queues", "billing")
+    wait(lambda: len(shop.ids(DEAD)) == 1, lambda: f"a dead letter; {worker.err}")
+    (id_,) = shop.ids(DEAD)
+    shown = cli("dead-letters", "show", "shop.py", "--id", id_).out
+    assert "DontRetry" in shown
+    assert 'raise DontRetry("the card was declined")' in shown
+    (found,) = cli("dead-letters", "show", "shop.py", "--id", id_, "--json").json["dead_letters"]
+    assert found["error_type"].endswith("DontRetry")
+    assert found["traceback"].startswith("Traceback (most recent call last)")
 
 
 def test_a_redriven_one_is_as_new_and_goes_home(cli: Cli, shop: Shop) -> None:

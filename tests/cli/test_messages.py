@@ -91,7 +91,7 @@ def test_cancelled_messages_and_their_checkpoints_are_gone(
     assert asyncio.run(steps("a1", "b1", save=True)) == [True, True]
     result = cli("messages", "cancel", "shop.py", "--id", "a1", "--id", "a2", "--yes", "--json")
     assert result.code == 0, result.err
-    assert result.json == {"chosen": 2, "cancelled": 2, "left": 0, "failed": []}
+    assert result.json == {"chosen": 2, "cancelled": 2, "gone": 0, "held": 0, "failed": []}
     assert shop.ids(BILLING) == ["b1"]
     assert asyncio.run(steps("a1", "b1")) == [False, True]
 
@@ -121,7 +121,7 @@ def test_what_a_worker_holds_is_left_alone(cli: Cli, shop: Shop, folder: Path) -
         )
         assert result.code == 0
         assert "1 message cancelled" in result.out
-        assert "1 message left alone: taken by a worker, or gone" in result.err
+        assert "1 message taken by another process in the meantime" in result.err
         await transport.disconnect()
 
     asyncio.run(hold())

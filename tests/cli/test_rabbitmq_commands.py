@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -118,3 +119,19 @@ def test_a_wrong_server_behind_an_address_is_named(
     if command != ["doctor"]:
         assert result.err.splitlines()[-1].startswith("error: the server at 127.0.0.1:")
         assert "WARNING matador.transport" not in result.err
+
+
+def test_a_server_that_never_answers_is_given_up_and_nothing_was_sent(
+    cli: Cli, folder: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"amqp://127.0.0.1:{silent.getsockname()[1]}"
+        text = (folder / "shop.py").read_text()
+        (folder / "shop.py").write_text(text.replace("sqlite:///shop.db?lease=1", url))
+        order = '{"order_id": "1", "amount": 5}'
+        result = cli("send", "shop.py", "order.placed", order, "--timeout", "1")
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == (
+        "error: sending took longer than 1 s (--timeout); rabbitmq could not be reached and "
+        "nothing was sent"
+    )

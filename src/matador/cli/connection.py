@@ -9,16 +9,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine
-from pathlib import Path
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
 from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
 from matador.events.loading import Loaded, load_application
-from matador.transports.base import Transport
-from matador.transports.sqlite import SqliteTransport
+from matador.transports.base import LocalStorage, Transport
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ async def connected(app: Matador) -> AsyncGenerator[Matador]:
         ConnectionFailedError: the broker cannot be reached.
     """
     require_shared(app)
-    missing = missing_file(app)
+    missing = missing_storage(app)
     if missing is not None:
         raise CommandError(
             f"{missing} does not exist yet: start a worker, send an event, or run "
@@ -144,21 +142,27 @@ def require_shared(app: Matador) -> None:
         )
 
 
-def missing_file(app: Matador) -> Path | None:
-    """The application's database file, if it has one that does not exist yet."""
+def missing_storage(app: Matador) -> str | None:
+    """The file that connecting would create, if the transport has one."""
     transport = app.transport
-    if isinstance(transport, SqliteTransport) and not transport.path.exists():
-        return transport.path
-    return None
+    return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 
-def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
+def run_within(
+    work: Coroutine[Any, Any, T],
+    timeout: float,
+    what: str,
+    consequence: Callable[[], str] = lambda: "",
+) -> T:
     """Run a coroutine, and give up after ``timeout`` seconds, whatever it is waiting for.
 
     Raises:
         CommandError: it took too long.
     """
-    message = f"{what} took longer than {timeout:g} s (--timeout); it may or may not have happened"
+
+    def message() -> str:
+        return f"{what} took longer than {timeout:g} s{consequence()}"
+
     # A thread cannot be cancelled: if one blocks, the process ends without it.
     emergency = threading.Timer(timeout + _GRACE, _exit, [message])
     emergency.daemon = True
@@ -171,13 +175,13 @@ def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
     try:
         return asyncio.run(bounded())
     except TimeoutError:
-        raise CommandError(message) from None
+        raise CommandError(message()) from None
     finally:
         emergency.cancel()
 
 
-def _exit(message: str) -> None:
-    complain(message)
+def _exit(message: Callable[[], str]) -> None:
+    complain(message())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(FAILED)

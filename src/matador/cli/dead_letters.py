@@ -27,21 +27,13 @@ from matador.cli.connection import connected, load
 from matador.cli.field_filters import FieldFilters
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.message_views import (
-    letter_as_json,
-    letters_as_table,
+    LISTED,
     matching_ids,
-    message_in_full,
+    print_in_full,
+    print_list,
+    print_moved,
 )
-from matador.cli.output import (
-    FAILED,
-    UsageError,
-    complain,
-    note,
-    plural,
-    say,
-    say_json,
-    warn,
-)
+from matador.cli.output import UsageError, plural, warn
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.events.dead_letters import Letter, Moved, Selection
@@ -52,8 +44,6 @@ Verb: TypeAlias = Literal["redrive", "purge"]
 Mover: TypeAlias = Callable[..., Awaitable[Moved]]
 
 _DONE: dict[Verb, str] = {"redrive": "redriven", "purge": "purged"}
-_SHOWN = 100
-"""How many are listed for people by default."""
 
 Kind = Annotated[
     str | None,
@@ -105,20 +95,10 @@ def list_(
     """List dead letters, oldest first. Shows the first 100 unless --limit or --json is given."""
     target = load(app, verbose).app
     selection = _select(target, filters, undecodable=filters.undecodable or None)
-    most = filters.limit if filters.limit or as_json else _SHOWN
-    letters = asyncio.run(_collect(target, selection, most and most + 1))
+    limit = filters.limit if filters.limit or as_json else LISTED
+    letters = asyncio.run(_collect(target, selection, limit and limit + 1))
     _doubt(selection)
-    more = most is not None and len(letters) > most
-    letters = letters[:most]
-    if as_json:
-        listed = [letter_as_json(letter) for letter in letters]
-        say_json({"dead_letters": listed, "more": more})
-    elif letters:
-        say(letters_as_table(letters))
-        counted = plural(len(letters), "dead letter")
-        note(f"the first {most:,}; --limit shows more" if more else counted)
-    else:
-        note("no dead letters" + ("" if selection == Selection() else " match"))
+    print_list(letters, limit, "dead letter", filtered=selection != Selection(), as_json=as_json)
 
 
 @dead_letters.add("matador dead-letters show shop.py --id 3f2a")
@@ -137,11 +117,7 @@ def show(
     letters = asyncio.run(_collect(target, selection, None))
     chosen = matching_ids(ids, (letter.id for letter in letters), "dead letter")
     letters = [letter for letter in letters if letter.id in chosen]
-    if as_json:
-        say_json({"dead_letters": [letter_as_json(letter, full=True) for letter in letters]})
-        return
-    for letter in letters:
-        say(message_in_full(letter))
+    print_in_full(letters, "dead letter", as_json=as_json)
 
 
 @dead_letters.add(
@@ -281,25 +257,4 @@ async def _move(
                 show_progress(done, len(places))
 
             moved = await mover(places, patience=office.patience, progress=advance)
-    _report(moved, verb, len(places), as_json)
-
-
-def _report(moved: Moved, verb: Verb, chosen: int, as_json: bool) -> None:
-    if as_json:
-        failed = [{"id": id_, "error": error} for id_, error in moved.failed]
-        counts = {"chosen": chosen, _DONE[verb]: moved.done, "gone": moved.gone, "held": moved.held}
-        say_json({**counts, "failed": failed})
-    elif not chosen:
-        note("no dead letters match")
-    else:
-        say(f"{plural(moved.done, 'dead letter')} {_DONE[verb]}")
-    if moved.gone:
-        note(f"{plural(moved.gone, 'dead letter')} moved by another process in the meantime")
-    if moved.held:
-        warn(f"{plural(moved.held, 'dead letter')} held by another process; run this again later")
-    for id_, error in moved.failed[:20]:
-        complain(f"{id_}: {error}")
-    if len(moved.failed) > 20:
-        complain(f"and {len(moved.failed) - 20:,} more could not be {_DONE[verb]}")
-    if moved.failed or moved.held:
-        raise typer.Exit(FAILED)
+    print_moved(moved, len(places), _DONE[verb], "dead letter", as_json=as_json)

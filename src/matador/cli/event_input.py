@@ -6,7 +6,9 @@ JSON errors point at the place, and duplicate keys are refused.
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -15,24 +17,8 @@ from matador.cli.output import UsageError
 from matador.model.options import suggestion
 
 _AROUND = 40
-_FIELDS = {
-    "eventKey": "event_key",
-    "event_key": "event_key",
-    "data": "data",
-    "before": "before",
-    "options": "options",
-}
-_OPTIONS = {
-    "delay": "delay",
-    "delayMs": "delay_ms",
-    "delay_ms": "delay_ms",
-    "correlationId": "correlation_id",
-    "correlation_id": "correlation_id",
-    "metadata": "metadata",
-    "priority": "priority",
-    "orderingKey": "ordering_key",
-    "ordering_key": "ordering_key",
-}
+_FIELDS = ("event_key", "data", "before", "options")
+_OPTIONS = ("delay", "delay_ms", "correlation_id", "metadata", "priority", "ordering_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +72,15 @@ def read_event(document: dict[str, Any], what: str) -> EventInput:
     return EventInput(key, fields["data"], options)
 
 
-def _known(given: dict[str, Any], names: dict[str, str], what: str) -> dict[str, Any]:
-    for name in given:
+def _known(given: dict[str, Any], names: Sequence[str], what: str) -> dict[str, Any]:
+    """The fields under their names; the names of other languages (``eventKey``) are accepted."""
+    made: dict[str, Any] = {}
+    for field, value in given.items():
+        name = re.sub("([A-Z])", r"_\1", str(field)).lower()
         if name not in names:
-            raise UsageError(f"{what}: unknown field {name!r}{suggestion(str(name), names)}")
-    return {names[name]: value for name, value in given.items()}
+            raise UsageError(f"{what}: unknown field {field!r}{suggestion(name, names)}")
+        made[name] = value
+    return made
 
 
 def _stdin() -> str:

@@ -28,10 +28,10 @@ def confirm(question: str, otherwise: str) -> None:
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{otherwise}; add --yes to skip the confirmation")
-    err().print(f"{question}? [y/N] ", end="")
     # An event loop would only note a Ctrl-C and keep waiting for the answer.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        err().print(f"{question}? [y/N] ", end="")
         answer = sys.stdin.readline()
     finally:
         signal.signal(signal.SIGINT, before)

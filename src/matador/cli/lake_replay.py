@@ -21,7 +21,7 @@ from matador.cli.commands import (
     Verbose,
     Yes,
 )
-from matador.cli.connection import load, missing_file, require_shared
+from matador.cli.connection import load, missing_storage, require_shared
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.output import (
     FAILED,
@@ -162,7 +162,7 @@ def redrive(
     show_spark_logs(verbose)
     target = load(app).app
     require_shared(target)
-    absent = missing_file(target)
+    absent = missing_storage(target)
     if absent is not None:
         raise CommandError(f"{absent} does not exist yet: there are no dead letters")
     if not (everything or signature or filters != LakeFilters()):
@@ -334,6 +334,4 @@ def _report_redrive(result: RedriveResult, as_json: bool, *, dry_run: bool) -> N
 
 
 def _as_json(counts: Sequence[ReplayCount]) -> list[dict[str, Any]]:
-    return [
-        {"event": one.event_key, "subscriber": one.subscriber, "count": one.count} for one in counts
-    ]
+    return [{"event": c.event_key, "subscriber": c.subscriber, "count": c.count} for c in counts]

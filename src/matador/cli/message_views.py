@@ -5,24 +5,96 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+import typer
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import CommandError, UsageError, table
+from matador.cli.output import (
+    FAILED,
+    CommandError,
+    UsageError,
+    complain,
+    note,
+    plural,
+    say,
+    say_json,
+    table,
+    warn,
+)
 from matador.cli.safe_text import one_line
-from matador.events.dead_letters import Letter
+from matador.events.dead_letters import Letter, Moved
+
+Noun: TypeAlias = Literal["dead letter", "message"]
+
+LISTED = 100
+"""How many are listed for people by default."""
 
 _SHORT_ID = 8
 _DUMPED = 4096
 _LINE = 16
 
 
-def letters_as_table(letters: Sequence[Letter]) -> Table:
+def print_list(
+    found: Sequence[Letter], limit: int | None, noun: Noun, *, filtered: bool, as_json: bool
+) -> None:
+    """Print at most ``limit`` of the messages found, one per line; they may be one more."""
+    more = limit is not None and len(found) > limit
+    found = found[:limit]
+    if as_json:
+        listed = [_as_json(one, noun, full=False) for one in found]
+        say_json({_key(noun): listed, "more": more})
+    elif found:
+        say(_letters_as_table(found) if noun == "dead letter" else _messages_as_table(found))
+        note(f"the first {limit:,}; --limit shows more" if more else plural(len(found), noun))
+    else:
+        note(f"no {noun}s match" if filtered else f"no {noun}s")
+
+
+def print_in_full(found: Sequence[Letter], noun: Noun, *, as_json: bool) -> None:
+    """Print everything about the messages."""
+    if as_json:
+        say_json({_key(noun): [_as_json(one, noun, full=True) for one in found]})
+        return
+    for one in found:
+        say(_in_full(one))
+
+
+def print_moved(moved: Moved, chosen: int, done: str, noun: Noun, *, as_json: bool) -> None:
+    """Print how many messages were redriven, purged or cancelled.
+
+    Raises:
+        typer.Exit: some were not.
+    """
+    if as_json:
+        failed = [{"id": id_, "error": error} for id_, error in moved.failed]
+        counts = {"chosen": chosen, done: moved.done, "gone": moved.gone, "held": moved.held}
+        say_json({**counts, "failed": failed})
+    elif not chosen:
+        note(f"no {noun}s match")
+    else:
+        say(f"{plural(moved.done, noun)} {done}")
+    if moved.gone:
+        note(f"{plural(moved.gone, noun)} taken by another process in the meantime")
+    if moved.held:
+        warn(f"{plural(moved.held, noun)} held by another process; run this again later")
+    for id_, error in moved.failed[:20]:
+        complain(f"{id_}: {error}")
+    if len(moved.failed) > 20:
+        complain(f"and {len(moved.failed) - 20:,} more could not be {done}")
+    if moved.failed or moved.held:
+        raise typer.Exit(FAILED)
+
+
+def _key(noun: str) -> str:
+    return noun.replace(" ", "_") + "s"
+
+
+def _letters_as_table(letters: Sequence[Letter]) -> Table:
     """Dead letters, one per line."""
 
     def cells(letter: Letter) -> tuple[str, str, Text]:
@@ -33,7 +105,7 @@ def letters_as_table(letters: Sequence[Letter]) -> Table:
     return _as_table(letters, ("died", "queue", "why"), cells)
 
 
-def messages_as_table(messages: Sequence[Letter]) -> Table:
+def _messages_as_table(messages: Sequence[Letter]) -> Table:
     """Messages that wait, one per line."""
 
     def cells(message: Letter) -> tuple[str, str, str]:
@@ -90,52 +162,43 @@ def _why(letter: Letter) -> str:
     return last or letter.stored.reason or letter.problem or ""
 
 
-def message_as_json(message: Letter, *, full: bool = False) -> dict[str, Any]:
-    """A waiting message as ``--json`` prints it. ``full`` adds docket and payload, or the body."""
+def _as_json(message: Letter, noun: str, full: bool) -> dict[str, Any]:
+    """A message as ``--json`` prints it. ``full`` adds docket and payload, or the body."""
     stored = message.stored
     docket = None if message.envelope is None else message.envelope.docket
     made: dict[str, Any] = {
         "id": message.id,
         "queue": message.queue.name,
-        "state": stored.state,
         "decodable": docket is not None,
         "event": docket and docket.event_key,
         "subscriber": docket and docket.target_subscriber,
         "attempts": docket and docket.attempts,
-        "sent_at": _iso(stored.stored_at),
-        "due_at": _iso(stored.due_at),
-        "deliveries": stored.delivery_count,
-        "priority": stored.priority,
-        "ordering_key": stored.ordering_key,
         "last_error": docket and docket.last_error,
     }
-    return {**made, **_contents(message)} if full else made
-
-
-def letter_as_json(letter: Letter, *, full: bool = False) -> dict[str, Any]:
-    """A dead letter as ``--json`` prints it. ``full`` adds docket and payload, or the body."""
-    stored, envelope = letter.stored, letter.envelope
-    docket = None if envelope is None else envelope.docket
-    made: dict[str, Any] = {
-        "id": letter.id,
-        "queue": letter.queue.name,
-        "kind": letter.kind,
-        "dead_letter_queue": stored.queue,
-        "decodable": envelope is not None,
-        "event": docket and docket.event_key,
-        "subscriber": docket and docket.target_subscriber,
-        "attempts": docket and docket.attempts,
-        "died_at": _iso(stored.stored_at),
-        "reason": stored.reason,
-        "last_error": docket and docket.last_error,
-        "held": letter.held,
-    }
-    return {**made, **_contents(letter)} if full else made
+    if noun == "dead letter":
+        made |= {
+            "kind": message.kind,
+            "dead_letter_queue": stored.queue,
+            "died_at": _iso(stored.stored_at),
+            "reason": stored.reason,
+            "error_type": stored.error_type,
+            "held": message.held,
+        }
+    else:
+        made |= {
+            "state": stored.state,
+            "sent_at": _iso(stored.stored_at),
+            "due_at": _iso(stored.due_at),
+            "deliveries": stored.delivery_count,
+            "priority": stored.priority,
+            "ordering_key": stored.ordering_key,
+        }
+    return made | _contents(message) if full else made
 
 
 def _contents(message: Letter) -> dict[str, Any]:
     stored, envelope = message.stored, message.envelope
-    headers = {"headers": dict(stored.headers)}
+    headers = {"headers": dict(stored.headers), "traceback": stored.traceback}
     if envelope is None:
         return {
             **headers,
@@ -147,7 +210,7 @@ def _contents(message: Letter) -> dict[str, Any]:
     return made if message.before is None else {**made, "before": message.before}
 
 
-def message_in_full(message: Letter) -> RenderableType:
+def _in_full(message: Letter) -> RenderableType:
     """Everything about a message, for people."""
     stored, envelope = message.stored, message.envelope
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -170,6 +233,9 @@ def message_in_full(message: Letter) -> RenderableType:
     else:
         fact("died", _iso(stored.stored_at))
         fact("reason", stored.reason)
+        fact("error type", stored.error_type)
+    if stored.traceback is not None:
+        part("traceback", stored.traceback.rstrip())
     if envelope is None:
         fact("problem", message.problem)
         fact("bytes", f"{len(stored.body):,}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
@@ -26,30 +26,22 @@ from matador.cli.commands import (
 from matador.cli.connection import connected, load
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.message_views import (
+    LISTED,
     matching_ids,
-    message_as_json,
-    message_in_full,
-    messages_as_table,
+    print_in_full,
+    print_list,
+    print_moved,
 )
-from matador.cli.output import (
-    FAILED,
-    CommandError,
-    UsageError,
-    complain,
-    note,
-    plural,
-    say,
-    say_json,
-)
+from matador.cli.output import CommandError, UsageError, note, plural
+from matador.codec.base import RawEnvelope
 from matador.errors import DecodeError, QueueNotFoundError
 from matador.events.app import Matador
-from matador.events.dead_letters import BATCH, Letter
-from matador.model.message import Complete, Delivery, MessageState
+from matador.events.dead_letters import BATCH, Letter, Moved
+from matador.model.message import Complete, Delivery, MessageState, StoredMessage
 from matador.model.options import suggestion
 from matador.transports.base import Browsing, Measuring
 from matador.transports.clock import SystemClock
 
-_SHOWN = 100
 _STATES = tuple(state for state in get_args(MessageState) if state != "done")
 
 messages = Commands("List, show and cancel messages that wait in their queues.")
@@ -73,14 +65,6 @@ class MessageFilters:
     subscriber: Subscriber = None
 
 
-@dataclass(slots=True)
-class Cancelled:
-    """What a cancellation has done."""
-
-    done: int = 0
-    failed: list[str] = field(default_factory=list[str])
-
-
 @messages.add(
     "matador messages list shop.py",
     "matador messages list shop.py --queue events --state delayed",
@@ -97,17 +81,9 @@ def list_(
     """List messages in order of sending. Shows the first 100 unless --limit or --json is given."""
     target = load(app, verbose).app
     _check(target, filters)
-    most = limit if limit or as_json else _SHOWN
-    found = asyncio.run(_collect(target, filters, (), most and most + 1))
-    more = most is not None and len(found) > most
-    found = found[:most]
-    if as_json:
-        say_json({"messages": [message_as_json(one) for one in found], "more": more})
-    elif found:
-        say(messages_as_table(found))
-        note(f"the first {most:,}; --limit shows more" if more else plural(len(found), "message"))
-    else:
-        note("no messages" + ("" if filters == MessageFilters() else " match"))
+    limit = limit if limit or as_json else LISTED
+    found = asyncio.run(_collect(target, filters, (), limit and limit + 1))
+    print_list(found, limit, "message", filtered=filters != MessageFilters(), as_json=as_json)
 
 
 @messages.add("matador messages show shop.py --id 3f2a")
@@ -124,11 +100,7 @@ def show(
     filters = MessageFilters(queue=queue)
     _check(target, filters)
     found = _chosen(ids, asyncio.run(_collect(target, filters, ids, None)))
-    if as_json:
-        say_json({"messages": [message_as_json(one, full=True) for one in found]})
-        return
-    for one in found:
-        say(message_in_full(one))
+    print_in_full(found, "message", as_json=as_json)
 
 
 @messages.add(
@@ -215,16 +187,22 @@ async def _browse(app: Matador, filters: MessageFilters) -> AsyncIterator[Letter
         async for stored in browsing.browse(topology.full_name(queue.name)):
             if filters.state not in (None, stored.state):
                 continue
-            try:
-                envelope, problem = app.codec.decode(stored.body, stored.headers, SystemClock()), ""
-            except DecodeError as error:
-                envelope, problem = None, str(error)
+            envelope, problem = _decoded(app, stored)
             docket = None if envelope is None else envelope.docket
             if filters.event not in (None, docket and docket.event_key):
                 continue
             if filters.subscriber not in (None, docket and docket.target_subscriber):
                 continue
-            yield Letter(stored, queue, "unhandled", envelope, problem or None, app.codec)
+            yield Letter(stored, queue, "unhandled", envelope, problem, app.codec)
+
+
+def _decoded(
+    app: Matador, message: StoredMessage | Delivery
+) -> tuple[RawEnvelope | None, str | None]:
+    try:
+        return app.codec.decode(message.body, message.headers, SystemClock()), None
+    except DecodeError as error:
+        return None, str(error)
 
 
 def _chosen(ids: Sequence[str], found: list[Letter]) -> list[Letter]:
@@ -270,11 +248,11 @@ async def _cancel(
         counted = plural(len(found), "message")
         if found and not yes:
             confirm(f"cancel {counted}", f"{counted} would be cancelled")
-        cancelled = Cancelled()
+        moved = Moved()
         with counting_progress("cancel") as show_progress:
             for start in range(0, len(found), BATCH):
                 batch = asyncio.ensure_future(
-                    _cancel_batch(app, found[start : start + BATCH], cancelled)
+                    _cancel_batch(app, found[start : start + BATCH], moved)
                 )
                 try:
                     await asyncio.shield(batch)
@@ -282,10 +260,11 @@ async def _cancel(
                     await batch  # finish the batch: no message stays held
                     raise
                 show_progress(min(start + BATCH, len(found)), len(found))
-    _report(cancelled, len(found), as_json)
+    moved.gone = len(found) - moved.done - len(moved.failed)
+    print_moved(moved, len(found), "cancelled", "message", as_json=as_json)
 
 
-async def _cancel_batch(app: Matador, batch: Sequence[Letter], cancelled: Cancelled) -> None:
+async def _cancel_batch(app: Matador, batch: Sequence[Letter], moved: Moved) -> None:
     by_queue: dict[str, list[str]] = {}
     for message in batch:
         by_queue.setdefault(message.stored.queue, []).append(message.stored.position)
@@ -293,33 +272,11 @@ async def _cancel_batch(app: Matador, batch: Sequence[Letter], cancelled: Cancel
         taken = list(filter(None, await _browsing(app).take(queue, positions)))
         errors = await app.transport.settle([Complete(one.receipt) for one in taken])
         for delivery, error in zip(taken, errors, strict=True):
-            if error is None:
-                cancelled.done += 1
-                await _forget_steps(app, delivery)
-            else:
-                cancelled.failed.append(str(error))
-
-
-async def _forget_steps(app: Matador, delivery: Delivery) -> None:
-    try:
-        envelope = app.codec.decode(delivery.body, delivery.headers, SystemClock())
-    except DecodeError:
-        return
-    await app.checkpoints.delete(envelope.id)
-
-
-def _report(cancelled: Cancelled, chosen: int, as_json: bool) -> None:
-    left = chosen - cancelled.done - len(cancelled.failed)
-    if as_json:
-        counts = {"chosen": chosen, "cancelled": cancelled.done, "left": left}
-        say_json({**counts, "failed": cancelled.failed})
-    elif not chosen:
-        note("no messages match")
-    else:
-        say(f"{plural(cancelled.done, 'message')} cancelled")
-    if left:
-        note(f"{plural(left, 'message')} left alone: taken by a worker, or gone")
-    for error in cancelled.failed[:20]:
-        complain(error)
-    if cancelled.failed:
-        raise typer.Exit(FAILED)
+            envelope, _ = _decoded(app, delivery)
+            id_ = "undecodable" if envelope is None else envelope.id
+            if error is not None:
+                moved.failed.append((id_, str(error)))
+                continue
+            moved.done += 1
+            if envelope is not None:
+                await app.checkpoints.delete(id_)

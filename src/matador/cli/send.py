@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Annotated
 
@@ -100,16 +101,29 @@ def send(
         require_shared(target)
         hooks = [hook_trace(err())] if verbose else []
         target.configure(consume_from=(), hooks=hooks, send_errors="report")
-        result = run_within(_send(target, replace(sent, key=known.key)), timeout, "sending")
+        ready = threading.Event()
+        result = run_within(
+            _send(target, replace(sent, key=known.key), ready),
+            timeout,
+            "sending",
+            lambda: _after_timeout(target, ready),
+        )
     except (EventNotRegisteredError, ConfigurationError) as error:
         raise UsageError(str(error)) from error
     _show_result(result, as_json)
 
 
-async def _send(app: Matador, sent: EventInput) -> SendResult:
+def _after_timeout(app: Matador, ready: threading.Event) -> str:
+    if ready.is_set():
+        return " (--timeout); the event may or may not have been sent"
+    return f" (--timeout); {app.transport.name} could not be reached and nothing was sent"
+
+
+async def _send(app: Matador, sent: EventInput, ready: threading.Event) -> SendResult:
     # Check everything before connecting or creating anything.
     await app.plan_send(sent.key, sent.data, options=SendOptions(**sent.options))
     await connect(app)
+    ready.set()
     async with app:
         return await app.send(sent.key, sent.data, **sent.options)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from matador.cli.commands import App, AsJson, Commands, Verbose
-from matador.cli.connection import connect, load, missing_file, require_shared
+from matador.cli.connection import connect, load, missing_storage, require_shared
 from matador.cli.output import FAILED, CommandError, mark, note, plural, say, say_json, table, warn
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
@@ -133,7 +133,7 @@ async def _apply(app: Matador) -> list[TopologyNote]:
 
 
 async def _check(app: Matador) -> tuple[list[QueueStatus], list[TopologyNote]]:
-    if missing_file(app) is not None:  # connecting would create it
+    if missing_storage(app) is not None:  # connecting would create it
         return [QueueStatus(name, False) for name in queue_names(app.topology)], []
     await connect(app)
     try:

@@ -70,7 +70,7 @@ def worker(
         stop_with_supervisor()
     counts = WorkerCounts([target.topology.full_name(name) for name in names])
     more = [] if concurrency is None else [_Concurrency(concurrency)]
-    target.configure(hooks=[counts, *more])
+    target.configure(hooks=[counts.counter, *more])
     live = console.is_terminal and not as_json and process is None
     meanwhile = (
         display(target, counts, console)

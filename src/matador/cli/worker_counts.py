@@ -6,9 +6,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rich.console import Console
@@ -16,12 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import say_json_line, table
+from matador.cli.output import plural, say_json_line, table
 from matador.errors import MatadorError
 from matador.events.app import Matador
-from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
 from matador.model.message import QueueDepth
-from matador.policy.retry import SendToDeadLetters
+from matador.observe.counters import OutcomeCounter
 from matador.transports.base import Measuring
 
 log = logging.getLogger("matador.worker")
@@ -33,56 +31,33 @@ _SUMMARY = 10.0
 _SMOOTH = 0.3
 
 
-@dataclass(slots=True)
-class QueueProgress:
-    """The outcomes of one queue's messages."""
+class WorkerCounts:
+    """The outcomes of a worker's messages by queue, with rates and depths."""
 
-    handled: int = 0
-    failed: int = 0
-    dead: int = 0
-    rate: float = 0.0
-    depth: QueueDepth | None = None
-    _before: int = field(default=0, repr=False)
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.queues = queues
+        self.counter = OutcomeCounter()
+        self.rates = dict.fromkeys(queues, 0.0)
+        self.depths: dict[str, QueueDepth] = {}
+        self._before = dict.fromkeys(queues, 0)
+
+    def numbers(self, queue: str) -> dict[str, int]:
+        """The counts of a queue, as ``--json`` names them."""
+        total = self.counter.total
+        return {
+            "handled": total(queue, "success"),
+            "failed": total(queue, "retry", "dead-letter", "discard"),
+            "dead_letters": total(queue, "dead-letter"),
+        }
 
     def measure(self, seconds: float) -> None:
-        """Update the rate, ``seconds`` after the last time."""
-        now = (self.handled - self._before) / seconds
-        self._before = self.handled
-        self.rate = now if self.rate == 0 else self.rate + _SMOOTH * (now - self.rate)
-        if self.rate < 0.05:
-            self.rate = 0.0
-
-    @property
-    def numbers(self) -> tuple[int, int, int]:
-        """Handled, failed, dead-lettered."""
-        return self.handled, self.failed, self.dead
-
-
-class WorkerCounts(Hooks):
-    """Counts by queue. The hooks are plain functions, so that workers do not wait for them."""
-
-    def __init__(self, queues: list[str]) -> None:
-        self.queues = {queue: QueueProgress() for queue in queues}
-
-    def on_worker_success(self, event: WorkerSuccess) -> None:
-        """See ``Hooks``."""
-        self._of(event.queue).handled += 1
-
-    def on_worker_error(self, event: WorkerError) -> None:
-        """See ``Hooks``."""
-        self._failed(event.queue, isinstance(event.decision, SendToDeadLetters))
-
-    def on_decode_error(self, event: DecodeFailure) -> None:
-        """See ``Hooks``."""
-        self._failed(event.queue, isinstance(event.decision, SendToDeadLetters))
-
-    def _failed(self, queue: str, dead: bool) -> None:
-        one = self._of(queue)
-        one.failed += 1
-        one.dead += dead
-
-    def _of(self, queue: str) -> QueueProgress:
-        return self.queues.setdefault(queue, QueueProgress())
+        """Update the rates, ``seconds`` after the last time."""
+        for queue, before in self._before.items():
+            handled = self.counter.total(queue, "success")
+            now, rate = (handled - before) / seconds, self.rates[queue]
+            rate = now if rate == 0 else rate + _SMOOTH * (now - rate)
+            self.rates[queue] = rate if rate >= 0.05 else 0.0
+            self._before[queue] = handled
 
 
 def display(app: Matador, counts: WorkerCounts, console: Console) -> Callable[[], Awaitable[None]]:
@@ -100,8 +75,7 @@ def display(app: Matador, counts: WorkerCounts, console: Console) -> Callable[[]
                         await _ask_depths(app, counts)
                         asked = time.monotonic()
                         pause = max(_ASK_DEPTH, _ASK_SHARE * (asked - now))
-                        for one in counts.queues.values():
-                            one.measure(max(asked - last, 0.001))
+                        counts.measure(max(asked - last, 0.001))
                         last = asked
                     live.update(_as_table(app, counts), refresh=True)
                     await asyncio.sleep(_REFRESH)
@@ -117,18 +91,18 @@ def summaries(
     """Prints the counts every ten seconds if they have changed, and once more when cancelled."""
 
     async def summarise() -> None:
-        before: dict[str, tuple[int, int, int]] = {}
+        before: dict[str, dict[str, int]] = {}
 
         def say() -> None:
             nonlocal before
-            numbers = {queue: one.numbers for queue, one in counts.queues.items()}
-            if numbers == before or not any(map(any, numbers.values())):
+            numbers = {queue: counts.numbers(queue) for queue in counts.queues}
+            if numbers == before or not any(any(one.values()) for one in numbers.values()):
                 return
             before = numbers
             if as_json:
-                say_json_line(_as_json(counts, process))
+                say_json_line({"type": "counts", "process": process, "queues": numbers})
             else:
-                log.info("%s", _as_line(counts))
+                log.info("%s", _as_line(numbers))
 
         try:
             while True:
@@ -160,44 +134,35 @@ async def _ask_depths(app: Matador, counts: WorkerCounts) -> None:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return
-    for queue, one in counts.queues.items():
+    for queue in counts.queues:
         try:
-            one.depth = await transport.depth(queue)
+            counts.depths[queue] = await transport.depth(queue)
         except MatadorError:  # the connection is down; the log says so
-            one.depth = None
+            counts.depths.pop(queue, None)
 
 
 def _as_table(app: Matador, counts: WorkerCounts) -> Table:
     numbers = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
     made = table("queue", *numbers, right=numbers)
     running = {one.queue: one.running + one.waiting for one in app.health().queues}
-    for queue, one in counts.queues.items():
-        waiting = "–" if one.depth is None else f"{one.depth.ready + one.depth.delayed:,}"
+    for queue in counts.queues:
+        count, depth = counts.numbers(queue), counts.depths.get(queue)
+        failed, dead = count["failed"], count["dead_letters"]
         made.add_row(
             Text(queue, "bold"),
-            waiting,
+            "–" if depth is None else f"{depth.ready + depth.delayed:,}",
             f"{running.get(queue, 0):,}",
-            f"{one.handled:,}",
-            f"{one.rate:,.1f}",
-            Text(f"{one.failed:,}", "yellow" if one.failed else "dim"),
-            Text(f"{one.dead:,}", "bold red" if one.dead else "dim"),
+            f"{count['handled']:,}",
+            f"{counts.rates[queue]:,.1f}",
+            Text(f"{failed:,}", "yellow" if failed else "dim"),
+            Text(f"{dead:,}", "bold red" if dead else "dim"),
         )
     return made
 
 
-def _as_line(counts: WorkerCounts) -> str:
+def _as_line(numbers: dict[str, dict[str, int]]) -> str:
     return "; ".join(
-        f"{queue}: {one.handled:,} handled, {one.failed:,} failed, {one.dead:,} dead letters"
-        for queue, one in counts.queues.items()
+        f"{queue}: {one['handled']:,} handled, {one['failed']:,} failed, "
+        f"{plural(one['dead_letters'], 'dead letter')}"
+        for queue, one in numbers.items()
     )
-
-
-def _as_json(counts: WorkerCounts, process: int | None) -> dict[str, object]:
-    return {
-        "type": "counts",
-        "process": process,
-        "queues": {
-            queue: {"handled": one.handled, "failed": one.failed, "dead_letters": one.dead}
-            for queue, one in counts.queues.items()
-        },
-    }

@@ -9,7 +9,7 @@ from tests.support.redis import OwnServer
 from tests.transports.redis.conftest import Open
 
 from matador import Matador, Schema
-from matador.cli.checks import check_broker
+from matador.cli.doctor import check_broker
 from matador.errors import NotConnectedError
 from matador.model.message import Finding
 from matador.transports.base import Examining
