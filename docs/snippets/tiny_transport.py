@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
-    REASON_HEADER,
     Complete,
     ConnectionState,
     DeadLetter,
@@ -21,11 +20,12 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.topology import Topology, dead_letter_name
+from matador.model.topology import Topology
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
-from matador.transports.kit.transport import BaseTransport
+from matador.transports.kit.transport import BaseSubscription, BaseTransport
 from matador.transports.kit.wakeup import Wakeup
 
 
@@ -38,25 +38,24 @@ class Entry:
 
 
 # --8<-- [start:subscription]
-class TinySubscription:
+class TinySubscription(BaseSubscription):
     """Delivers the messages of one queue, never more than it is asked for."""
 
     def __init__(self, transport: TinyTransport, queue: str) -> None:
+        super().__init__(queue)
         self._transport = transport
-        self.queue = queue
-        self.active = True
         self.wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         await asyncio.sleep(0)  # let other tasks run, even if there are messages
-        while self.active:
+        while self._active:
             if deliveries := self._transport.take(self.queue, limit):
                 return deliveries  # no await after taking: a cancelled call loses nothing
             await self.wakeup.wait()
         return ()
 
     async def close(self) -> None:
-        self.active = False
+        self._active = False
         self.wakeup.wake()
 
 
@@ -199,23 +198,11 @@ class TinyTransport(BaseTransport):
                 self._queues[queue].appendleft(entry)
                 self._wake(queue)
             case DeadLetter():
-                error = self._store(dead_letter(settlement, entry.message))
+                error = self._store(dead_letter_of(settlement, entry.message))
             case _:
                 error = self._store(settlement.message)
         if error is None:  # the new message is stored, so the original can go
             del self._held[entry]
         return error
 
-
-def dead_letter(settlement: DeadLetter, original: Message) -> Message:
-    message = settlement.message or original  # None: keep the raw bytes
-    return Message(
-        id=message.id,
-        queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
-        body=message.body,
-        headers={**({} if settlement.bare else message.headers), REASON_HEADER: settlement.reason},
-        properties=None if settlement.bare else message.properties,
-    )
-
-
-# --8<-- [end:settle]
+    # --8<-- [end:settle]
