@@ -1,8 +1,7 @@
-"""Helps mkdocstrings to show what our docstrings mean.
+"""Adapts our docstrings for mkdocstrings.
 
-It knows doctest only in sections called ``Examples:``; under the singular it sees quotations. A
-class that takes its docstring from its base class at run time has none in its source. And what to
-do about an error is in its ``description``, which is no docstring.
+mkdocstrings recognises doctests only in sections called ``Examples:``, not ``Example:``. And the
+``description`` of an error, which says what to do, is not a docstring.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _LITERAL = re.compile(r"::$", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Changes docstrings before they are parsed."""
+    """Rewrites docstrings before they are parsed."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
@@ -26,7 +25,6 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = _LITERAL.sub(":", text)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        pkg["events.app.Matador"].docstring = pkg["events.application.Application"].docstring
         for error in pkg["errors"].classes.values():
             described = error.members.get("description")
             if error.docstring is None or described is None or error.name == "MatadorError":

@@ -1,4 +1,4 @@
-"""The shop on the broker that SHOP_URL names: `export SHOP_URL=amqp://localhost`."""
+"""The shop on a broker. Set its URL first: `export SHOP_URL=amqp://localhost`."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How an envelope becomes bytes: JSON, MessagePack, and compression around either."""
+"""Codecs: JSON, MessagePack, and either of them compressed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""When a message is handled: later, before others, or after the one with the same key."""
+"""Delays, priorities and ordering keys: when a message is handled."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from matador import (
 from matador.testing import wait_for
 
 
-@event("mail.requested", description="Somebody is to get a mail.")
+@event("mail.requested", description="An email was requested.")
 @dataclass(frozen=True)
 class MailRequested:
     subject: str
@@ -54,15 +54,12 @@ topology = Topology(
 )
 # --8<-- [end:app]
 schema = Schema({MailRequested: [send_mail], StockChanged: [show_stock]})
-producer = Matador("sqlite:///when.db", schema=schema, topology=topology)
-worker = Matador(
-    "sqlite:///when.db", schema=schema, topology=topology, consume_from=["mail", "stock"]
-)
+app = Matador("sqlite:///when.db", schema=schema, topology=topology, consume_from=["mail", "stock"])
 
 
 async def main() -> None:
     # --8<-- [start:send]
-    async with producer:
+    async with app.producer() as producer:
         await producer.send(MailRequested("reminder"), delay=timedelta(seconds=1))
         await producer.send(MailRequested("newsletter"))
         await producer.send(MailRequested("password reset"), priority=9)
@@ -72,7 +69,7 @@ async def main() -> None:
             for article in ("pen", "ink")
         )
     # --8<-- [end:send]
-    async with worker:
+    async with app:
         await wait_for(lambda: len(mails) == 3 and all(len(s) == 5 for s in stock.values()))
     print("mails:", ", ".join(mails))
     print("pen:", stock["pen"], "ink:", stock["ink"])

@@ -1,6 +1,6 @@
-"""Matador at work, with no server: 120 orders, a killed worker, a bug, and nothing lost.
+"""Matador at work, without a server: 120 orders, a killed worker, a bug, and nothing lost.
 
-`./script/demo` runs it. Takes about ten seconds; its data is in .demo/shop, made anew at each run.
+`./script/demo` runs it in about ten seconds. Its data is in .demo/shop; each run starts afresh.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Numbers:
     dead: int
     waiting: int
     in_doubt: int
-    """Of those that wait: how many did their work, and were not acknowledged."""
+    """How many of the waiting messages had done their work but were not acknowledged."""
 
     @property
     def add_up(self) -> bool:
@@ -50,7 +50,7 @@ class Numbers:
 
 
 class Demo:
-    """Tells the story, and looks at the facts: the queues, and what the world has seen."""
+    """Tells the story, and checks it against the queues and the recorded side effects."""
 
     def __init__(self, folder: Path, app: Matador) -> None:
         self.folder = folder
@@ -92,8 +92,8 @@ class Demo:
         console.print(table)
         if numbers.in_doubt:
             console.print(
-                f"[dim]{numbers.in_doubt} of those that wait had done their work, "
-                f"but nobody knows: they run again.[/]"
+                f"[dim]{numbers.in_doubt} of the waiting messages had done their work but were not "
+                f"acknowledged: they run again.[/]"
             )
         if not numbers.add_up:
             raise SystemExit("the numbers do not add up")
@@ -108,7 +108,7 @@ class Demo:
     # -- actions ----------------------------------------------------------------------------------
 
     def command(self, *arguments: str) -> None:
-        """Show a command, and run it."""
+        """Print a command, and run it."""
         shown = " ".join(arguments)
         console.print(f"[dim]$[/] [bold]matador {shown}[/]")
         words = [str(SHOP) if word == SHOP.name else word for word in arguments]
@@ -125,7 +125,7 @@ class Demo:
 
     @contextlib.contextmanager
     def worker(self) -> Generator[subprocess.Popen[bytes]]:
-        """A worker process of its own; stopped with SIGTERM at the end, if it still lives."""
+        """A worker process. It is stopped with SIGTERM at the end, if it is still running."""
         with (self.folder / "worker.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "matador", "worker", str(SHOP)],
@@ -142,7 +142,7 @@ class Demo:
                 process.wait(40)
 
     async def watch(self, done: Callable[[Numbers], bool]) -> None:
-        """Show how it goes, until it is done."""
+        """Show progress until it is done."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         live = console.is_terminal
         with Progress(*columns, console=console, transient=True, disable=not live) as progress:
@@ -167,33 +167,35 @@ class Demo:
         )
         self.sent = sum(result.sent for result in results)
         took = 1000 * (time.perf_counter() - start)
-        console.print(f"{self.sent} messages are on the disk after {took:.0f} ms. No worker runs.")
+        console.print(
+            f"{self.sent} messages are on disk after {took:.0f} ms. No worker is running."
+        )
         self.command("queues", SHOP.name)
 
     async def crash(self) -> None:
-        chapter("2", "A worker starts, and is killed in the middle of a payment")
+        chapter("2", "A worker starts and is killed in the middle of a payment")
         with self.worker() as process:
             await self.watch(lambda _: (self.folder / STUCK).exists())
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         (self.folder / CALM).touch()
-        console.print("kill -9: the card of order 40 was charged, its parcel not yet booked.")
+        console.print("kill -9: the card of order 40 was charged, but its parcel was not booked.")
         await self.show_numbers()
 
     async def recover(self) -> None:
-        chapter("3", "Two workers go on where it stopped")
+        chapter("3", "Two other workers take over")
         with self.worker(), self.worker():
             await self.watch(lambda numbers: numbers.waiting == 0)
-        console.print("Order 40 was resumed behind its charge; busy mail servers were tried again.")
+        console.print("Order 40 resumed after its charge. Emails that had failed were retried.")
         self.show_charges()
         await self.show_numbers()
 
     async def look(self) -> None:
-        chapter("4", "Some orders had a coupon that the books do not know")
+        chapter("4", "Some orders have a coupon that the code does not know")
         self.command("dead-letters", "list", SHOP.name, "--limit", "3")
 
     async def redrive(self) -> None:
-        chapter("5", "The bug is fixed, and the dead letters are redriven")
+        chapter("5", "The bug is fixed and the dead letters are redriven")
         (self.folder / FIXED).touch()
         self.command("dead-letters", "redrive", SHOP.name, "--all", "--yes")
         with self.worker():
@@ -220,7 +222,9 @@ async def main(folder: Path, shown: str | None = None) -> None:
     console.print()
     took = time.perf_counter() - start
     where = shown or str(folder)
-    console.print(f"[green]All orders are handled, none is lost.[/] [dim]{took:.0f} s; {where}[/]")
+    console.print(
+        f"[green]All orders are handled, and none is lost.[/] [dim]{took:.0f} s; {where}[/]"
+    )
 
 
 if __name__ == "__main__":

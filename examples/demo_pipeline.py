@@ -1,7 +1,7 @@
-"""The second half of the demo: events become tables, tables become a report, failures come back.
+"""The second half of the demo: events as tables, a report, and a redrive of dead letters.
 
-`./script/demo` runs it. Takes about a minute, most of it Spark; its data is in .demo/pipeline, made
-anew at each run. The commands run in this process, so that Spark is started once.
+`./script/demo` runs it. It takes about a minute, most of it for Spark. Its data is in
+.demo/pipeline, and each run starts afresh. All commands run in this process, so Spark starts once.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from matador.testing import wait_for
 from matador.transports import SqliteTransport
 
 SHOP = "demo_pipeline_shop.py"
-FIXED = "bug-is-fixed"  # the file is there once the fix is deployed
+FIXED = "bug-is-fixed"  # this file exists once the fix is deployed
 ORDERS = 1500
 
 console = Console(highlight=False)
@@ -34,7 +34,7 @@ def chapter(number: int, title: str) -> None:
 
 
 def command(*words: str) -> None:
-    """Show a command, and run it."""
+    """Print a command, and run it."""
     shown = " ".join(f'"{word}"' if " " in word else word for word in words)
     console.print(f"[dim]$[/] [bold]matador {shown}[/]", soft_wrap=True)
     arguments = [str(Path(__file__).with_name(SHOP)) if word == SHOP else word for word in words]
@@ -44,8 +44,8 @@ def command(*words: str) -> None:
 
 
 async def work(send: int = 0) -> None:
-    """Send orders, and work until nothing waits."""
-    # Imported where it runs: its files are in the current folder.
+    """Send orders, and handle messages until the queues are empty."""
+    # Imported here, because it opens files in the current folder.
     from demo_pipeline_shop import make_app, orders
 
     async with make_app() as app:
@@ -63,7 +63,7 @@ async def work(send: int = 0) -> None:
 
 
 def show_accounts(lake: Lake) -> None:
-    """Sent = handled + dead letters + waiting: by the tables, and asking the broker too."""
+    """Sent = handled + dead letters + waiting, according to the tables and to the broker."""
     from demo_pipeline_shop import make_app
 
     found = lake.reconcile(make_app(works=False))
@@ -92,22 +92,22 @@ def show_accounts(lake: Lake) -> None:
     console.print(table)
     if not found.adds_up or sent != handled + dead + discarded + waiting:
         raise SystemExit("the numbers do not add up")
-    console.print("[green]It adds up[/], and the broker has what the tables say it has.")
+    console.print("[green]It adds up[/], and the broker agrees with the tables.")
 
 
 def main() -> None:
     start = time.perf_counter()
-    chapter(6, f"{ORDERS:,} orders are sent and handled; a journal is kept")
+    chapter(6, f"{ORDERS:,} orders are sent and handled, and recorded in a journal")
     asyncio.run(work(send=ORDERS))
     size = sum(path.stat().st_size for path in Path("journal").iterdir())
     took = time.perf_counter() - start
     console.print(
-        f"Done in {took:.1f} s. The journal has {size / 1e6:.1f} MB: "
-        f"a line for each message sent, and for each attempt to handle one."
+        f"Done in {took:.1f} s. The journal has {size / 1e6:.1f} MB: one line for each message "
+        f"sent, and one for each attempt to handle a message."
     )
 
-    chapter(7, "The journal becomes tables, with no code for it")
-    console.print("[dim]Spark starts; that takes a while.[/]")
+    chapter(7, "The journal becomes tables, without any code")
+    console.print("[dim]Spark is starting. This takes a while.[/]")
     command("lake", "ingest", SHOP, "--journal", "journal/", "--lake", "lake/")
     sql = (
         "SELECT data.country, count(*) AS orders, sum(data.amount) AS amount "
@@ -115,7 +115,7 @@ def main() -> None:
     )
     command("lake", "query", "--lake", "lake/", "--app", SHOP, sql)
 
-    chapter(8, "How are they doing? What goes wrong?")
+    chapter(8, "How are the subscribers doing, and what fails?")
     command("lake", "report", "--lake", "lake/", "--html", "report.html")
 
     chapter(9, "The coupon bug is fixed, and its group of dead letters is redriven")

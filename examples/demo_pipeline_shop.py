@@ -1,6 +1,6 @@
-"""The shop of the second half of the demo: it keeps a journal, and two of its subscribers fail.
+"""The shop of the second half of the demo. It keeps a journal, and two subscribers fail.
 
-Everything is kept in the current folder, so `demo_pipeline.py` runs it in one of its own.
+It keeps its files in the current folder, so `demo_pipeline.py` runs it in a folder of its own.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from matador import (
 )
 from matador.observe import Journal
 
-FIXED = Path("bug-is-fixed")  # the file is there once the fix is deployed
+FIXED = Path("bug-is-fixed")  # this file exists once the fix is deployed
 
 COUPONS = ["WELCOME"]
 
@@ -72,7 +72,7 @@ async def text_customer(envelope: Envelope[ParcelShipped]) -> None:
 
 
 def orders(number: int) -> list[OrderPlaced]:
-    """Orders of all amounts and countries, some with a coupon that the books do not know."""
+    """Orders with various amounts and countries, some with an unknown coupon."""
     return [
         OrderPlaced(
             order_id=place,
@@ -85,7 +85,7 @@ def orders(number: int) -> list[OrderPlaced]:
 
 
 def make_app(*, works: bool = True) -> Matador:
-    """The application, on the files of the current folder."""
+    """The application, with its files in the current folder."""
     return Matador(
         "sqlite:///shop.db",
         schema=Schema({OrderPlaced: [email_receipt, book, ship], ParcelShipped: [text_customer]}),

@@ -1,6 +1,6 @@
-"""The shop of the demo: three subscribers, of which one is flaky, one has a bug, one is resumable.
+"""The shop of the demo, with three subscribers: one is flaky, one has a bug, one is resumable.
 
-Everything is kept in the current folder, so `demo.py` runs it in one of its own.
+It keeps its files in the current folder, so `demo.py` runs it in a folder of its own.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from matador import (
 )
 from matador.transports import SqliteTransport
 
-WORLD = "world.jsonl"  # what happened outside: mails, charges, entries in the books
-FIXED = "bug-is-fixed"  # the file is there once the fix is deployed
-STUCK = "carrier-does-not-answer"  # the file is there while order 40 waits for the carrier
+WORLD = "world.jsonl"  # the side effects: mails, charges, entries in the books
+FIXED = "bug-is-fixed"  # this file exists once the fix is deployed
+STUCK = "carrier-does-not-answer"  # this file exists while order 40 waits for the carrier
 CALM = "carrier-answers-again"
 
 COUPONS = ["WELCOME"]
@@ -40,7 +40,7 @@ class OrderPlaced:
 
 
 def happened(what: str, envelope: Envelope[OrderPlaced]) -> None:
-    """Write down what the world has seen; a line is there or not, whoever is killed."""
+    """Record a side effect. A killed process leaves a whole line or none."""
     line = {"what": what, "order": envelope.data.order_id, "envelope": envelope.id}
     with Path(WORLD).open("a") as world:
         world.write(json.dumps(line) + "\n")
@@ -56,7 +56,7 @@ async def email_receipt(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
 @subscriber(description="Write the order into the books.", idempotent="yes")
 def book(envelope: Envelope[OrderPlaced]) -> None:
     order = envelope.data
-    known = [*COUPONS, "SUMMER"] if Path(FIXED).exists() else COUPONS  # the fix, and the bug
+    known = [*COUPONS, "SUMMER"] if Path(FIXED).exists() else COUPONS  # the fix, or the bug
     if order.coupon is not None and order.coupon not in known:
         raise LookupError(f"unknown coupon {order.coupon}")
     happened("entry", envelope)
@@ -82,9 +82,9 @@ async def book_carrier(envelope: Envelope[OrderPlaced]) -> str:
 
 
 def make_app(folder: Path, consume_from: Iterable[str] = ()) -> Matador:
-    """The application on the files of a folder."""
+    """The application, with its files in a folder."""
     return Matador(
-        SqliteTransport(folder / "shop.db", lease=4),  # short, so that nobody waits long in a demo
+        SqliteTransport(folder / "shop.db", lease=4),  # short, to keep the demo short
         schema=Schema({OrderPlaced: [email_receipt, book, check_out]}),
         topology=Topology("shop", queues=["events", WorkQueue("billing", concurrency=1)]),
         consume_from=consume_from,

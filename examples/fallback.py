@@ -1,4 +1,4 @@
-"""Two transports as one: when the first cannot store a message, the second does."""
+"""Two transports as one: if the first cannot store a message, the second stores it."""
 
 import asyncio
 import logging
@@ -48,9 +48,9 @@ app = Matador(
 
 
 async def main() -> None:
-    logging.disable(logging.WARNING)  # the log says the same; here the hook does
+    logging.disable(logging.WARNING)  # the hook prints what the log would say
     async with app:
-        await app.send(OrderPlaced("1"))  # the disk is missing: nobody waits for it
+        await app.send(OrderPlaced("1"))  # the disk is missing: the spare stores it at once
         await asyncio.to_thread(volume.mkdir)
         await wait_for(lambda: primary.state.status == "connected", message="the volume")
         await app.send(OrderPlaced("2"))

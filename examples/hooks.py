@@ -1,4 +1,4 @@
-"""Hooks: hear of everything that happens, and decide a few things while it does."""
+"""Hooks: observe everything that happens, and override a few decisions."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ async def charge(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
 
 # --8<-- [start:hooks]
 class Metrics(Hooks):
-    """Counts. A hook may be sync or async; one that nobody overrides is never called."""
+    """Counts messages. A hook may be sync or async."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class Metrics(Hooks):
 
 
 class Tracing(Hooks):
-    """Wraps the whole processing of a message, as an APM agent would."""
+    """Wraps the processing of each message, as an APM agent does."""
 
     async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
         print(f"span opened: {event.subscriber.name}, trace {event.envelope.docket.correlation_id}")
@@ -54,7 +54,7 @@ class Tracing(Hooks):
 
 
 class Limits(Hooks):
-    """Decides for one message at a time; None leaves the decision to the policy."""
+    """Decides for each message. None leaves the decision to the retry policy."""
 
     def get_attempts(self, envelope: Envelope[Any]) -> int | None:
         return 1 if envelope.docket.event_key == "order.placed" else None

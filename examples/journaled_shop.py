@@ -1,4 +1,4 @@
-"""A shop that keeps a journal: thirty orders, of which the books refuse those without an amount."""
+"""A shop that keeps a journal. It sends thirty orders; those without an amount fail."""
 
 import asyncio
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ app = Matador(
 
 
 async def main() -> None:
-    """Send thirty orders, and work until none waits."""
+    """Send thirty orders, and handle them all."""
     async with app:
         await app.send_many(
             OrderPlaced(str(number), amount=number % 10 * 20, country=("DE", "NL")[number % 2])

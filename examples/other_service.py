@@ -1,6 +1,6 @@
-"""A service that is not written with Matador: it has made its queue, and publishes two orders.
+"""A service written without Matador: it declares its own queue and publishes two orders.
 
-Needs a RabbitMQ at SHOP_URL. The first order has the body of today, the second the older one.
+It needs RabbitMQ at SHOP_URL. The first order has the current format, the second the old one.
 """
 
 import json

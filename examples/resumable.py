@@ -1,4 +1,4 @@
-"""A subscriber that goes on where it stopped: steps that are done are not done again."""
+"""A resumable subscriber: a retry skips the steps that are already completed."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What becomes of a subscriber that fails: tried again, given up on, kept with its error."""
+"""What happens when a subscriber fails: retries, dead letters, and redriving them."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,23 +31,23 @@ class OrderPlaced:
 @subscriber(description="Email the receipt.", idempotent="yes")
 async def email_receipt(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
     if ctx.attempt < 3:
-        raise ConnectionError("the mail server is busy")  # any error: tried again
+        raise ConnectionError("the mail server is busy")  # any error is retried
     print(f"receipt sent in attempt {ctx.attempt}")
 
 
 @subscriber(description="Charge the card.")
 async def charge(envelope: Envelope[OrderPlaced]) -> None:
-    raise DontRetry("card declined")  # trying again cannot help: dead letter now
+    raise DontRetry("card declined")  # a retry cannot help: dead-letter it now
 
 
 @subscriber(description="Ask the warehouse.")
 async def reserve(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
     if ctx.attempt == 1:
-        raise DoRetry("the warehouse is closed")  # the same, on purpose
+        raise DoRetry("the warehouse is closed")  # retried like any error, but on purpose
     print(f"reserved in attempt {ctx.attempt}")
 
 
-@subscriber(description="Write the books.")
+@subscriber(description="Write the order into the books.")
 async def book(envelope: Envelope[OrderPlaced]) -> None:
     assert_event(envelope, envelope.data.amount > 0, "the amount must be positive")
 

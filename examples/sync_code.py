@@ -1,4 +1,4 @@
-"""Matador in code without an event loop: a web view that sends, callbacks that block."""
+"""Matador in code without an event loop: a web view that sends, and subscribers that block."""
 
 import threading
 from dataclasses import dataclass
@@ -45,15 +45,15 @@ app = Matador(
 )
 
 # --8<-- [start:view]
-shop = app.sync()
+shop = app.producer().sync()  # only sends; a worker process runs the subscribers
 
 
 def place_order(form: dict[str, str]) -> tuple[int, str]:
-    """A view, as Flask or Django would call it, from any thread."""
+    """A view, called by Flask or Django from any thread."""
     order = OrderPlaced(form["order_id"], int(form["amount"]))
     try:
         shop.send(order, correlation_id=form["request_id"])
-    except SendFailedError:  # a message is not stored, or may not be
+    except SendFailedError:  # not stored, or perhaps not stored
         return 503, "try again"
     return 202, "accepted"
 
@@ -62,10 +62,11 @@ def place_order(form: dict[str, str]) -> tuple[int, str]:
 
 
 def main() -> None:
-    with shop:  # in a server: shop.start() at boot, shop.shutdown() at exit
+    with shop:  # in a server: shop.start() at startup, shop.shutdown() at exit
         print(place_order({"order_id": "1", "amount": "5", "request_id": "request-9"}))
+    with app.sync() as worker:  # usually another process: matador worker sync_code.py
         filed.wait(10)
-        shop.wait_idle(5)
+        worker.wait_idle(5)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Tests of the application in shop.py: no broker, no file, no waiting."""
+"""Tests for the application in shop.py, without a broker, a file or waiting.
+
+Run them with `pytest testing_example.py`.
+"""
 
 # --8<-- [start:imports]
 import pytest
@@ -29,7 +32,7 @@ async def test_an_order_reaches_both_subscribers() -> None:
         assert booked.data == OrderPlaced("1", 5)
         assert booked.docket.correlation_id == "request-9"
         assert len(harness.handled(email_receipt)) == 1
-        harness.raise_errors()  # there were none
+        harness.raise_errors()  # fails if there were any
 
 
 # --8<-- [end:application]
@@ -55,7 +58,7 @@ async def flaky(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
         raise ConnectionError("try again")
 
 
-async def test_it_is_tried_again_after_a_second() -> None:
+async def test_a_failed_message_is_retried_after_a_second() -> None:
     async with running(Schema({OrderPlaced: [flaky]})) as harness:
         await harness.send(OrderPlaced("1", 5))
         await harness.advance(0.9)
@@ -69,7 +72,7 @@ async def test_it_is_tried_again_after_a_second() -> None:
 
 
 # --8<-- [start:invalid]
-async def test_what_does_not_fit_is_refused_at_send() -> None:
+async def test_an_invalid_payload_is_refused_at_send() -> None:
     async with running(app) as harness:
         with pytest.raises(InvalidEventError, match="amount"):
             await harness.send(OrderPlaced, {"order_id": "1", "amount": "five"})

@@ -1,6 +1,6 @@
-"""Draws the diagrams of the documentation, each for light and for dark pages: `python draw.py`.
+"""Draws the diagrams of the documentation, in light and dark: `python docs/assets/draw.py`.
 
-The tests check that the committed files are what this script draws.
+The tests check that the committed files match what this script draws.
 """
 
 from __future__ import annotations
@@ -172,27 +172,27 @@ def architecture(palette: Palette) -> Drawing:
         "check the payload, one envelope",
         "per enabled subscriber",
     )
-    d.box(252, 206, 216, 62, c.core, "pipeline", "decode · look up · admit", "validate · run")
-    d.box(252, 322, 216, 46, c.core, "retry policy", "pure: facts in, decision out")
+    d.box(252, 206, 216, 62, c.core, "worker", "decode · look up · admit", "validate · run")
+    d.box(252, 322, 216, 46, c.core, "retry policy", "a pure function")
     # the transport
     d.text(728, 30, "TRANSPORT", size=11, quiet=True, bold=True)
     d.parts.append(
         f'<rect x="520" y="44" width="416" height="324" rx="12" fill="{c.store[0]}" '
         f'stroke="{c.store[1]}" stroke-width="1.4"/>'
     )
-    d.text(728, 70, "SQLite file · in process · a group of both", size=13.5, bold=True)
-    d.text(728, 88, "brokers: the same protocol, the same compliance suite", size=11.5, quiet=True)
+    d.text(728, 70, "SQLite · RabbitMQ · Redis · BullMQ · in process", size=13.5, bold=True)
+    d.text(728, 88, "one protocol, one compliance suite", size=11.5, quiet=True)
     for row, (name, what) in enumerate(
         [
             ("shop.events", "ready, delayed, in flight"),
-            ("shop.billing", "each queue its concurrency"),
+            ("shop.billing", "each queue has its own concurrency"),
         ]
     ):
         y = 108 + row * 78
         d.box(548, y, 360, 58, c.plain, name, what)
-    d.box(548, 274, 172, 62, c.bad, "undeliverable", "failed for good,", "with its error")
-    d.box(736, 274, 172, 62, c.bad, "unhandled", "nobody here", "knows it")
-    d.text(728, 356, "dead letters: look, fix, redrive", size=11.5, quiet=True)
+    d.box(548, 274, 172, 62, c.bad, "undeliverable", "failed for good;", "keeps its error")
+    d.box(736, 274, 172, 62, c.bad, "unhandled", "unknown event", "or subscriber")
+    d.text(728, 356, "dead letters: inspect, fix, redrive", size=11.5, quiet=True)
     # arrows
     d.arrow("M200 75 H248")
     d.arrow("M468 68 C506 68 506 128 544 132")
@@ -223,7 +223,7 @@ def architecture(palette: Palette) -> Drawing:
     d.text(
         480,
         410,
-        "A message goes only when its outcome is stored: handled, retried, or a dead letter.",
+        "A message is removed only after its outcome is stored: handled, retried or dead-lettered.",
         size=12.5,
         quiet=True,
     )
@@ -256,9 +256,9 @@ def message(palette: Palette) -> Drawing:
     # failures, each under its step
     labels = [
         (235, "not an envelope"),
-        (391, "nobody knows it"),
-        (547, "poisoned, or must", "not run twice"),
-        (703, "field does", "not fit"),
+        (391, "unknown event", "or subscriber"),
+        (547, "poisonous, or not", "safe to run twice"),
+        (703, "invalid", "payload"),
     ]
     for x, *lines in labels:
         d.arrow(f"M{x} 98 V186", colour=c.bad[1])
@@ -271,13 +271,13 @@ def message(palette: Palette) -> Drawing:
         52,
         c.bad,
         "dead letter",
-        "undeliverable (or unhandled, if nobody knows it), with the reason; raw bytes are kept",
+        "undeliverable or unhandled, with the reason; the raw bytes are kept",
     )
     d.arrow("M859 98 V186", colour=c.good[1])
     d.text(867, 130, "returned", size=11.5, quiet=True, anchor="start")
-    d.box(796, 190, 126, 52, c.good, "complete", "and forgotten")
+    d.box(796, 190, 126, 52, c.good, "complete", "and removed")
     d.arrow("M817 98 C817 150 790 160 790 212 V300 H770", colour=c.warn[1])
-    d.text(809, 130, "raised", size=11.5, quiet=True, anchor="end")
+    d.text(809, 130, "failed", size=11.5, quiet=True, anchor="end")
     d.box(560, 276, 206, 52, c.core, "retry policy", "attempts, error, idempotent?")
     d.arrow("M620 276 V246", colour=c.bad[1])
     d.text(628, 264, "give up", size=11.5, quiet=True, anchor="start")
@@ -288,7 +288,7 @@ def message(palette: Palette) -> Drawing:
     d.text(
         480,
         358,
-        "The successor is stored before the original goes, or with it: one is always there.",
+        "A retry is stored before its original is removed, or with it: one always exists.",
         size=12.5,
         quiet=True,
     )
@@ -309,14 +309,14 @@ def rabbitmq(palette: Palette) -> Drawing:
         d.text(x, 26, name, size=11, quiet=True, bold=True)
     d.box(20, 40, 150, 62, c.yours, "app.send(event)", "confirmed, mandatory")
     d.box(220, 40, 170, 62, c.core, "shop.exchange", "direct")
-    d.box(440, 40, 210, 62, c.store, "shop.events", "quorum; classic if it", "has priorities")
+    d.box(440, 40, 210, 62, c.store, "shop.events", "quorum (classic with", "priorities)")
     d.box(780, 40, 160, 62, c.yours, "subscribers", "prefetch = concurrency")
     # delays
     d.parts.append(
         f'<rect x="220" y="168" width="430" height="112" rx="12" fill="{c.warn[0]}" '
         f'stroke="{c.warn[1]}" stroke-width="1.4"/>'
     )
-    d.text(435, 190, "delays: three hops at most", size=13.5, bold=True)
+    d.text(435, 190, "delays: at most three hops", size=13.5, bold=True)
     for x, width, name in (
         (236, 96, "1h"),
         (350, 96, "5m"),
@@ -327,12 +327,18 @@ def rabbitmq(palette: Palette) -> Drawing:
         d.box(x, 204, width, 36, kind, name, radius=7)
     for x in (332, 446, 570):
         d.arrow(f"M{x} 222 H{x + 15}")
-    d.text(435, 264, "matador.delay.*: what expires goes on to the next", size=11.5, quiet=True)
+    d.text(
+        435,
+        264,
+        "matador.delay.*: an expired message moves to the next queue",
+        size=11.5,
+        quiet=True,
+    )
     # dead letters
     d.box(780, 320, 160, 56, c.core, "shop.dlx", "direct")
     d.box(440, 306, 230, 44, c.bad, "shop.events.undeliverable")
     d.box(440, 362, 230, 44, c.bad, "shop.events.unhandled")
-    d.box(220, 306, 180, 44, c.bad, "matador.delay.lost", "its queue was deleted")
+    d.box(220, 306, 180, 44, c.bad, "matador.delay.lost", "work queue deleted")
     d.box(
         20,
         306,
@@ -352,7 +358,7 @@ def rabbitmq(palette: Palette) -> Drawing:
     d.arrow("M95 102 C95 190 150 222 216 222", colour=c.warn[1])
     d.text(96, 206, "with a delay", size=11.5, colour=c.warn[1])
     d.arrow("M612 204 C612 150 564 140 550 106", colour=c.warn[1])
-    d.text(612, 144, "in time", size=11.5, colour=c.warn[1], anchor="start")
+    d.text(612, 144, "when due", size=11.5, colour=c.warn[1], anchor="start")
     d.arrow("M830 102 C830 190 740 222 654 222", colour=c.warn[1])
     d.text(748, 234, "retry later", size=11.5, colour=c.warn[1], anchor="start")
     d.arrow("M890 102 V316", colour=c.bad[1])
@@ -361,7 +367,8 @@ def rabbitmq(palette: Palette) -> Drawing:
     d.arrow("M780 358 C740 360 720 382 674 384", colour=c.bad[1])
     d.arrow("M636 102 C690 150 690 250 776 336", dashed=True, colour=c.bad[1])
     d.text(748, 268, "by the broker: expired,", size=11.5, quiet=True, anchor="start")
-    d.text(756, 283, "too many, too often", size=11.5, quiet=True, anchor="start")
+    d.text(756, 283, "over a limit,", size=11.5, quiet=True, anchor="start")
+    d.text(764, 298, "too many deliveries", size=11.5, quiet=True, anchor="start")
     d.arrow("M310 280 V302", colour=c.bad[1])
     d.arrow("M140 306 C150 200 250 160 280 106", dashed=True)
     d.text(
@@ -385,41 +392,133 @@ def redis(palette: Palette) -> Drawing:
     )
     c = palette
     d.text(95, 26, "YOUR CODE", size=11, quiet=True, bold=True)
-    d.box(20, 96, 150, 62, c.yours, "app.send(event)", "one script a batch")
+    d.box(20, 96, 150, 62, c.yours, "app.send(event)", "one script per batch")
     d.parts.append(
         f'<rect x="220" y="40" width="500" height="352" rx="12" fill="{c.store[0]}" '
         f'stroke="{c.store[1]}" stroke-width="1.4"/>'
     )
     d.text(470, 26, "REDIS: ALL KEYS OF A QUEUE IN ONE SLOT", size=11, quiet=True, bold=True)
     d.text(470, 64, "matador:{shop.events}", size=13.5, bold=True, mono=True)
-    d.text(470, 82, "a hash: the settings; all other names begin with it", size=11.5, quiet=True)
-    d.box(444, 100, 252, 56, c.plain, ":0", "stream, first in first out")
+    d.text(
+        470,
+        82,
+        "a hash with the settings; all other keys begin with its name",
+        size=11.5,
+        quiet=True,
+    )
+    d.box(444, 100, 252, 56, c.plain, ":0", "stream, first in, first out")
     d.box(444, 170, 252, 44, c.plain, ":10 … :1", "streams, with priorities", dashed=True)
-    d.box(244, 190, 160, 62, c.warn, ":delayed", "sorted set,", "by the time it is due")
-    d.box(444, 232, 252, 44, c.good, ":done", "kept for the retention; else deleted")
+    d.box(244, 190, 160, 62, c.warn, ":delayed", "sorted set,", "ordered by due time")
+    d.box(444, 232, 252, 44, c.good, ":done", "kept for the retention period")
     d.box(444, 312, 252, 52, c.bad, ".undeliverable:0", ".unhandled:0 · streams")
-    d.box(244, 312, 160, 52, c.plain, ":bell :t :uncounted", "small, for the scripts")
+    d.box(244, 312, 160, 52, c.plain, ":bell :t :uncounted", "small keys for the scripts")
     d.text(860, 26, "WORKERS", size=11, quiet=True, bold=True)
-    d.box(780, 96, 160, 62, c.yours, "worker A", "holds it for a lease,", "renews while it lives")
-    d.box(780, 236, 160, 62, c.yours, "worker B", "claims what nobody", "renewed")
+    d.box(780, 96, 160, 62, c.yours, "worker A", "holds it for a lease", "and renews the lease")
+    d.box(780, 236, 160, 62, c.yours, "worker B", "claims messages whose", "lease has expired")
     d.arrow("M170 120 H440")
     d.text(300, 112, "store", size=11.5, quiet=True)
     d.arrow("M95 158 C95 210 160 221 240 221", colour=c.warn[1])
     d.text(92, 214, "with a delay", size=11.5, colour=c.warn[1])
     d.arrow("M340 190 C350 150 390 142 440 140", colour=c.warn[1])
-    d.text(356, 152, "in time", size=11.5, colour=c.warn[1], anchor="end")
+    d.text(356, 152, "when due", size=11.5, colour=c.warn[1], anchor="end")
     d.arrow("M696 120 H776")
     d.text(748, 112, "read", size=11.5, quiet=True)
     d.arrow("M780 146 C740 160 740 240 700 248", colour=c.good[1])
     d.text(752, 190, "done", size=11.5, colour=c.good[1], anchor="start")
     d.arrow("M890 158 V232", dashed=True, colour=c.bad[1])
-    d.text(882, 196, "A died", size=11.5, colour=c.bad[1], anchor="end")
+    d.text(882, 196, "A dies", size=11.5, colour=c.bad[1], anchor="end")
     d.arrow("M820 298 C810 330 760 344 700 344", colour=c.bad[1])
     d.text(790, 350, "give up", size=11.5, colour=c.bad[1], anchor="start")
     d.text(
         480,
         424,
-        "Each outcome is one script: the successor is stored and the original removed together.",
+        "Each outcome is one script: it stores the retry or dead letter and removes the original.",
+        size=12.5,
+        quiet=True,
+    )
+    return d
+
+
+class Room(NamedTuple):
+    """A package of the house, and where it is drawn."""
+
+    x: float
+    y: float
+    width: float
+    kind: str
+    says: str
+    planned: bool = False
+
+
+HOUSE = {
+    "testing": Room(150, 44, 230, "yours", "harness, compliance suite"),
+    "cli": Room(420, 44, 230, "yours", "the command line"),
+    "dashboard": Room(700, 44, 235, "yours", "the web page (planned)", planned=True),
+    "spark": Room(420, 130, 230, "good", "tables, replays, workers"),
+    "observe": Room(420, 216, 230, "good", "the journal"),
+    "events": Room(150, 302, 250, "core", "schema, fan-out, application"),
+    "jobs": Room(430, 302, 116, "core", "(planned)", planned=True),
+    "rpc": Room(560, 302, 116, "core", "(planned)", planned=True),
+    "pubsub": Room(690, 302, 116, "core", "(planned)", planned=True),
+    "channels": Room(820, 302, 115, "core", "(planned)", planned=True),
+    "runtime": Room(430, 406, 505, "core", "receive, run a handler, settle, shut down"),
+    "codec": Room(150, 506, 170, "plain", "envelopes and bytes"),
+    "policy": Room(350, 506, 190, "plain", "retry and admission"),
+    "transports": Room(570, 506, 365, "store", "one protocol, one package per broker"),
+    "model": Room(150, 592, 785, "plain", "immutable values: messages, events, topology"),
+    "errors": Room(150, 678, 785, "plain", "the error tree"),
+}
+"""Every top-level package. ``tests/docs/test_house.py`` compares it with the code."""
+
+IMPORTS = {
+    ("testing", "events"): "M265 94 V298",
+    ("cli", "spark"): "M535 94 V126",
+    ("dashboard", "observe"): "M815 94 C815 190 760 241 654 241",
+    ("spark", "observe"): "M535 180 V212",
+    ("observe", "events"): "M420 241 C360 241 330 262 330 298",
+    ("events", "codec"): "M220 352 V502",
+    ("events", "policy"): "M364 352 V502",
+    ("events", "runtime"): "M390 352 C390 410 396 431 426 431",
+    ("jobs", "runtime"): "M488 352 V402",
+    ("rpc", "runtime"): "M618 352 V402",
+    ("pubsub", "runtime"): "M748 352 V402",
+    ("channels", "runtime"): "M878 352 V402",
+    ("runtime", "transports"): "M752 456 V502",
+    ("codec", "model"): "M235 556 V588",
+    ("policy", "model"): "M445 556 V588",
+    ("transports", "model"): "M752 556 V588",
+    ("model", "errors"): "M542 642 V674",
+}
+"""The arrows: who imports whom. What follows from other arrows is left out."""
+
+
+def house(palette: Palette) -> Drawing:
+    """The packages, and which imports which."""
+    d = Drawing(
+        960,
+        772,
+        "The packages of Matador. Each may import those that its arrows lead to, directly or over "
+        "others.",
+        palette,
+    )
+    for y, label in (
+        (69, "WHAT PEOPLE USE"),
+        (198, "DATA"),
+        (327, "WAYS IN"),
+        (431, "DELIVERY"),
+        (531, "BUILDING BLOCKS"),
+        (660, "VALUES"),
+    ):
+        d.text(20, y + 4, label, size=11, quiet=True, bold=True, anchor="start")
+    for name, room in HOUSE.items():
+        kind: tuple[str, str] = getattr(palette, room.kind)
+        d.box(room.x, room.y, room.width, 50, kind, name, room.says, dashed=room.planned)
+    for (importer, _), path in IMPORTS.items():
+        d.arrow(path, dashed=HOUSE[importer].planned)
+    d.text(
+        480,
+        756,
+        "An arrow means “imports” and points down; imports that follow from others are left out.",
         size=12.5,
         quiet=True,
     )
@@ -428,6 +527,7 @@ def redis(palette: Palette) -> Drawing:
 
 DRAWINGS: dict[str, Callable[[Palette], Drawing]] = {
     "architecture": architecture,
+    "house": house,
     "message": message,
     "rabbitmq": rabbitmq,
     "redis": redis,

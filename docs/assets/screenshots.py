@@ -1,4 +1,4 @@
-"""Makes the pictures of terminals in the documentation: `python docs/assets/screenshots.py`."""
+"""Draws the terminal pictures of the documentation: `python docs/assets/screenshots.py`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FONT_FACES = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 def main() -> None:
-    """Run the demo, and draw what it prints."""
+    """Run the demo, and draw its output."""
     sys.path.insert(0, str(HERE.parents[1] / "examples"))
     demo: Any = import_module("demo")
     demo.console = Console(record=True, width=112, file=io.StringIO(), highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(demo.main(Path(folder), ".demo"))
     svg = demo.console.export_svg(title="./script/demo", unique_id="demo")
-    # Nothing is loaded from elsewhere: the font is whatever monospaced one is there.
+    # The picture loads nothing: it uses whatever monospaced font is installed.
     (HERE / "demo.svg").write_text(_FONT_FACES.sub("", svg))
     print("drew demo.svg")
 

@@ -1,6 +1,6 @@
-"""Makes the figures in the decision records: `python docs/decisions/measure.py`.
+"""Measures the figures in the decision records: `python docs/decisions/measure.py`.
 
-They say which way a choice goes, not how fast a machine is: take a quiet one, and compare ratios.
+Use a quiet machine, and compare ratios: the figures support a choice, and say little about speed.
 """
 
 from __future__ import annotations

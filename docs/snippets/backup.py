@@ -1,4 +1,4 @@
-"""A backup of a queue that is in use."""
+"""Back up a queue while it is in use."""
 
 # --8<-- [start:backup]
 import sqlite3
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def back_up(database: Path, copy: Path) -> None:
-    """Copy a database page by page while workers go on. Never copy the file itself: part of it is
-    in the write-ahead log beside it."""
+    """Copy a database page by page while workers continue. Never copy the file itself, because
+    part of the data is in the write-ahead log."""
     with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target, pages=1000)
 

@@ -1,4 +1,4 @@
-"""Two events that mean the same: the second gets the result of the first."""
+"""Duplicate events: the second one gets the result of the first."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ class OrderPlaced:
 
 
 # --8<-- [start:once]
-once = Deduplicator(ttl=3600)  # a fleet: Deduplicator(RedisDuplicateStore("redis://…"), ttl=3600)
+# For several processes: Deduplicator(RedisDuplicateStore("redis://…"), ttl=3600)
+once = Deduplicator(ttl=3600)
 
 
 @subscriber(description="Charge the card.", idempotent="yes")

@@ -1,4 +1,4 @@
-"""Events sent again out of a lake, dead letters by their groups, and rows from elsewhere."""
+"""Replay events from a lake, redrive dead letters by cause, and publish rows as events."""
 # pyright: basic
 
 import asyncio
@@ -29,7 +29,7 @@ print(done.sent, "sent")
 
 # --8<-- [start:resume]
 again = lake.replay(app, replay_id="november")
-print("went on:", again.resumed, "- sent in all:", again.sent)
+print("resumed:", again.resumed, "- sent in total:", again.sent)
 # --8<-- [end:resume]
 
 # --8<-- [start:marked]

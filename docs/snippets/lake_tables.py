@@ -1,4 +1,4 @@
-"""Events as tables: made, asked, read elsewhere, looked after."""
+"""Events as tables: create, query, read with other tools, maintain."""
 # pyright: basic
 
 import asyncio
@@ -68,7 +68,7 @@ print(failed.groupby("subscriber").size().to_dict())
 class NewOrderPlaced:
     order_id: str
     amount: int
-    voucher: str | None = None  # new, and optional; the country is gone
+    voucher: str | None = None  # new, with a default; the country was removed
 
 
 newer = Lake("lake/", schema=Schema({NewOrderPlaced: []}))
@@ -81,7 +81,7 @@ print(newer.events(NewOrderPlaced).select("data.*").columns)
 class StrictOrderPlaced:
     order_id: str
     amount: int
-    customer: str  # none of the old ones has it
+    customer: str  # missing in all old events
 
 
 # --8<-- [start:quarantine]

@@ -1,4 +1,4 @@
-"""A checkpoint store of one's own: here, one JSON file a message."""
+"""Your own checkpoint store: one JSON file per message."""
 
 # --8<-- [start:store]
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class FolderCheckpointStore:
-    """Keeps the steps of each envelope in a file of its own. For one process."""
+    """Stores the steps of each envelope in a separate file, for a single process."""
 
     persistent = True
 

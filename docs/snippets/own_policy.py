@@ -1,4 +1,4 @@
-"""A retry policy of one's own: facts in, a decision out."""
+"""Your own retry policy: a pure function from facts to a decision."""
 
 from matador import StandardRetryPolicy, Subscriber
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
@@ -7,7 +7,7 @@ from matador.testing import make_envelope, make_receipt
 
 # --8<-- [start:policy]
 class PatientWithNetworks:
-    """Network trouble is retried every ten seconds for an hour."""
+    """Retries network errors every ten seconds for an hour."""
 
     max_deliveries = 5
 

@@ -1,4 +1,4 @@
-"""The five kinds of payload types, and what `send` takes."""
+"""The five kinds of payload types, and the arguments of `send`."""
 
 import asyncio
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ async def main() -> None:
     async with Matador("memory://", schema=schema) as app:
         # --8<-- [start:send]
         await app.send(OrderPlaced("1", amount=5))
-        await app.send(OrderReturned, {"order_id": "1"})  # the way for a TypedDict
+        await app.send(OrderReturned, {"order_id": "1"})  # for a TypedDict
         try:
             await app.send(OrderPlaced, {"order_id": "1", "amount": "five"})
         except InvalidEventError as error:

@@ -1,4 +1,4 @@
-"""Joins a fleet on RabbitMQ: its queues, its subscribers, and what can become of a send."""
+"""Join a fleet on RabbitMQ: its queues, its subscribers, and the outcomes of a send."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ app = Matador(
         queues=[
             "events",
             WorkQueue("urgent", priorities=True),  # a classic queue
-            WorkQueue("invoices", exact=True),  # somebody else's: used, never made
+            WorkQueue("invoices", exact=True),  # owned by another service: used, never created
         ],
     ),
     consume_from=["urgent"],
@@ -62,9 +62,9 @@ async def place(order: OrderPlaced) -> SendResult:
     except SendFailedError as failed:
         for error in failed.result.errors:
             if error.unknown:
-                print(error.subscriber, "may have it: send again if twice does no harm")
+                print(error.subscriber, "may have it: send again if a duplicate does no harm")
             else:
-                print(error.subscriber, "has it not:", type(error.__cause__).__name__)
+                print(f"{error.subscriber}: not stored, {type(error.__cause__).__name__}")
         return failed.result
 
 
@@ -78,5 +78,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable()  # what is missing is printed
+    logging.disable()  # the outcome is printed
     asyncio.run(main())

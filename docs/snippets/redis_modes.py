@@ -1,4 +1,4 @@
-"""The three modes of the Redis transport, and what each says that it can do."""
+"""The three modes of the Redis transport and their capabilities."""
 
 from matador.transports import transport_from_url
 

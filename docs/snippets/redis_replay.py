@@ -1,4 +1,4 @@
-"""A queue in Redis that keeps what is finished, and checkpoints beside it."""
+"""A queue on Redis with a retention period, and checkpoints."""
 
 import asyncio
 import os

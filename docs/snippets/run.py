@@ -26,5 +26,5 @@ app = Matador(
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    app.run()  # until SIGTERM or SIGINT
+    app.run()  # runs until SIGTERM or SIGINT
 # --8<-- [end:run]

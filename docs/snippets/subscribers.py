@@ -1,4 +1,4 @@
-"""What can be said about a subscriber, and how they come together in a schema."""
+"""The options of subscribers, a schema and a topology."""
 
 import asyncio
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ schema = Schema(
 topology = Topology(
     "shop",
     queues=[
-        "events",  # the first one is for subscribers that name none
+        "events",  # the default queue: subscribers that name no queue use it
         WorkQueue("billing", concurrency=4, consumer_timeout=60),
         "warehouse",
     ],
@@ -95,7 +95,7 @@ app = Matador(
 
 
 async def main() -> None:
-    async with Matador("sqlite:///shop.db", schema=schema, topology=topology) as producer:
+    async with app.producer() as producer:
         # --8<-- [start:send]
         result = await producer.send(
             OrderPlaced("1", 5),

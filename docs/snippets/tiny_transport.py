@@ -1,4 +1,4 @@
-"""A whole transport in one file: queues in memory, with delays, and nothing that is optional."""
+"""A complete transport in one file: queues in memory, with delays and no optional capabilities."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
+    REASON_HEADER,
     Complete,
     ConnectionState,
     DeadLetter,
@@ -20,48 +21,43 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.topology import Topology
-from matador.transports.kit.dead_letters import dead_letter_of
+from matador.model.topology import Topology, dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
-from matador.transports.kit.properties import refused_properties
+from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
-from matador.transports.kit.wakeup import Waiters, Wakeup
+from matador.transports.kit.wakeup import Wakeup
 
 
-# --8<-- [start:entry]
 @dataclass(eq=False)
 class Entry:
-    """A stored message, and how often it was handed out."""
+    """A stored message, and how often it was delivered."""
 
     message: Message
     deliveries: int = 0
 
 
-# --8<-- [end:entry]
-
-
 # --8<-- [start:subscription]
 class TinySubscription:
-    """Hands over messages of one queue, at most as many as it is asked for."""
+    """Delivers the messages of one queue, never more than it is asked for."""
 
     def __init__(self, transport: TinyTransport, queue: str) -> None:
         self._transport = transport
         self.queue = queue
         self.active = True
-        self._wakeup = Wakeup()
+        self.wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        await asyncio.sleep(0)  # others get a turn, even if messages are there
+        await asyncio.sleep(0)  # let other tasks run, even if there are messages
         while self.active:
             if deliveries := self._transport.take(self.queue, limit):
-                return deliveries  # taken and returned in one go: a cancelled call loses nothing
-            await self._transport.waiters.wait(self._wakeup)
+                return deliveries  # no await after taking: a cancelled call loses nothing
+            await self.wakeup.wait()
         return ()
 
     async def close(self) -> None:
         self.active = False
-        self._wakeup.wake()
+        self.wakeup.wake()
 
 
 # --8<-- [end:subscription]
@@ -81,13 +77,13 @@ class TinyTransport(BaseTransport):
         priorities=False,
         durable=False,
         in_process=True,
+        properties=ALL_PROPERTIES,
     )
     # --8<-- [end:declare]
 
     # --8<-- [start:connection]
     def __init__(self) -> None:
         super().__init__("tiny")
-        self.waiters = Waiters()
         self._queues: dict[str, deque[Entry]] = {}
         self._held: dict[Entry, str] = {}
         self._subscriptions: list[TinySubscription] = []
@@ -116,7 +112,7 @@ class TinyTransport(BaseTransport):
             if queue.priorities:
                 notes.append(TopologyNote(name, "priorities are ignored"))
             if queue.retention is not None:
-                notes.append(TopologyNote(name, "finished messages are not kept"))
+                notes.append(TopologyNote(name, "completed messages are not kept"))
         for _, kind, name in topology.dead_letter_names():
             self._queues.setdefault(name, deque())
             limits = topology.dead_letters[kind]
@@ -134,21 +130,21 @@ class TinyTransport(BaseTransport):
     def _store(self, message: Message) -> MatadorError | None:
         if message.queue not in self._queues:
             return queue_not_found(message.queue, self.name, self._queues)
-        if message.properties is not None:
-            return refused_properties(message.properties, frozenset(), self.name)
         if message.delay > 0:
             loop = asyncio.get_running_loop()
-            loop.call_later(message.delay, self._arrive, Entry(message))
+            loop.call_later(message.delay, self._add, Entry(message))
         else:
-            self._arrive(Entry(message))
+            self._add(Entry(message))
         return None
 
-    def _arrive(self, entry: Entry) -> None:
+    def _add(self, entry: Entry) -> None:
         self._queues[entry.message.queue].append(entry)
-        self._wake()
+        self._wake(entry.message.queue)
 
-    def _wake(self) -> None:
-        self.waiters.wake(len(self.waiters))  # all of them: they wait for any queue
+    def _wake(self, queue: str) -> None:
+        for subscription in self._subscriptions:
+            if subscription.queue == queue:
+                subscription.wakeup.wake()
 
     # --8<-- [end:send]
 
@@ -166,7 +162,7 @@ class TinyTransport(BaseTransport):
         deliveries: list[Delivery] = []
         while ready and len(deliveries) < limit:
             entry = ready.popleft()
-            entry.deliveries += 1  # counted before it is handed over: a crash counts
+            entry.deliveries += 1  # counted before it is delivered: a crash counts
             self._held[entry] = queue
             deliveries.append(self._delivery(queue, entry))
         return deliveries
@@ -181,7 +177,7 @@ class TinyTransport(BaseTransport):
             priority=message.priority,
             ordering_key=message.ordering_key,
         )
-        return Delivery(message.body, message.headers, receipt)
+        return Delivery(message.body, message.headers, receipt, properties=message.properties)
 
     # --8<-- [end:receive]
 
@@ -201,14 +197,25 @@ class TinyTransport(BaseTransport):
             case Release():
                 entry.deliveries -= 1
                 self._queues[queue].appendleft(entry)
-                self._wake()
+                self._wake(queue)
             case DeadLetter():
-                error = self._store(dead_letter_of(settlement, entry.message))
+                error = self._store(dead_letter(settlement, entry.message))
             case _:
                 error = self._store(settlement.message)
-        if error is None:  # only now: the successor is stored
+        if error is None:  # the new message is stored, so the original can go
             del self._held[entry]
         return error
+
+
+def dead_letter(settlement: DeadLetter, original: Message) -> Message:
+    message = settlement.message or original  # None: keep the raw bytes
+    return Message(
+        id=message.id,
+        queue=dead_letter_name(settlement.receipt.queue, settlement.kind),
+        body=message.body,
+        headers={**({} if settlement.bare else message.headers), REASON_HEADER: settlement.reason},
+        properties=None if settlement.bare else message.properties,
+    )
 
 
 # --8<-- [end:settle]

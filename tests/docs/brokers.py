@@ -1,4 +1,4 @@
-"""Real brokers behind the addresses that a page shows: nobody else uses what is there."""
+"""Real brokers for the addresses on a page. Each page has virtual hosts and servers of its own."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from tests.support.redis import OwnServer
 
 
 class Brokers:
-    """Virtual hosts of the RabbitMQ of ``script/brokers``, and a Redis server. Made when needed.
+    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, and a Redis server.
 
-    Without the broker the test skips, or fails in CI.
+    They are created when they are needed. Without a broker, the test is skipped, or fails in CI.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hosts: dict[str, str] = {}
+        self._users: dict[str, str] = {}
         self._redis: OwnServer | None = None
 
     def url(self, shown: str) -> str:
-        """The address that stands behind one shown on a page; its options are kept."""
+        """The real address for one on a page, with the same options."""
         parts = urlsplit(shown)
         query = f"?{parts.query}" if parts.query else ""
         if parts.scheme == "amqp":
-            real = broker_url("rabbitmq").rstrip("/")
-            return f"{real}/{self._host(parts.path.strip('/'))}{query}"
-        assert parts.scheme == "redis", f"nothing stands behind {shown}"
+            real = urlsplit(broker_url("rabbitmq"))
+            who, _, where = real.netloc.rpartition("@")
+            if parts.username in self._users:
+                who = f"{self._users[parts.username]}:{parts.password}"
+            return f"amqp://{who}@{where}/{self._host(parts.path.strip('/'))}{query}"
+        assert parts.scheme in ("redis", "bullmq"), f"there is no broker for {shown}"
         who, at, _ = parts.netloc.rpartition("@")
-        return self._server().url.replace("://", f"://{who}{at}") + query
+        return self._server().url.replace("redis://", f"{parts.scheme}://{who}{at}") + query
 
     def command(self, words: list[str]) -> list[str]:
-        """A broker's own tool, for the broker that is really there."""
+        """The command of a broker's own tool, with real names and ports."""
         if words[0] == "redis-cli":
             return ["redis-cli", "-p", str(self._server().port), *words[1:]]
         if words[0] == "rabbitmqctl":
-            real = {**self._hosts, "app": "guest"}  # the one user that is there
+            broker_url("rabbitmq")  # skips the test if there is none
+            names = {"add_vhost": self._hosts, "add_user": self._users}.get(words[1])
+            if names is not None:
+                names[words[2]] = f"docs-{words[2]}-{uuid4().hex[:10]}"
+            real = {**self._hosts, **self._users}
             return [str(SCRIPT), "ctl", "rabbitmq", *(real.get(word, word) for word in words[1:])]
         return words
 
@@ -58,8 +66,10 @@ class Brokers:
         return self._redis
 
     def close(self) -> None:
-        """End and delete all of it."""
+        """Stop and delete everything."""
         for host in self._hosts.values():
             broker_ctl("rabbitmq", "delete_vhost", host)
+        for user in self._users.values():
+            broker_ctl("rabbitmq", "delete_user", user)
         if self._redis is not None:
             self._redis.stop()

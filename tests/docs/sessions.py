@@ -1,4 +1,4 @@
-"""Reads the code blocks of a page, and plays its shell sessions in a folder of their own."""
+"""Reads the code blocks of a page, and runs its shell sessions in a temporary folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, what stands behind that, and its text."""
+    """A fenced block: its language, the rest of its first line, and its text."""
 
     language: str
     info: str
@@ -33,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a session, and the lines shown under it."""
+    """A command of a session, and the lines shown below it."""
 
     line: str
     expected: tuple[str, ...]
@@ -62,7 +63,7 @@ def commands(page: Path) -> list[Command]:
 
 
 def missing(expected: tuple[str, ...], printed: str) -> list[str]:
-    """The lines that were not printed, in this order. Ids and times may differ, … is anything."""
+    """The lines that were not printed, in this order. Ids and times may differ; … is anything."""
     left = [_plain(line) for line in printed.splitlines()]
     lost: list[str] = []
     for line in filter(str.strip, expected):
@@ -81,12 +82,12 @@ def _plain(line: str) -> str:
 
 
 def _logged(line: str) -> str:
-    """A log line without what stands before its message."""
+    """The message of a log line."""
     return re.sub(r"^TIME [A-Z]+ [\w.]+: ", "", line)
 
 
 class Session:
-    """Plays commands. A worker runs in the background until the next one, or the end."""
+    """Runs commands. A worker runs in the background until the next worker, or the end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,19 +96,23 @@ class Session:
         self._shown: tuple[str, ...] = ()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
-        for example in (ROOT / "examples").glob("*.py"):
+        for example in (ROOT / "examples").glob("*.*"):
             (folder / example.name).write_text(example.read_text())
 
     def play(self, command: Command) -> None:
-        """Run a command, and compare what it prints; what has yet to happen is waited for."""
+        """Run a command and compare its output, again and again until it matches or time is up."""
         words = shlex.split(command.line)
         if words[:2] == ["pip", "install"]:
             self._check_install(words[2:])
-        elif words[0] == "export":  # the address of a broker: a real one stands behind it
+        elif words[0] == "cd":  # the examples are in the folder already
+            assert (ROOT / words[1]).is_dir()
+        elif words[0] == "source" or words[:3] == ["python3", "-m", "venv"]:
+            assert words[-1] in (".venv", ".venv/bin/activate")  # the tests have theirs
+        elif words[0] == "export":  # the address of a broker: use that of a real one
             name, _, shown = words[1].partition("=")
             self._environment[name] = self._brokers.url(shown)
         elif words[0].startswith("./"):
-            assert os.access(ROOT / words[0], os.X_OK), f"{words[0]} is not there"
+            assert os.access(ROOT / words[0], os.X_OK), f"there is no {words[0]}"
         elif words[:2] == ["matador", "worker"]:
             self._start_worker(words, command.expected)
         else:
@@ -130,7 +135,7 @@ class Session:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=300 if words[:2] == ["matador", "lake"] else 60,
+            timeout=300 if words[:2] in (["matador", "lake"], ["matador", "spark"]) else 60,
             check=False,
         )
         assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr
@@ -146,12 +151,11 @@ class Session:
     @staticmethod
     def _check_install(packages: list[str]) -> None:
         for package in packages:
-            name, _, extra = package.partition("[")
-            assert name == "matador-events"
-            assert (
-                not extra
-                or f"\n{extra.removesuffix(']')} = [" in (ROOT / "pyproject.toml").read_text()
-            )
+            name, _, extras = package.partition("[")
+            assert name == "."  # the package is not published: it is installed from a clone
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            known = project["optional-dependencies"].keys()
+            assert set(filter(None, extras.removesuffix("]").split(","))) <= known
 
     def _start_worker(self, words: list[str], expected: tuple[str, ...]) -> None:
         self.stop_worker()
@@ -167,14 +171,14 @@ class Session:
         self._wait_for_log(("… consuming … with concurrency 10",))
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Stop everything that was started."""
         try:
             self.stop_worker()
         finally:
             self._brokers.close()
 
     def stop_worker(self) -> None:
-        """Wait until the worker has printed what is shown of it, then press Ctrl-C."""
+        """Wait until the worker has printed what the page shows, then send SIGINT."""
         if self._worker is None:
             return
         try:

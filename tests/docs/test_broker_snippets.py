@@ -1,4 +1,4 @@
-"""The code of the guides to RabbitMQ and Redis runs on real servers, and says what it should."""
+"""The code in the guides for RabbitMQ and Redis runs on real servers and prints what it should."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.docs.brokers import Brokers
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 
 SAYS: dict[str, list[str]] = {
-    "rabbitmq_fleet.py": ["write-invoice has it not: QueueNotFoundError", "1 sent"],
+    "rabbitmq_fleet.py": ["write-invoice: not stored, QueueNotFoundError", "1 sent"],
     "redis_replay.py": ["3 can be read again"],
 }
 URLS = {"RABBITMQ_URL": "amqp://localhost/shop", "REDIS_URL": "redis://localhost:6379/0"}

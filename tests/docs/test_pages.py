@@ -1,7 +1,8 @@
-"""Every page says the truth: its code runs, its sessions are played, its names exist."""
+"""Every page is true: its code runs, its commands print what it shows, its names exist."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,16 @@ ON_SPARK = [
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
 ]
+EXAMPLE_CODE = {
+    code.strip() + "\n"
+    for example in (ROOT / "examples").glob("*.py")
+    for code in [
+        example.read_text(),
+        *re.findall(
+            r"\[start:\w+\]\n(.*?)^# --8<--", example.read_text(), re.DOTALL | re.MULTILINE
+        ),
+    ]
+}
 WITH_OUTPUT = [
     (page, block) for page in PAGES for block in blocks(page) if block.language == "text"
 ]
@@ -28,20 +39,23 @@ def name(page: object) -> str:
 
 
 def marks(page: Path) -> list[pytest.MarkDecorator]:
-    return ON_SPARK if any(one.line.startswith("matador lake") for one in commands(page)) else []
+    starts = ("matador lake", "matador spark")
+    return ON_SPARK if any(one.line.startswith(starts) for one in commands(page)) else []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
     for block in blocks(page):
-        assert block.language in ("python", "console", "text"), f"what is this?\n{block.text}"
-        if block.language != "python":
+        known = ("python", "console", "text", "ini")
+        assert block.language in known, f"unknown kind of block:\n{block.text}"
+        if block.language in ("console", "text"):
             continue
-        if page.name == "README.md" and page.parent == ROOT:  # GitHub includes nothing
-            assert block.text == (ROOT / "examples" / "shop.py").read_text()
+        if page.name == "README.md" and page.parent == ROOT:  # GitHub does not support includes
+            assert block.text in EXAMPLE_CODE
             continue
         found = re.fullmatch(
-            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.py)(:[\w-]+)?"\n', block.text
+            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|ini))(:[\w-]+)?"\n',
+            block.text,
         )
         assert found, f"code that no test runs:\n{block.text}"
         source = (ROOT / found[1]).read_text()
@@ -64,13 +78,13 @@ def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "block"), WITH_OUTPUT, ids=name)
 def test_output_is_true(page: Path, block: Block, tmp_path: Path) -> None:
     title = re.search(r'title="python (\w+\.py)"', block.info)
-    assert title, f"whose output is this?\n{block.text}"
+    assert title, f"this output names no program:\n{block.text}"
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / title[1])],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
         text=True,
         timeout=60,
         check=True,

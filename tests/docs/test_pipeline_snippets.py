@@ -1,4 +1,4 @@
-"""The code of the pages on the data pipeline runs, and says what the pages say it does."""
+"""The code in the guides about the data pipeline runs and prints what it should."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.sessions import ROOT, missing
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(600),  # Spark takes long to start where much else runs
+    pytest.mark.timeout(600),  # Spark starts slowly on a busy machine
 ]
 
 SAYS: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ SAYS: dict[str, tuple[str, ...]] = {
         "order.placed book-order 12",
         "order.placed email-receipt 12",
         "12 sent",
-        "went on: True - sent in all: 12",
+        "resumed: True - sent in total: 12",
         "| november| 12| 12|",
         "3 × order …",
         "3 sent back",

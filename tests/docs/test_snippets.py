@@ -1,4 +1,4 @@
-"""The code shown in the documentation runs, and says what the pages say it does."""
+"""The code in the documentation runs and prints what it should."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ SAYS: dict[str, list[str]] = {
         "order.shipped",
     ],
     "subscribers.py": ["4 sent, 1 skipped"],
+    "own_handler.py": [
+        "up answers in attempt 1",
+        "slow answers in attempt 2",
+        "dead letter: down does not answer",
+    ],
     "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
@@ -42,7 +47,6 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
-    "dataframe_subscriber.py",
     "lake_replays.py",
     "lake_tables.py",
     "run.py",

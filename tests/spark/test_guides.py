@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from docs.snippets import dataframe_subscriber as frames
 from docs.snippets.spark_worker import work_until_empty
+from examples import revenue as frames
 from pyspark.sql import SparkSession
 from tests.spark.shop import open_shop
 
@@ -42,11 +42,11 @@ def test_the_dataframe_subscriber_of_the_guide(
     )
     for amounts in ([5, 7], [-1]):
         with app.sync() as sender:
-            sender.send_many(frames.OrderPlaced("ann", amount) for amount in amounts)
+            sender.send_many(frames.OrderPlaced("1", amount, "NL") for amount in amounts)
         frames.run(journal, checkpoint, spark)
     frames.redrive(checkpoint, spark)
     rows = spark.read.parquet(str(tmp_path / "revenue")).collect()
-    assert [(row.customer, row.amount) for row in rows] == [("ann", 12)]
+    assert [(row.country, row.amount) for row in rows] == [("NL", 12)]
     assert capsys.readouterr().out.splitlines() == [
         "revenue: 2 rows, 0 dead batches",
         "revenue: 0 rows, 1 dead batches",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from matador.cli.connection import connect
@@ -20,20 +16,14 @@ from matador.cli.queues import count
 from matador.cli.topology import differences, look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
+from matador.model.message import Finding
 from matador.model.subscriber import SubscriberStub
 from matador.transports.base import Examining
-from matador.transports.sqlite import SqliteTransport
-from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
-from matador.transports.sqlite.database import OLDEST_SQLITE
 
 Status: TypeAlias = Literal["ok", "warning", "problem"]
 
 _TAKE_OVER = "fine if intended; otherwise delete the queue when it is empty and apply the topology"
 _FIRST_SANE_TIME = 1_704_067_200.0  # 2024, before which this did not exist
-_LITTLE_ROOM = 500 << 20
-_NO_ROOM = 20 << 20
-_LARGE_LOG = 256 << 20
-_CLOCKS_APART = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +123,8 @@ async def check_broker(app: Matador) -> AsyncIterator[Check]:
         await app.transport.disconnect()
 
 
-async def _check_settings(app: Matador) -> list[Check]:
-    """The transport's own findings."""
-    if not isinstance(app.transport, Examining):
-        return []
-    try:
-        findings = await app.transport.examine()
-    except MatadorError as error:
-        return [Check("broker", "warning", f"could not be checked: {error}")]
+def as_checks(findings: Sequence[Finding]) -> list[Check]:
+    """What a transport found, as checks."""
     return [
         Check(
             one.subject,
@@ -150,6 +134,17 @@ async def _check_settings(app: Matador) -> list[Check]:
         )
         for one in findings
     ]
+
+
+async def _check_settings(app: Matador) -> list[Check]:
+    """The transport's own findings."""
+    if not isinstance(app.transport, Examining):
+        return []
+    try:
+        findings = await app.transport.examine()
+    except MatadorError as error:
+        return [Check("broker", "warning", f"could not be checked: {error}")]
+    return as_checks(findings)
 
 
 async def _check_queues(app: Matador) -> list[Check]:
@@ -177,86 +172,3 @@ async def _check_queues(app: Matador) -> list[Check]:
         fix = "see `matador dead-letters list`, then redrive or purge them"
         return [*checks, Check("dead letters", "warning", text, fix)]
     return [*checks, Check("dead letters", "ok", "none")]
-
-
-# -- the file of a SQLite transport ---------------------------------------------------------------
-
-
-def check_file(transport: SqliteTransport) -> Iterator[Check]:
-    """The database file, before it is opened."""
-    path = transport.path
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        needed = ".".join(map(str, OLDEST_SQLITE))
-        text = f"library {sqlite3.sqlite_version} is older than {needed}"
-        yield Check("sqlite", "problem", text, "use a newer Python or operating system")
-    folder = path.parent
-    if not folder.is_dir():
-        yield Check("file", "problem", f"the folder {folder} does not exist", f"mkdir -p {folder}")
-        return
-    if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"no permission to write in {folder}, where SQLite also keeps its log"
-        yield Check("file", "problem", text, "change its owner or mode")
-    yield from _check_room(folder)
-    if not path.exists():
-        text = f"{path} does not exist yet"
-        yield Check(
-            "file", "warning", text, "a worker, a send or `matador topology apply` creates it"
-        )
-    elif not os.access(path, os.R_OK | os.W_OK):
-        text = f"no permission to read and write {path}"
-        yield Check("file", "problem", text, "change its owner or mode")
-    else:
-        yield Check("file", "ok", f"{path}, {_size(path.stat().st_size)}")
-        yield from _check_log(path)
-
-
-def check_file_clock(transport: SqliteTransport) -> Iterator[Check]:
-    """The clock in the file compared with the machine's. The file must exist."""
-    path = transport.path
-    now = time.time()
-    ahead = path.stat().st_mtime - now
-    if ahead > _CLOCKS_APART:
-        text = f"the file's modification time is {ahead:,.0f} s in the future"
-        yield Check("clock", "warning", text, "the machine's clock was set back")
-    clock = DatabaseClock(ThisMachine())
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        clock.anchor(connection)
-    apart = clock.now() / 1000 - now
-    if abs(apart) > _CLOCKS_APART:
-        yield Check(
-            "clock",
-            "warning",
-            f"the file's clock is {apart:+,.0f} s off: the machine's clock was changed",
-            "delays still end on time; a reboot aligns both clocks",
-        )
-
-
-def _check_room(folder: Path) -> Iterator[Check]:
-    free = shutil.disk_usage(folder).free
-    text = f"{_size(free)} free"
-    if free < _NO_ROOM:
-        yield Check("disk", "problem", text, "free disk space: sends will soon be refused")
-    elif free < _LITTLE_ROOM:
-        yield Check("disk", "warning", text, "free disk space")
-    else:
-        yield Check("disk", "ok", text)
-
-
-def _check_log(path: Path) -> Iterator[Check]:
-    log = path.with_name(f"{path.name}-wal")
-    size = log.stat().st_size if log.exists() else 0
-    if size > _LARGE_LOG:
-        yield Check(
-            "log",
-            "warning",
-            f"the write-ahead log is {_size(size)} large",
-            "find the process that keeps a transaction open, such as a shell or a backup",
-        )
-
-
-def _size(number: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:,.0f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} TiB"

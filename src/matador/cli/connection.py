@@ -10,15 +10,13 @@ import re
 import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
 from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
 from matador.events.loading import Loaded, load_application
-from matador.transports.base import Transport
-from matador.transports.sqlite import SqliteTransport
+from matador.transports.base import LocalStorage, Transport
 
 T = TypeVar("T")
 
@@ -144,12 +142,10 @@ def require_shared(app: Matador) -> None:
         )
 
 
-def missing_file(app: Matador) -> Path | None:
+def missing_file(app: Matador) -> str | None:
     """The application's database file, if it has one that does not exist yet."""
     transport = app.transport
-    if isinstance(transport, SqliteTransport) and not transport.path.exists():
-        return transport.path
-    return None
+    return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 
 def run_within(work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from matador.cli.checks import (
     Check,
+    as_checks,
     check_broker,
-    check_file,
-    check_file_clock,
     check_fit,
     check_machine,
     check_schema,
@@ -23,8 +22,8 @@ from matador.cli.commands import App, AsJson, Verbose
 from matador.cli.connection import load, missing_file, run_within
 from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, say, say_json, table
 from matador.events.app import Matador
+from matador.transports.base import LocalStorage
 from matador.transports.credentials import without_secrets
-from matador.transports.sqlite import SqliteTransport
 
 _FINE = {"ok": True, "warning": None, "problem": False}
 _PATIENCE = 30.0
@@ -61,13 +60,11 @@ async def _check_transport(app: Matador) -> list[Check]:
         text = "messages live inside each process and are lost when it ends"
         return [Check("transport", "warning", text, "use another transport in production")]
     checks: list[Check] = []
-    if isinstance(transport, SqliteTransport):
-        checks += await asyncio.to_thread(lambda: list(check_file(transport)))
+    if isinstance(transport, LocalStorage):
+        checks += as_checks(await asyncio.to_thread(transport.examine_storage))
         if missing_file(app) is not None or any(one.status == "problem" for one in checks):
             return checks
     checks += [check async for check in check_broker(app)]
-    if isinstance(transport, SqliteTransport) and checks[-1].name != "connection":
-        checks += await asyncio.to_thread(lambda: list(check_file_clock(transport)))
     return checks
 
 

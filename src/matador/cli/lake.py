@@ -125,7 +125,9 @@ def query(
     show_spark_logs(verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
     with working("querying…"):
-        from matador.spark.runtime.messages import first_rows  # Spark is installed, or we were not here
+        from matador.spark.runtime.messages import (
+            first_rows,  # Spark is installed, or we were not here
+        )
 
         try:
             frame = target.sql(sql, unrestricted=unrestricted)

@@ -170,7 +170,7 @@ async def _ask_depths(app: Matador, counts: WorkerCounts) -> None:
 def _as_table(app: Matador, counts: WorkerCounts) -> Table:
     numbers = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
     made = table("queue", *numbers, right=numbers)
-    running = {one.queue: one.in_progress for one in (app.worker.consumers if app.worker else ())}
+    running = {one.queue: one.running + one.waiting for one in app.health().queues}
     for queue, one in counts.queues.items():
         waiting = "–" if one.depth is None else f"{one.depth.ready + one.depth.delayed:,}"
         made.add_row(

@@ -1,4 +1,4 @@
-"""A DataFrame subscriber: revenue by customer, from the journal."""
+"""A DataFrame subscriber on Spark: revenue by country, from the journal of journaled_shop.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
-from matador import event
+from matador import DontRetry, StandardRetryPolicy, event
+from matador.spark import (
+    Batch,
+    dataframe_subscriber,
+    dead_batches,
+    redrive_dead_batches,
+    run_dataframe_subscribers,
+)
 
 REVENUE = Path("revenue")
 
@@ -15,37 +23,22 @@ REVENUE = Path("revenue")
 @event("order.placed", description="A customer placed an order.")
 @dataclass(frozen=True)
 class OrderPlaced:
-    customer: str
+    order_id: str
     amount: int
-
-
-# --8<-- [start:subscriber]
-from pyspark.sql import functions as sql
-
-from matador import DontRetry, StandardRetryPolicy
-from matador.spark import Batch, dataframe_subscriber
+    country: str
 
 
 @dataframe_subscriber(
     OrderPlaced,
-    description="Revenue by customer.",
+    description="Revenue by country.",
     retry=StandardRetryPolicy(max_attempts=5),
 )
 def revenue(orders: DataFrame, batch: Batch) -> None:
     if orders.where("data.amount < 0").count():
         raise DontRetry("there are negative amounts")
-    found = orders.groupBy("data.customer").agg(sql.sum("data.amount").alias("amount"))
-    # Keyed by the batch: if it comes again after a crash, it replaces what it had written.
+    found = orders.groupBy("data.country").agg(sql.sum("data.amount").alias("amount"))
+    # Named after the batch: if the batch comes again after a crash, it replaces these files.
     found.write.mode("overwrite").parquet(f"{REVENUE}/batch={batch.id}")
-
-
-# --8<-- [end:subscriber]
-# --8<-- [start:run]
-from matador.spark import (
-    dead_batches,
-    redrive_dead_batches,
-    run_dataframe_subscribers,
-)
 
 
 def run(journal: str, checkpoint: str, spark: SparkSession | None = None) -> None:
@@ -61,4 +54,5 @@ def redrive(checkpoint: str, spark: SparkSession | None = None) -> None:
     redrive_dead_batches([revenue], checkpoint=checkpoint, spark=spark)
 
 
-# --8<-- [end:run]
+if __name__ == "__main__":
+    run("journal/", "checkpoint/")
