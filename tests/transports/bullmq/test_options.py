@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from matador.errors import ConfigurationError
 from matador.transports import BullMQTransport, transport_from_url
-from matador.transports.bullmq.options import bullmq_address
+from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.kit.options import read_address
+
+
+def bullmq_address(url: str, **options: Any) -> BullMQAddress:
+    return read_address(BullMQAddress, url, options)
 
 
 def test_an_address_is_taken_apart() -> None:

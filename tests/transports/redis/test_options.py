@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.transports import RedisTransport, transport_from_url
-from matador.transports.bullmq.options import bullmq_address
-from matador.transports.redis.options import redis_address
+from matador.transports.bullmq.options import BullMQAddress
+from matador.transports.kit.options import read_address
+from matador.transports.redis.options import RedisAddress
 
 SECRET = "s3cr3t/#"
 QUOTED = "s3cr3t%2F%23"
+
+
+def redis_address(url: str, **options: Any) -> RedisAddress:
+    return read_address(RedisAddress, url, options)
 
 
 def test_a_server() -> None:
@@ -125,7 +131,7 @@ def test_no_piece_of_a_password_is_shown_wherever_the_address_is_cut(form: str) 
 def test_addresses_of_others_on_redis_show_no_piece_of_a_password(mark: str) -> None:
     for second in ("tiger", "0", "lease=tiger", "tls=tiger"):
         with pytest.raises(ConfigurationError) as caught:
-            bullmq_address(f"bullmq://corp:hunter{mark}{second}@host:6379/0")
+            read_address(BullMQAddress, f"bullmq://corp:hunter{mark}{second}@host:6379/0")
         shown = f"{caught.value!r}{caught.value.__context__!r}"
         assert not [part for part in ("hunter", "tiger", "corp") if part in shown]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from matador.transports.kit.options import Scheme, read_address, text
+from matador.transports.kit.options import Scheme, text
 from matador.transports.redis_client.options import PORT, RedisServerAddress
 
 
@@ -29,17 +29,3 @@ class BullMQAddress(RedisServerAddress):
     def where(self) -> str:
         """The server in a few words, without credentials: for logs and errors."""
         return f"BullMQ on Redis at {self.listed_hosts}"
-
-
-def bullmq_address(url: str, **options: Any) -> BullMQAddress:
-    """Read an address; keywords win over its options.
-
-    Raises:
-        ConfigurationError: it is malformed, or an option is invalid. The error does not repeat
-            the address, which may hold a password.
-
-    Example:
-        >>> bullmq_address("bullmq://localhost/2?lease=60").lease
-        60.0
-    """
-    return read_address(BullMQAddress, url, options)

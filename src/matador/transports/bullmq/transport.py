@@ -23,13 +23,14 @@ from matador.model.topology import Topology
 from matador.transports.bullmq import browse as browsing
 from matador.transports.bullmq import send as sending
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.options import bullmq_address
+from matador.transports.bullmq.options import BullMQAddress
 from matador.transports.bullmq.settle import JobSettler, renew
 from matador.transports.bullmq.subscription import BullMQSubscription, FailedJobs, WaitingJobs
 from matador.transports.bullmq.topology import Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.redis_client.doctor import examine
@@ -68,7 +69,7 @@ class BullMQTransport(BaseTransport):
     """
 
     def __init__(self, url: str, **options: Unpack[RedisServerOptions]) -> None:
-        address = bullmq_address(url, **options)
+        address = read_address(BullMQAddress, url, options)
         super().__init__(address.name)
         self._lease = address.lease
         self._block = min(_LONGEST_BLOCK, address.timeout / 2)

@@ -30,11 +30,12 @@ from matador.model.message import (
     Settlement,
 )
 from matador.transports.kit.errors import queue_not_found
+from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.redis.client import Connector, RedisClient, Script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.options import RedisOptions, redis_address
+from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.send import FormOf, Outcomes, store
 from matador.transports.redis.settle import SettleBatch, target_of
 from matador.transports.redis.topology import key_of
@@ -72,7 +73,7 @@ class RedisServerTransport(BaseTransport):
     """Whether messages are stored on the server."""
 
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
-        address = redis_address(url, **options)
+        address = read_address(RedisAddress, url, options)
         super().__init__(address.name)
         self._lease = address.lease
         self._prefix = address.prefix
@@ -154,7 +155,7 @@ class StoredTransport(RedisServerTransport, ABC):
                 await self._declare(connection, queue)
             except (NotConnectedError, ConnectionFailedError, SendUnconfirmedError):
                 raise
-            except TransportError as error:  # a full server; the other queues are of use
+            except TransportError as error:  # a full server; the other queues still work
                 log.error("cannot declare %s again, continuing without it: %s", queue, error)
 
         await asyncio.gather(*map(restore, self._declared))

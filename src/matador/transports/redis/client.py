@@ -156,8 +156,8 @@ class RedisClient(ServerClient[PipelinedConnection]):
         self,
         connector: Connector,
         *,
-        restore: Callable[[PipelinedConnection], Awaitable[None]],
-        on_state: Callable[[ConnectionState], None],
+        restore: Callable[[PipelinedConnection], Awaitable[None]] | None = None,
+        on_state: Callable[[ConnectionState], None] = lambda _: None,
     ) -> None:
         super().__init__(connector.where, restore=restore, on_state=on_state)
         self._connector = connector

@@ -27,7 +27,7 @@ from matador.transports.redis.blocking import BlockingSubscription
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.options import RedisOptions
-from matador.transports.redis.send import Outcomes, check_size, list_form
+from matador.transports.redis.send import Outcomes, list_form
 from matador.transports.redis.settle import SettleBatch, is_near
 from matador.transports.redis.topology import key_of, unsupported
 from matador.transports.redis.upkeep import QueueUpkeep
@@ -135,7 +135,6 @@ class ListSettleBatch(SettleBatch):
             if hold is None:
                 self._outcomes[place] = lease_lost(settlement.receipt.queue)
                 continue
-            self._front = [hold[0].consumer]
             if isinstance(settlement, Retry) and not is_near(settlement):
                 await self._move(place)
             else:
@@ -156,7 +155,6 @@ class ListSettleBatch(SettleBatch):
         _, element = hold
         match settlement:
             case Retry(message=message):
-                check_size(message)
                 return [element, target, milliseconds(message.delay), content_of(message)]
             case DeadLetter(receipt=receipt):
                 content = element_of(element)[1]
@@ -176,7 +174,7 @@ class ListSettleBatch(SettleBatch):
         hold = _hold_of(receipt)
         assert hold is not None
         held, element = hold
-        list_ = f"{held.base}:held:{held.consumer}"
+        list_ = f"{held.base}:held:{self._front[0]}"
         return await self._client.call("LPOS", list_, element) is not None
 
     def _let_go(self, receipt: Receipt) -> None:
@@ -286,7 +284,9 @@ class RedisListTransport(StoredTransport):
     def _batch(
         self, connection: PipelinedConnection, settlements: Sequence[Settlement]
     ) -> SettleBatch:
-        return ListSettleBatch(self._client, connection, self._key, self.send, settlements)
+        return ListSettleBatch(
+            self._client, connection, self._key, self.send, settlements, [self._consumer]
+        )
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""

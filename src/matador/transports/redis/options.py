@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
-from matador.transports.kit.options import Scheme, choice, read_address, text
+from matador.transports.kit.options import Scheme, choice, text
 from matador.transports.redis_client.options import PORT, RedisServerAddress, RedisServerOptions
 
 RedisMode: TypeAlias = Literal["streams", "list", "pubsub"]
@@ -75,17 +75,3 @@ class RedisAddress(RedisServerAddress):
         if self.primary is not None:
             return f"Redis {self.primary!r} of the Sentinels {self.listed_hosts}"
         return f"Redis at {self.listed_hosts}"
-
-
-def redis_address(url: str, **options: Any) -> RedisAddress:
-    """Read an address; keywords win over its options.
-
-    Raises:
-        ConfigurationError: it is malformed, or an option is invalid. The error does not repeat
-            the address, which may hold a password.
-
-    Example:
-        >>> redis_address("redis://localhost/2?lease=60").lease
-        60.0
-    """
-    return read_address(RedisAddress, url, options)

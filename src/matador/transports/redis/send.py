@@ -114,7 +114,7 @@ def _calls(messages: Sequence[Message], outcomes: Outcomes, form_of: FormOf) -> 
             message = messages[place]
             try:
                 if len(message.body) > _LARGEST:
-                    raise MessageTooLargeError(len(message.body), _LARGEST)
+                    check_size(message)
                 if form.write is None:
                     call.arguments.append(message.id.encode())
                     call.arguments.append(message.body)
@@ -137,9 +137,7 @@ def written(message: Message) -> list[Argument]:
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
-        MessageTooLargeError: it is too large for any server.
     """
-    check_size(message)
     fields = fields_of(message)
     priority: Argument = "" if message.priority is None else message.priority
     return [milliseconds(message.delay), priority, len(fields), *fields]

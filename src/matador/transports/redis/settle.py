@@ -14,7 +14,7 @@ from matador.model.topology import dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.send import Outcomes, note, refusal, written
+from matador.transports.redis.send import Outcomes, check_size, note, refusal, written
 from matador.transports.redis.topology import tag_of
 from matador.transports.redis.wire import Lane, StreamHold
 from matador.transports.redis_client.errors import (
@@ -36,6 +36,7 @@ class SettleBatch(ABC):
 
     Args:
         send: stores messages; for a successor whose queue has another hash tag.
+        front: the first arguments of the script.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class SettleBatch(ABC):
         key_of: Callable[[str], str],
         send: Callable[[Sequence[Message]], Awaitable[Sequence[MatadorError | None]]],
         settlements: Sequence[Settlement],
+        front: Sequence[Argument] = (),
     ) -> None:
         self._client = client
         self._connection = connection
@@ -52,7 +54,7 @@ class SettleBatch(ABC):
         self._send = send
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
-        self._front: list[Argument] = []
+        self._front = front
 
     @property
     @abstractmethod
@@ -100,10 +102,12 @@ class SettleBatch(ABC):
         sent: list[int] = []
         for place in places:
             settlement = self._settlements[place]
+            message: Message | None = getattr(settlement, "message", None)
             try:
+                if message is not None:
+                    check_size(message)
                 arguments += self._written(settlement, self._target(settlement, keys))
             except UNWRITABLE as error:
-                message = getattr(settlement, "message", None)
                 what = f"message {message.id!r}" if message is not None else "the dead letter"
                 self._outcomes[place] = unstorable(what, error)
             else:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from matador.model.message import ConnectionState
+from matador.transports.kit.options import read_address
 from matador.transports.redis.client import Connector, RedisClient, script
-from matador.transports.redis.connection import PipelinedConnection
-from matador.transports.redis.options import redis_address
+from matador.transports.redis.options import RedisAddress
 
 
 class RedisStore:
@@ -17,10 +16,10 @@ class RedisStore:
     """The client name that ``CLIENT LIST`` shows."""
 
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
-        address = redis_address(url, prefix=prefix)
+        address = read_address(RedisAddress, url, {"prefix": prefix})
         connector = Connector(address, name=self.name)
         self.prefix = address.prefix
-        self.client = RedisClient(connector, restore=_nothing, on_state=_nobody)
+        self.client = RedisClient(connector)
 
     @property
     def where(self) -> str:
@@ -97,11 +96,3 @@ class DuplicateRows(RedisStore):
 def _milliseconds(time: float) -> int:
     """Seconds as the server expects them; at least one millisecond."""
     return max(1, round(time * 1000))
-
-
-async def _nothing(connection: PipelinedConnection) -> None:
-    """There is nothing to restore."""
-
-
-def _nobody(state: ConnectionState) -> None:
-    """Nobody listens."""

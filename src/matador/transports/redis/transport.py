@@ -23,12 +23,13 @@ from matador.model.topology import Topology
 from matador.transports.base import Transport
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.options import read_address
 from matador.transports.redis import browse as browsing
 from matador.transports.redis.base import STORED, StoredTransport, consumer_name
 from matador.transports.redis.client import script
 from matador.transports.redis.connection import PipelinedConnection
 from matador.transports.redis.lists import RedisListTransport
-from matador.transports.redis.options import RedisOptions, redis_address
+from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.pubsub import RedisPubSubTransport
 from matador.transports.redis.send import OnceSender, stream_form
 from matador.transports.redis.settle import SettleBatch, StreamSettleBatch, renew
@@ -84,7 +85,7 @@ class RedisTransport(StoredTransport):
         Raises:
             ConfigurationError: the address is malformed, or has an unknown option.
         """
-        match redis_address(url, **options).mode:
+        match read_address(RedisAddress, url, options).mode:
             case "streams":
                 return cls(url, **options)
             case "list":

@@ -56,8 +56,8 @@ class ServerClient(ABC, Generic[AnyConnection]):
         self,
         where: str,
         *,
-        restore: Callable[[AnyConnection], Awaitable[None]],
-        on_state: Callable[[ConnectionState], None],
+        restore: Callable[[AnyConnection], Awaitable[None]] | None = None,
+        on_state: Callable[[ConnectionState], None] = lambda _: None,
     ) -> None:
         self.where = where
         self._restore_more = restore
@@ -135,6 +135,8 @@ class ServerClient(ABC, Generic[AnyConnection]):
         return await asyncio.shield(connection.lost)
 
     async def _restore(self, connection: AnyConnection) -> None:
+        if self._restore_more is None:
+            return
         try:
             await self._restore_more(connection)
         except BaseException:

@@ -32,7 +32,7 @@ local redis, cjson = (function(server, json)
     if (kind == 'hash' or kind == 'none') and not is_own(id) then return id end
     local new = 'matador-odd-' .. server.call('INCR', queue .. 'id')
     local data = kind == 'string' and not is_own(id) and server.call('GET', queue .. id) or ''
-    local problem = 'job id "' .. id .. '": its key is no job, but a ' .. kind
+    local problem = 'job id "' .. id .. '": not the key of a job, its type is ' .. kind
     server.call('HSET', queue .. new, 'name', '', 'data', data, 'matador-problem', problem)
     return new
   end
