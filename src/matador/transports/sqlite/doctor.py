@@ -21,24 +21,23 @@ _CLOCKS_APART = 60.0
 
 
 def examine_file(path: Path) -> Iterator[Finding]:
-    """The file before it is opened; after a serious finding it cannot be."""
+    """The database file, before it is opened."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         text = f"library {sqlite3.sqlite_version} is older than {needed}"
         yield Finding("sqlite", text, "use a newer Python or operating system", serious=True)
     folder = path.parent
     if not folder.is_dir():
-        yield Finding(
-            "file", f"the folder {folder} does not exist", f"mkdir -p {folder}", serious=True
-        )
+        text = f"the folder {folder} does not exist"
+        yield Finding("file", text, f"mkdir -p {folder}", serious=True)
         return
     if not os.access(folder, os.W_OK | os.X_OK):
-        text = f"no permission to write in {folder}, where SQLite keeps its log too"
+        text = f"no permission to write in {folder}, where SQLite also keeps its log"
         yield Finding("file", text, "change its owner or mode", serious=True)
     yield from _check_room(folder)
     if not path.exists():
         text = f"{path} does not exist yet"
-        yield Finding("file", text, "a worker, a send or `topology apply` creates it")
+        yield Finding("file", text, "a worker, a send or `matador topology apply` creates it")
     elif not os.access(path, os.R_OK | os.W_OK):
         text = f"no permission to read and write {path}"
         yield Finding("file", text, "change its owner or mode", serious=True)
@@ -48,7 +47,7 @@ def examine_file(path: Path) -> Iterator[Finding]:
 
 
 def examine_clock(path: Path) -> Iterator[Finding]:
-    """The clock of the file against that of the machine. For a file that could be opened."""
+    """The clock in the file compared with the machine's. The file must exist."""
     now = time.time()
     ahead = path.stat().st_mtime - now
     if ahead > _CLOCKS_APART:
@@ -61,8 +60,8 @@ def examine_clock(path: Path) -> Iterator[Finding]:
     if abs(apart) > _CLOCKS_APART:
         yield Finding(
             "clock",
-            f"the file's clock is {apart:+,.0f} s off the machine's clock, which was changed",
-            "delays end at the right time; a reboot synchronizes the clocks",
+            f"the file's clock is {apart:+,.0f} s off: the machine's clock was changed",
+            "delays still end on time; a reboot aligns both clocks",
         )
 
 
@@ -70,7 +69,7 @@ def _check_room(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     text = f"{_size(free)} free"
     if free < _NO_ROOM:
-        yield Finding("disk", text, "free disk space: sends will fail soon", serious=True)
+        yield Finding("disk", text, "free disk space: sends will soon be refused", serious=True)
     elif free < _LITTLE_ROOM:
         yield Finding("disk", text, "free disk space")
     else:
@@ -83,8 +82,8 @@ def _check_log(path: Path) -> Iterator[Finding]:
     if size > _LARGE_LOG:
         yield Finding(
             "log",
-            f"the write-ahead log has grown to {_size(size)}",
-            "find the process that keeps a transaction open: a shell, a backup",
+            f"the write-ahead log is {_size(size)} large",
+            "find the process that keeps a transaction open, such as a shell or a backup",
         )
 
 
