@@ -22,8 +22,8 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.kit.wakeup import Wakeup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, is_typeddict
 
 from matador.errors import (
     ConfigurationError,
@@ -15,7 +15,13 @@ from matador.errors import (
 )
 from matador.model.event import EventType, event_type_of, is_event
 from matador.model.options import suggestion
-from matador.model.subscriber import AnySubscriber, Subscriber, SubscriberStub
+from matador.model.subscriber import (
+    AnySubscriber,
+    Subscriber,
+    SubscriberStub,
+    envelope_types,
+    place_of,
+)
 from matador.model.topology import Topology
 
 EventRef: TypeAlias = "type[Any] | str | EventType"
@@ -158,6 +164,13 @@ class Schema:
             where = f"event {event.key!r}"
             if not event.description.strip():
                 problems.append(f"{where}: the description is empty")
+            if not _is_payload(event.payload):
+                problems.append(
+                    f"{where}: {event.payload.__name__} is a plain class{place_of(event.payload)}; "
+                    f"make it a dataclass, a msgspec.Struct, a pydantic model, an attrs class or a "
+                    f"TypedDict"
+                )
+            problems.extend(_envelope_problems(where, event, subscribers))
             problems.extend(_subscriber_problems(where, subscribers, topology))
         return problems
 
@@ -248,6 +261,35 @@ def _key_problems(events: Sequence[EventType]) -> Iterator[str]:
                     else (f"{where} is an alias of event {other!r} too")
                 )
             owner.setdefault(alias, event.key)
+
+
+def _is_payload(payload: type[Any]) -> bool:
+    marks = (
+        "__dataclass_fields__",
+        "__struct_fields__",
+        "__attrs_attrs__",
+        "__pydantic_validator__",
+    )
+    return is_typeddict(payload) or any(hasattr(payload, mark) for mark in marks)
+
+
+def _envelope_problems(
+    where: str, event: EventType, subscribers: Sequence[AnySubscriber]
+) -> Iterator[str]:
+    """Subscribers whose callback says that it takes the envelopes of another event."""
+    for one in subscribers:
+        if isinstance(one, SubscriberStub):
+            continue
+        held = envelope_types(one.callback)
+        events = [kind for kind in held if isinstance(kind, type) and is_event(kind)]
+        if len(events) == len(held) > 0 and not any(
+            event.payload is kind or issubclass(event.payload, kind) for kind in events
+        ):
+            names = " | ".join(kind.__name__ for kind in events)
+            yield (
+                f"{where}, subscriber {one.name!r}: its callback takes Envelope[{names}], not "
+                f"Envelope[{event.payload.__name__}]{place_of(one.callback)}"
+            )
 
 
 def _subscriber_problems(

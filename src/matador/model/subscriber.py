@@ -10,7 +10,19 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, overload
+from types import UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from matador.errors import ConfigurationError
 from matador.model.capabilities import DeliveryMode
@@ -221,7 +233,7 @@ def _takes_context(name: str, callback: Callback) -> bool:
     if missed or len(required) > 2 or not (positional or any_number):
         raise ConfigurationError(
             f"subscriber {name!r}: the callback must take (envelope) or (envelope, ctx), "
-            f"but its signature is {inspect.signature(callback)}"
+            f"but its signature is {inspect.signature(callback)}{place_of(callback)}"
         )
     if len(required) == 2 or any_number:
         return True
@@ -244,4 +256,43 @@ def _check_no_generator(name: str, callback: Callback) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"subscriber {name!r}: the callback has a `yield`, so calling it would run nothing"
+            f"{place_of(callback)}"
         )
+
+
+def place_of(defined: Any) -> str:
+    """Where a function or a class is defined, as `` (file.py:12)``; empty if that is unknown."""
+    function = defined if isinstance(defined, type) else _without_partial(defined)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None:
+        return f" ({code.co_filename}:{code.co_firstlineno})"
+    try:
+        target = function if isinstance(function, type) else type(function)
+        _, line = inspect.getsourcelines(target)
+        return f" ({inspect.getsourcefile(target)}:{line})"
+    except (OSError, TypeError):
+        return ""
+
+
+def envelope_types(callback: Callback) -> tuple[Any, ...]:
+    """What the callback says its envelopes hold: ``Envelope[A | B]`` gives A and B.
+
+    Empty if it says nothing, or nothing that can be looked up now.
+    """
+    function = _without_partial(callback)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        hints = get_type_hints(function)
+        first = next(
+            one
+            for one in inspect.signature(function).parameters.values()
+            if one.name in hints and one.name != "self"
+        )
+    except Exception:  # noqa: BLE001 - names that are not there at run time, whatever they raise
+        return ()
+    hint = hints[first.name]
+    if get_origin(hint) is not Envelope:
+        return ()
+    (held,) = get_args(hint)
+    return get_args(held) if get_origin(held) in (Union, UnionType) else (held,)

@@ -31,6 +31,7 @@ MOST_HELD = 64
 """How many messages are held at most by reading ahead, running ones included."""
 
 _AHEAD_SECONDS = 0.02
+_MEASURE_FOR = 0.25
 _LONGEST_WAIT = 1.0
 
 
@@ -85,7 +86,7 @@ class Consumer:
         self._receiving = False
         self.last_poll = clock.monotonic()
         self.handled = 0
-        self._handled_before = 0
+        self._measured, self._measured_at = 0, self.last_poll
 
     @property
     def queue(self) -> str:
@@ -162,7 +163,7 @@ class Consumer:
         while not self._stopping.is_set():
             limit = self._concurrency + self._ahead
             free = limit - self._busy - len(self._waiting)
-            if free <= 0:
+            if free <= 0 or (self._waiting and 2 * free < limit):  # few at a time cost most
                 await self._wait_for_room()
                 continue
             if self._settler.backlog > 2 * limit:
@@ -176,12 +177,10 @@ class Consumer:
                 self.last_poll = self._clock.monotonic()
                 if not deliveries:
                     return
-                elapsed = self.last_poll - began
-                if self._leases is not None and elapsed >= self._leases.certain:
+                if self._leases is not None and self.last_poll - began >= self._leases.certain:
                     self._doubtful = len(self._waiting)
-                if self._reads_ahead and len(deliveries) == free:
-                    await self._measure(self.handled - self._handled_before, elapsed)
-                self._handled_before = self.handled
+                if self._reads_ahead:
+                    await self._measure()
                 suspect = self._suspects.first_suspect(deliveries)
                 if suspect is None:
                     self._accept(deliveries)
@@ -203,8 +202,16 @@ class Consumer:
             finally:
                 self._receiving = False
 
-    async def _measure(self, handled: int, elapsed: float) -> None:
+    async def _measure(self) -> None:
         """Decide how far to read ahead: as far as callbacks come in a moment."""
+        handled = self.handled - self._measured
+        elapsed = self.last_poll - self._measured_at
+        enough = handled >= 2 * self._concurrency
+        if not enough and elapsed < _MEASURE_FOR:
+            return
+        self._measured, self._measured_at = self.handled, self.last_poll
+        if not enough and self._busy < self._concurrency:
+            return  # there was little to do: it says nothing about the callbacks
         most = max(0, MOST_HELD - self._concurrency)
         self._ahead = min(int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS), most)
         if self._ahead == most:
@@ -247,6 +254,7 @@ class Consumer:
         alone = self._suspects.alone
         await self._give_back_waiting()
         if isinstance(self._subscription, Pausing):
+            self._prefetch = self._concurrency  # pausing narrows it
             try:
                 await self._subscription.pause()  # or a crash would count for what it holds unseen
             except Exception as error:  # noqa: BLE001 - what was received must not be forgotten

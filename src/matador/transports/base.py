@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from matador.errors import MatadorError, UnsupportedError
+from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
@@ -30,26 +30,6 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-
-
-def ignored_arguments(topology: Topology) -> list[TopologyNote]:
-    """What a transport without types of queues or arguments could not honour, for its notes."""
-    return [
-        TopologyNote(
-            topology.full_name(queue.name),
-            "type and arguments are for RabbitMQ only and are ignored",
-        )
-        for queue in topology.queues
-        if queue.type is not None or queue.arguments
-    ]
-
-
-def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
-    """The exchanges that a transport without routing could not make, for its notes."""
-    return [
-        TopologyNote(None, f"exchange {exchange.name!r} is ignored: this transport has no routing")
-        for exchange in topology.exchanges
-    ]
 
 
 class TransportObserver(Protocol):
@@ -448,11 +428,3 @@ class Checking(Protocol):
             NotConnectedError: not connected.
         """
         ...
-
-
-def no_retention(queue: str) -> UnsupportedError:
-    """The error for a queue that cannot be read again."""
-    return UnsupportedError(
-        f"queue {queue!r} keeps nothing that is finished, so it cannot be read again; "
-        f"declare it with a retention: WorkQueue(name, retention=seconds)"
-    )

@@ -31,16 +31,10 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import (
-    Leasing,
-    Pausing,
-    Subscription,
-    Transport,
-    TransportObserver,
-    ignored_exchanges,
-)
+from matador.transports.base import Leasing, Pausing, Subscription, Transport, TransportObserver
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import lease_lost
+from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.transport import BaseSubscription, BaseTransport
 from matador.transports.kit.wakeup import Wakeup
 

@@ -348,3 +348,46 @@ async def test_deliveries_of_one_id_are_kept_apart(
     assert await transport.settle([Complete(second.receipt)]) == [None]
     assert await transport.settle([Release(first.receipt)]) == [None]
     assert [one.body for one in await receive(subscription)] == [b"a"]
+
+
+# -- how much is pushed ----------------------------------------------------------------------------
+
+
+async def test_how_much_is_pushed_can_be_changed_and_counts_nothing(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    await send(transport, queue, *[b"%d" % number for number in range(20)])
+    subscription = await transport.subscribe(queue, prefetch=2)
+    eventually(lambda: raw.count(queue) == 18, "two are pushed")
+    await subscription.set_prefetch(6)
+    held = await receive(subscription, 6)
+    assert raw.count(queue) == 14
+    await subscription.set_prefetch(2)
+    await transport.settle([Complete(one.receipt) for one in held])
+    deliveries = await receive(subscription, 2)
+    assert raw.count(queue) == 12, "no more than two are pushed again"
+    await transport.settle([Complete(one.receipt) for one in deliveries])
+    for prefetch in (8, 2, 8, 2, 8):  # in full flow
+        await subscription.set_prefetch(prefetch)
+        more = await receive(subscription, 2)
+        deliveries += more
+        await transport.settle([Complete(one.receipt) for one in more])
+    deliveries += (last := await receive(subscription, 2))
+    await transport.settle([Complete(one.receipt) for one in last])
+    assert not any(one.receipt.redelivered for one in deliveries)
+    bodies = [one.body for one in (*held, *deliveries)]
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(20))
+
+
+async def test_a_consumer_that_comes_back_is_pushed_as_much_as_before(
+    transport: RabbitMQTransport, queue: str, raw: Raw
+) -> None:
+    subscription = await transport.subscribe(queue, prefetch=2)
+    await subscription.set_prefetch(6)
+    await cut_and_reconnect(transport, 1)
+    await send(transport, queue, *[b"%d" % number for number in range(10)])
+    await receive(subscription, 6)
+    assert raw.count(queue) == 4
+    await subscription.pause()
+    await subscription.close()
+    eventually(lambda: raw.count(queue) == 4, "six are held by the receiver")

@@ -16,7 +16,7 @@ from tests.support.raw_rabbitmq import VALUES, entry, field, long, nested, prope
 from matador.transports.rabbitmq import properties as amqp
 from matador.transports.rabbitmq import wire
 from matador.transports.rabbitmq.properties import read_properties
-from matador.transports.rabbitmq.wire import Incoming
+from matador.transports.rabbitmq.wire import IncomingProperties
 
 TEXT = field(b"text", b"S", long(b"kept"))
 DEEP = 5_000
@@ -88,7 +88,7 @@ def test_of_two_fields_of_one_name_the_first_counts() -> None:
     # The broker writes its count over the first of that name; a sender may have sent two.
     mine = field(b"x-delivery-count", b"l", pack(">q", 4))
     forged = field(b"x-delivery-count", b"l", pack(">q", -100))
-    assert Incoming(properties(mine + forged), redelivered=True).deliveries == 4
+    assert IncomingProperties(properties(mine + forged), redelivered=True).deliveries == 4
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ def test_what_matters_is_a_problem(fields: bytes, problem: str) -> None:
     headers, found = read(TEXT, fields)
     assert found == problem
     assert headers["text"] == "kept"
-    assert Incoming(properties(TEXT + fields), redelivered=False).problem == problem
+    assert IncomingProperties(properties(TEXT + fields), redelivered=False).problem == problem
 
 
 @pytest.mark.parametrize("given", [b"", b"\0", b"\x80\0", b"\x00\x40\0"])
 def test_properties_that_end_too_soon_are_a_problem(given: bytes) -> None:
-    assert Incoming(given, redelivered=False).problem == "the properties end too soon"
+    assert IncomingProperties(given, redelivered=False).problem == "the properties end too soon"
 
 
 def every_reader(given: bytes) -> None:
-    incoming = Incoming(given, redelivered=True)
+    incoming = IncomingProperties(given, redelivered=True)
     assert all(isinstance(value, str | int) for value in incoming.headers.values())
     assert 0 <= incoming.deliveries <= 1_000_000
     wire.id_of(given)

@@ -323,14 +323,14 @@ async def test_a_successor_that_fails_unexpectedly_leaves_the_message_ours(
 async def test_a_message_that_cannot_be_read_by_a_bug_of_ours_is_delivered_all_the_same(
     transport: RabbitMQTransport, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = deliveries.Incoming
+    real = deliveries.IncomingProperties
 
     def broken(given: bytes, redelivered: bool, routing_key: str | None = None) -> Any:
         if given != b"\0\0":
             raise RecursionError("a bug")
         return real(given, redelivered)
 
-    monkeypatch.setattr(deliveries, "Incoming", broken)
+    monkeypatch.setattr(deliveries, "IncomingProperties", broken)
     delivery = await one_of(transport, queue, properties(b""), b"x")
     assert (delivery.body, dict(delivery.headers)) == (b"x", {})
     assert delivery.problem == "the properties cannot be read: RecursionError"

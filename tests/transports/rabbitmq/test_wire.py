@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from matador.transports.rabbitmq import wire
-from matador.transports.rabbitmq.wire import Incoming
+from matador.transports.rabbitmq.wire import IncomingProperties
 
 
 def properties(**headers: Any) -> bytes:
@@ -47,21 +47,21 @@ DEATHS = [
 def test_deliveries_are_counted_as_the_broker_counts_them(
     headers: dict[str, Any], redelivered: bool, before: int
 ) -> None:
-    assert Incoming(properties(**headers), redelivered).deliveries == before
+    assert IncomingProperties(properties(**headers), redelivered).deliveries == before
 
 
 def test_rounds_that_the_broker_counted_are_attempts_unless_the_sender_counts() -> None:
     marks = {"matador_delay_512": 1}
-    incoming = Incoming(properties(x_death=DEATHS, text="kept", **marks), False)
+    incoming = IncomingProperties(properties(x_death=DEATHS, text="kept", **marks), False)
     assert incoming.headers == {"text": "kept", "x-matador-attempts": 3}
-    incoming = Incoming(properties(x_death=DEATHS, x_matador_attempts=7, **marks), False)
+    incoming = IncomingProperties(properties(x_death=DEATHS, x_matador_attempts=7, **marks), False)
     assert incoming.headers == {"x-matador-attempts": 7}
 
 
 def test_hops_of_a_delay_are_no_rounds() -> None:
     deaths = [{"queue": f"matador.delay.hops.{left}.{name}", "count": 1} for left, name in HOPS]
     marks = {f"matador_delay_{left}": name for left, name in HOPS}
-    assert Incoming(properties(x_death=deaths, text="kept", **marks), False).headers == {
+    assert IncomingProperties(properties(x_death=deaths, text="kept", **marks), False).headers == {
         "text": "kept"
     }
 
@@ -69,7 +69,9 @@ def test_hops_of_a_delay_are_no_rounds() -> None:
 @pytest.mark.parametrize("count", [-3, (1 << 63) - 1, "x"])
 def test_counts_of_rounds_that_cannot_be_are_bounded(count: object) -> None:
     deaths = [{"queue": "shop.events.retry", "count": count}]
-    attempts = Incoming(properties(x_death=deaths), False).headers.get("x-matador-attempts", 1)
+    attempts = IncomingProperties(properties(x_death=deaths), False).headers.get(
+        "x-matador-attempts", 1
+    )
     assert 1 <= int(attempts) <= 1_000_001
 
 

@@ -20,7 +20,6 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.bullmq import browse as browsing
 from matador.transports.bullmq import send as sending
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
@@ -30,6 +29,7 @@ from matador.transports.bullmq.subscription import BullMQSubscription, FailedJob
 from matador.transports.bullmq.topology import Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport

@@ -29,10 +29,10 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import ignored_exchanges
 from matador.transports.clock import Alarm, Alarms, Clock, SystemClock
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
+from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.properties import refused_properties
 from matador.transports.kit.routing import RoutingTable
 from matador.transports.memory.entry import Entry, MemoryHold

@@ -21,9 +21,10 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
-from matador.transports.base import Subscription, ignored_arguments
+from matador.transports.base import Subscription
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.errors import no_retention
+from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.options import read_options
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.memory.entry import delivery_of, place_of, stored_of

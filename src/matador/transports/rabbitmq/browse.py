@@ -279,7 +279,7 @@ def _identity(delivery: Delivery) -> str:
 
 
 def _stored(queue: str, number: int, delivery: Delivery) -> StoredMessage:
-    incoming = wire.Incoming(_hold(delivery).properties, redelivered=False)
+    incoming = wire.IncomingProperties(_hold(delivery).properties, redelivered=False)
     stamp, headers = incoming.timestamp, delivery.headers
     if incoming.deaths and keeps_dead_letters(queue) and REASON_HEADER not in headers:
         # The broker itself has put it here, and says why and when.

@@ -21,7 +21,7 @@ from matador.transports.rabbitmq.topology import (
     AmqpExchange,
     AmqpQueue,
     Arguments,
-    Plan,
+    TopologyPlan,
 )
 
 log = logging.getLogger("matador.rabbitmq")
@@ -56,7 +56,7 @@ def difference_in(text: str) -> ArgumentDifference | None:
 
 
 async def declare(
-    session: AmqpSession, plan: Plan, *, only_look: bool = False
+    session: AmqpSession, plan: TopologyPlan, *, only_look: bool = False
 ) -> list[TopologyNote]:
     """Make all of a plan, or only compare it with what is there. What differs is noted.
 

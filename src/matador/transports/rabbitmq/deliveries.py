@@ -14,7 +14,7 @@ from matador.model.message import Delivery, Receipt
 from matador.transports.kit.window import AckWindow
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.wire import Incoming
+from matador.transports.rabbitmq.wire import IncomingProperties
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -154,10 +154,10 @@ class ChannelDeliveries:
         problem: str | None = None
         routing_key = None if self._key == self._name else self._routing_key()
         try:
-            incoming = Incoming(properties, redelivered, routing_key)
+            incoming = IncomingProperties(properties, redelivered, routing_key)
         except Exception as error:  # an exception here would end the connection, again and again
             log.exception("%s: the properties of a message cannot be read", self.queue)
-            incoming = Incoming(_NO_PROPERTIES, redelivered)
+            incoming = IncomingProperties(_NO_PROPERTIES, redelivered)
             problem = f"the properties cannot be read: {type(error).__name__}"
         before = incoming.deliveries
         hold = AmqpHold(self, tag, properties, body, before, incoming.uncounted, routing_key)

@@ -50,7 +50,7 @@ class Publication(NamedTuple):
         return self.exchange if self.routed else self.key
 
 
-class _Batch:
+class _PublishBatch:
     """Messages that were handed over together."""
 
     __slots__ = ("done", "left", "outcomes")
@@ -70,7 +70,7 @@ class _Batch:
 class _Flight(NamedTuple):
     """A message on its way."""
 
-    batch: _Batch
+    batch: _PublishBatch
     place: int
     publication: Publication
 
@@ -83,7 +83,7 @@ class _UntakenError(SendRefusedError):
     """Not looked at: the broker had closed the channel for a message before it."""
 
 
-class Publisher:
+class AmqpPublisher:
     """Everything that is published goes through one of these, in the order it is handed over.
 
     Bounded: at most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
@@ -147,7 +147,7 @@ class Publisher:
         """
         if not publications:
             return []
-        batch = _Batch(len(publications))
+        batch = _PublishBatch(len(publications))
         limit = asyncio.timeout(self._timeout)
         written = 0
         try:
@@ -206,7 +206,7 @@ class Publisher:
         """Wait until something was confirmed, lost, blocked or unblocked."""
         await self._waiters.wait(Wakeup())
 
-    def _write(self, publications: Sequence[Publication], batch: _Batch, place: int) -> None:
+    def _write(self, publications: Sequence[Publication], batch: _PublishBatch, place: int) -> None:
         channel = self._channel
         assert channel is not None
         number, frame_max = channel.number, self._connection.frame_max
@@ -322,7 +322,7 @@ class Publisher:
 
     # -- giving up --------------------------------------------------------------------------------
 
-    def _give_up(self, batch: _Batch, written: int) -> None:
+    def _give_up(self, batch: _PublishBatch, written: int) -> None:
         """The time is over: what was not written is not stored, what was may be."""
         blocked = self._connection.blocked
         alarm = f"; the broker blocks publishers: {blocked}" if blocked else ""
@@ -352,7 +352,7 @@ class Publisher:
             f"{self._timeout:g} s"
         )
 
-    async def _rest(self, batch: _Batch, written: int) -> None:
+    async def _rest(self, batch: _PublishBatch, written: int) -> None:
         """The confirms of what was written before something failed."""
         if batch.left == 0:
             return

@@ -15,7 +15,7 @@ from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.errors import translate
 from matador.transports.rabbitmq.management import Management
 from matador.transports.rabbitmq.options import RabbitMQAddress
-from matador.transports.rabbitmq.publisher import Publisher
+from matador.transports.rabbitmq.publisher import AmqpPublisher
 
 log = logging.getLogger("matador.rabbitmq")
 
@@ -31,7 +31,9 @@ class AmqpSession:
         self.consuming = consuming
         self.management = Management(address, consuming.host, consuming.port)
         self._closing: asyncio.Task[None] | None = None
-        self.publisher = Publisher(publishing, window=address.window, timeout=address.send_timeout)
+        self.publisher = AmqpPublisher(
+            publishing, window=address.window, timeout=address.send_timeout
+        )
 
     @classmethod
     async def open(cls, address: RabbitMQAddress) -> AmqpSession:

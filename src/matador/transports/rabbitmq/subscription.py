@@ -50,6 +50,8 @@ class RabbitMQSubscription(BaseSubscription):
         self._on_closed = closed
         self._holder: ChannelDeliveries | None = None
         self._consumer = ""
+        self._extra = 0  # how much more than ``prefetch`` is pushed, by a second consumer
+        self._second = ""
         self._broken: BaseException | None = None
         self._paused = False
         self._careful = False
@@ -143,19 +145,53 @@ class RabbitMQSubscription(BaseSubscription):
             return  # nothing is pushed beside it
         self._paused, self._consumer = True, ""
         await self._leave(holder, holder.channel, consumer)
+        self._extra = 0
 
-    async def _leave(self, holder: ChannelDeliveries, channel: AmqpChannel, consumer: str) -> bool:
-        """Have nothing more pushed, and give back what was returned to nobody; False: lost."""
+    async def set_prefetch(self, prefetch: int) -> None:
+        """See ``Prefetching``. A second consumer has the rest pushed: the first keeps its limit."""
+        await self._wait_resumed()
+        extra = max(0, prefetch - self._prefetch)
+        holder = self._holder
+        if extra == self._extra or holder is None or holder.channel is None or not self._consumer:
+            self._extra = extra
+            return
+        try:
+            if self._second:
+                second, self._second = self._second, ""
+                await self._cancel(holder, holder.channel, second)
+            self._extra = extra
+            if extra and not self._careful:
+                await self._consume_more(holder.channel)
+        except MatadorError as error:
+            if self._connection_is_open:
+                self._broken = error
+                self._wakeup.wake()
+
+    async def _consume_more(self, channel: AmqpChannel) -> None:
+        await channel.limit(self._extra)
+        self._second = await channel.consume(self.queue)
+
+    async def _cancel(
+        self, holder: ChannelDeliveries, channel: AmqpChannel, *consumers: str
+    ) -> None:
+        """End consumers while nothing is on its way to them."""
         holder.restrained = True
         try:
-            if consumer:
-                await self._come_to_rest(holder)
+            await self._come_to_rest(holder)
+            for consumer in consumers:
                 await channel.cancel(consumer)
-        except MatadorError as error:
-            log.debug("%s: the consumer was gone already: %s", self.queue, error)
         finally:
             holder.restrained = False
             holder.flush()
+
+    async def _leave(self, holder: ChannelDeliveries, channel: AmqpChannel, consumer: str) -> bool:
+        """Have nothing more pushed, and give back what was returned to nobody; False: lost."""
+        second, self._second = self._second, ""
+        try:
+            if consumer:
+                await self._cancel(holder, channel, *filter(None, (second, consumer)))
+        except MatadorError as error:
+            log.debug("%s: the consumer was gone already: %s", self.queue, error)
         if self._counting:
             await asyncio.wait(self._counting)
         unreturned = [Release(delivery.receipt) for delivery in holder.arrived]
@@ -171,7 +207,7 @@ class RabbitMQSubscription(BaseSubscription):
         """Wait until nothing is on its way: the broker counts what meets no consumer."""
         loop = asyncio.get_running_loop()
         latest = loop.time() + _LONGEST_REST
-        prefetch = 1 if self._careful else self._prefetch
+        prefetch = 1 if self._careful else self._prefetch + self._extra
         while holder.alive and holder.unacknowledged < prefetch and loop.time() < latest:
             seen = holder.seen
             await asyncio.sleep(_REST)
@@ -254,6 +290,8 @@ class RabbitMQSubscription(BaseSubscription):
         try:
             await channel.limit(self._prefetch)
             self._consumer = await channel.consume(self.queue)
+            if self._extra:
+                await self._consume_more(channel)
         except BaseException:
             channel.on_closed = lambda _: None
             await channel.close()
@@ -304,7 +342,7 @@ class RabbitMQSubscription(BaseSubscription):
     def _cancelled(self, holder: ChannelDeliveries) -> None:
         if self._active and holder is self._holder:
             self._broken = RuntimeError("the broker cancelled the consumer: its queue was deleted")
-            self._consumer = ""
+            self._consumer = self._second = ""
             holder.requeue_arrived()
             retire(holder)
             self._wakeup.wake()
@@ -312,7 +350,7 @@ class RabbitMQSubscription(BaseSubscription):
     def _lost(self, holder: ChannelDeliveries, reason: BaseException) -> None:
         holder.forget()
         if self._active and holder is self._holder and self._consumer:
-            self._holder, self._consumer = None, ""
+            self._holder, self._consumer, self._second = None, "", ""
             channel = holder.channel
             if channel is not None and channel.connection.is_open:
                 self._broken = translate(reason, f"consuming {self.queue}")

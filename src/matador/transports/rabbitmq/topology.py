@@ -47,7 +47,7 @@ class AmqpBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TopologyPlan:
     """All objects of a namespace. ``exchanges`` and ``queues`` come before ``bindings``."""
 
     exchanges: tuple[AmqpExchange, ...]
@@ -70,7 +70,7 @@ def delayed_exchange(namespace: str) -> str:
     return f"{namespace}.delayed"
 
 
-def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> Plan:
+def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> TopologyPlan:
     """What a topology needs.
 
     ``due_exchange``: where the delay levels end, None without them; ``plugin``: there is an
@@ -107,7 +107,7 @@ def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> P
         AmqpBinding(topology.full_name(one.queue), one.exchange, one.pattern)
         for one in topology.bindings
     ]
-    return Plan(tuple(exchanges), tuple(queues), tuple(bindings))
+    return TopologyPlan(tuple(exchanges), tuple(queues), tuple(bindings))
 
 
 def _work_arguments(queue: WorkQueue, dead: str, dead_letters: bool) -> Arguments:

@@ -42,7 +42,7 @@ from matador.transports.rabbitmq.settle import count, settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.topology import plan_for
 from matador.transports.rabbitmq.upkeep import TopologyUpkeep
-from matador.transports.rabbitmq.wire import Incoming
+from matador.transports.rabbitmq.wire import IncomingProperties
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Back within seconds of the broker, however long it was away, and not all at once.
@@ -263,7 +263,7 @@ class RabbitMQTransport(BaseTransport):
 
     def _reply_arrived(self, properties: bytes, body: bytes) -> None:
         if self._replies is not None:
-            found = Incoming(properties, redelivered=False)
+            found = IncomingProperties(properties, redelivered=False)
             receipt = Receipt(DIRECT_REPLY, None)
             self._replies.put(
                 Delivery(body, found.headers, receipt, found.problem, found.properties)

@@ -218,7 +218,7 @@ def id_of(given: bytes) -> str:
 # -- what comes -----------------------------------------------------------------------------------
 
 
-class Incoming:
+class IncomingProperties:
     """What the properties of a message say. Made of any bytes: ``problem`` says what is missing."""
 
     __slots__ = (

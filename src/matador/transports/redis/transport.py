@@ -20,8 +20,9 @@ from matador.model.message import (
     TopologyNote,
 )
 from matador.model.topology import Topology
-from matador.transports.base import Transport, ignored_arguments, ignored_exchanges
+from matador.transports.base import Transport
 from matador.transports.kit.errors import queue_not_found
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.options import read_address
 from matador.transports.redis import browse as browsing
 from matador.transports.redis.base import STORED, StoredTransport, consumer_name

@@ -72,7 +72,7 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
     ):
         return _delete(session, settlements, handles)
     tokens = held(session, [seq for seq, _ in handles])
-    batch = _Batch(session)
+    batch = _SettleBatch(session)
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
@@ -111,7 +111,7 @@ def _delete(
     return outcomes
 
 
-class _Batch:
+class _SettleBatch:
     """Does at once what can be: completions and releases; the successors of the others first."""
 
     def __init__(self, session: WriterSession) -> None:

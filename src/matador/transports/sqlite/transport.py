@@ -27,8 +27,8 @@ from matador.model.message import (
 )
 from matador.model.options import Seconds
 from matador.model.topology import Topology, dead_letter_name
-from matador.transports.base import ignored_arguments, ignored_exchanges
 from matador.transports.clock import Clock
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep

@@ -21,7 +21,7 @@ Outcome = TypeVar("Outcome")
 Work: TypeAlias = Callable[[WriterSession, Sequence[Item]], Sequence[Outcome]]
 
 
-class _Job(Generic[Item, Outcome]):
+class _WriteJob(Generic[Item, Outcome]):
     """A batch for the writer; each item has an outcome of its own."""
 
     __slots__ = ("future", "items", "outcomes", "work")
@@ -48,7 +48,7 @@ class Writer:
     def __init__(self, open_session: Callable[[], WriterSession], name: str) -> None:
         self._open_session = open_session
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job[Any, Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_WriteJob[Any, Any] | None] = queue.SimpleQueue()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -72,7 +72,7 @@ class Writer:
         """Put a batch in the next transaction. The future never has an exception: what fails has
         its error as its outcome. Cancelling it does not undo or stop anything."""
         future: asyncio.Future[Sequence[Outcome | MatadorError]] = self._loop.create_future()
-        self._jobs.put(_Job(work, items, future))
+        self._jobs.put(_WriteJob(work, items, future))
         return future
 
     async def stop(self) -> None:
@@ -102,8 +102,8 @@ class Writer:
         _close(session)
         self._tell(_succeed, self._ended)
 
-    def _pending(self, patience: float) -> tuple[list[_Job[Any, Any]], bool]:
-        jobs: list[_Job[Any, Any]] = []
+    def _pending(self, patience: float) -> tuple[list[_WriteJob[Any, Any]], bool]:
+        jobs: list[_WriteJob[Any, Any]] = []
         try:
             job = self._jobs.get(timeout=patience)
             while job is not None:
@@ -121,7 +121,7 @@ class Writer:
             logger.debug("the event loop is closed", exc_info=True)
 
 
-def _carry_out(session: WriterSession, jobs: Sequence[_Job[Any, Any]]) -> None:
+def _carry_out(session: WriterSession, jobs: Sequence[_WriteJob[Any, Any]]) -> None:
     try:
         session.begin()
         for job in jobs:
@@ -137,7 +137,7 @@ def _carry_out(session: WriterSession, jobs: Sequence[_Job[Any, Any]]) -> None:
             _one_by_one(session, jobs)
 
 
-def _one_by_one(session: WriterSession, jobs: Sequence[_Job[Any, Any]]) -> None:
+def _one_by_one(session: WriterSession, jobs: Sequence[_WriteJob[Any, Any]]) -> None:
     failure: MatadorError | None = None
     for job in jobs:
         outcomes: list[Any] = []
@@ -195,7 +195,7 @@ def _fail(future: asyncio.Future[None], error: BaseException) -> None:
         future.set_exception(error)
 
 
-def _resolve(jobs: Sequence[_Job[Any, Any]]) -> None:
+def _resolve(jobs: Sequence[_WriteJob[Any, Any]]) -> None:
     for job in jobs:
         if not job.future.done():
             job.future.set_result(job.outcomes)

@@ -1,0 +1,26 @@
+"""Notes on what a transport cannot honour of a topology."""
+
+from __future__ import annotations
+
+from matador.model.message import TopologyNote
+from matador.model.topology import Topology
+
+
+def ignored_arguments(topology: Topology) -> list[TopologyNote]:
+    """What a transport without types of queues or arguments could not honour, for its notes."""
+    return [
+        TopologyNote(
+            topology.full_name(queue.name),
+            "type and arguments are for RabbitMQ only and are ignored",
+        )
+        for queue in topology.queues
+        if queue.type is not None or queue.arguments
+    ]
+
+
+def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
+    """The exchanges that a transport without routing could not make, for its notes."""
+    return [
+        TopologyNote(None, f"exchange {exchange.name!r} is ignored: this transport has no routing")
+        for exchange in topology.exchanges
+    ]
