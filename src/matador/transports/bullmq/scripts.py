@@ -150,20 +150,14 @@ def connection_of(client: Any) -> Any:
     return connection
 
 
-class _PackageJob:
-    """As much of a job as the package's methods read."""
+class _AnyJob:
+    """As much of a job as the package's ``moveToFinishedArgs`` reads."""
 
-    def __init__(self, id_: str, **more: Any) -> None:
-        self.id = id_
-        self.name = ""
-        self.data: Any = None
-        self.timestamp = 0
+    def __init__(self) -> None:
+        self.id = ""
         self.opts: dict[str, Any] = {}
-        self.attempts = 1
-        self.attemptsMade = 0
-        self.parent = self.parentKey = self.repeatJobKey = self.deduplication_id = None
+        self.attempts, self.attemptsMade = 1, 0
         self.queue = self
-        self.__dict__.update(more)
 
 
 class JobScripts(Scripts):
@@ -196,13 +190,6 @@ class JobScripts(Scripts):
 
     # -- adding ------------------------------------------------------------------------------------
 
-    def addJobArgs(self, job: Any) -> list[Any]:  # noqa: N802 - the package's name
-        """As the package's, but for data that are JSON already, so that no byte changes."""
-        packed = _pack(
-            [self._all[""], job.id, job.name, job.timestamp, None, None, None, None, None]
-        )
-        return [packed, job.data, _pack(job.opts)]
-
     def add(self, id_: str, name: str, data: str, now: int, *, delay: int, priority: int) -> Call:
         """Add a job; BullMQ ignores one whose id is taken."""
         options: dict[str, Any] = {**_OPTIONS, "delay": delay}
@@ -210,8 +197,9 @@ class JobScripts(Scripts):
             options["jobId"] = id_
         if priority:
             options["priority"] = priority
-        job = _PackageJob(id_, name=name, data=data, timestamp=now, opts=options)
-        arguments = self.addJobArgs(job)
+        # As the package packs them, but with data that are JSON already, so that no byte changes.
+        packed = _pack([self._all[""], id_, name, now, None, None, None, None, None])
+        arguments: list[Argument] = [packed, data, _pack(options)]
         if delay:
             keys = self._named("marker meta id delayed completed events")
             return Call("addDelayedJob", keys, [*arguments, delay])
@@ -277,7 +265,7 @@ class JobScripts(Scripts):
         more: tuple[int, Mapping[str, str]] | None,
     ) -> Call:
         found, packed = self.moveToFinishedArgs(  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportGeneralTypeIssues] - untyped
-            cast("Any", _PackageJob("")), value, field, keep, target, token, False
+            cast("Any", _AnyJob()), value, field, keep, target, token, False
         )
         keys, arguments = list(cast("Any", found)), list(cast("Any", packed))
         keys[11], arguments[0] = self.job_key(id_), id_bytes(id_)

@@ -34,13 +34,11 @@ class JobSet:
         queue: the name of the BullMQ queue.
         kind: its dead letters of that kind; None: the queue itself.
         priorities: whether messages have priorities.
-        kinds: the dead letters that are kept.
     """
 
     queue: str
     kind: DeadLetterKind | None = None
     priorities: bool = False
-    kinds: tuple[DeadLetterKind, ...] = DEAD_LETTER_KINDS
 
     @property
     def name(self) -> str:
@@ -88,13 +86,13 @@ class Queues:
         """
         settings = await self._settings_of(session, name)
         if settings is not None:
-            return JobSet(name, None, settings.priorities, settings.dead_letters)
+            return JobSet(name, None, settings.priorities)
         letters = letters_of(name)
         if letters is not None:
             queue, kind = letters
             settings = await self._settings_of(session, queue)
             if settings is not None and kind in settings.dead_letters:
-                return JobSet(queue, kind, settings.priorities, settings.dead_letters)
+                return JobSet(queue, kind, settings.priorities)
         raise queue_not_found(name, session.where)
 
     async def find_or_none(self, session: BullMQSession, name: str) -> JobSet | QueueNotFoundError:

@@ -174,8 +174,8 @@ def stored_of(
         body=read.body,
         headers=read.headers,
         state=state,
-        stored_at=None if stored_at is None else moment(stored_at),
-        due_at=None if due_at is None else moment(due_at),
+        stored_at=None if stored_at is None else _moment(stored_at),
+        due_at=None if due_at is None else _moment(due_at),
         delivery_count=max(0, delivery_count),
         priority=read.priority,
         ordering_key=read.ordering_key,
@@ -228,7 +228,7 @@ def _read(fields: Sequence[bytes]) -> _ReadEntry:
     )
 
 
-def moment(milliseconds: float) -> datetime | None:
+def _moment(milliseconds: float) -> datetime | None:
     """Milliseconds since 1970 as a time; None if it is out of range."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
