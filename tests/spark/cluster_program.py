@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.cluster import Cluster
 
 from matador.errors import ConfigurationError
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.spark import Lake, spark_session
 from matador.spark.dataframes.runner import run_dataframe_subscribers
 from matador.spark.dataframes.subscriber import Batch, dataframe_subscriber

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.spark import spark_session
 from matador.spark.dataframes.runner import BatchTotals, run_dataframe_subscribers
 from matador.spark.dataframes.subscriber import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matador import Matador
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.message import StoredMessage
 from matador.spark.lake import Lake
 from matador.testing import wait_for

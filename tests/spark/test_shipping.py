@@ -14,7 +14,7 @@ from tests.spark.journal_files import segment, sent
 from tests.spark.shop import open_shop
 
 from matador.errors import ConfigurationError
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.observe.journal.records import encode_record
 from matador.spark import Lake
 from matador.spark.runtime.executors import _modules_of, _single_files

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.spark.test_source_reading import run
 from tests.support.brokers import broker_url
 
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.observe.counters import OutcomeCounter
 from matador.testing import wait_for
 

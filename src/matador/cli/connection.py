@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
 from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
-from matador.events.loading import Loaded, load_application
+from matador.loading import Loaded, load_application
 from matador.transports.base import LocalStorage, Transport
 
 T = TypeVar("T")

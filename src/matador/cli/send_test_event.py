@@ -33,7 +33,7 @@ from matador.events.app import Matador
 from matador.events.checkpoints import MemoryCheckpointStore
 from matador.events.fanout import Order
 from matador.events.hooks import EnqueueSuccess, Hooks, WorkerError, WorkerSuccess
-from matador.events.loading import Loaded
+from matador.loading import Loaded
 from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event
 from matador.model.schema import Schema

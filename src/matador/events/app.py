@@ -186,7 +186,8 @@ class Matador(SendsEvents):
     def with_(self, **changes: Any) -> Self:
         """Another application with the same configuration but for ``changes``; not started.
 
-        Takes the options of ``Matador``. If this one runs, the other has its own connection.
+        Takes the options of ``Matador``. Made with a URL, the other has its own connection. Made
+        with a transport object, or in memory, they share it, so only one of them runs at a time.
 
         Raises:
             ConfigurationError: an option is unknown or invalid.
@@ -195,13 +196,14 @@ class Matador(SendsEvents):
         Example:
             >>> slow = app.with_(topology=Topology("shop", queues=["events"]), shutdown=300)
         """
-        if "transport" not in changes and self._lifecycle.status not in ("new", "stopped"):
-            if self._config.url is None or self.transport.capabilities.in_process:
+        if "transport" not in changes:
+            if self._config.url is not None and not self.transport.capabilities.in_process:
+                changes = {**changes, "transport": self._config.url}
+            elif self._lifecycle.status not in ("new", "stopped"):
                 raise LifecycleError(
                     f"the application is running on {self.transport.name}, which cannot be opened "
                     f"a second time from here; shut it down first, or make it with a URL"
                 )
-            changes = {**changes, "transport": self._config.url}
         other = type(self).__new__(type(self))
         Matador.__init__(other, self.transport, schema=self.schema)
         other._configure(self._config.with_(**changes))
@@ -210,7 +212,7 @@ class Matador(SendsEvents):
     def producer(self) -> Self:
         """The same application, not started, that only sends: for a web process, or another thread.
 
-        It has its own connection if this one is running.
+        Made with a URL, it has its own connection: see ``with_``.
 
         Raises:
             LifecycleError: it is running, and a second connection cannot be made.

@@ -14,8 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from matador.errors import StorageLockedError
-from matador.events.app import SyncMatador
-from matador.events.application import Application
+from matador.events.app import Matador, SyncMatador
 from matador.model.event import EventType
 from matador.model.options import Seconds
 from matador.observe.paths import local_path
@@ -129,7 +128,7 @@ class Lake(LakeTables):
 
     def reconcile(
         self,
-        app: Application | SyncMatador | None = None,
+        app: Matador | SyncMatador | None = None,
         *,
         depths: Mapping[str, int] | None = None,
     ) -> Reconciliation:
@@ -256,7 +255,7 @@ class Lake(LakeTables):
             options=options,
         )
 
-    def report(self, app: Application | SyncMatador | None = None) -> Report:
+    def report(self, app: Matador | SyncMatador | None = None) -> Report:
         """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.
 
         With an application, the broker is asked what waits, as by ``reconcile``.

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
-from matador.events.app import SyncMatador
-from matador.events.application import Application
+from matador.events.app import Matador, SyncMatador
 from matador.transports.base import Measuring
 
 Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
@@ -220,7 +219,7 @@ def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
     return tuple(Odd(**row.asDict()) for row in rows)
 
 
-async def queue_depths(app: Application) -> dict[str, int]:
+async def queue_depths(app: Matador) -> dict[str, int]:
     """The unfinished messages in each queue of a connected application, by full name.
 
     Raises:
@@ -237,7 +236,7 @@ async def queue_depths(app: Application) -> dict[str, int]:
     return found
 
 
-def depths_of(app: Application | SyncMatador) -> dict[str, int]:
+def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
     """The same without an event loop: of an application that is not started, or its ``sync()``.
 
     Raises:
@@ -253,7 +252,7 @@ def depths_of(app: Application | SyncMatador) -> dict[str, int]:
     return asyncio.run(_connected_depths(app))
 
 
-async def _connected_depths(app: Application) -> dict[str, int]:
+async def _connected_depths(app: Matador) -> dict[str, int]:
     await app.transport.connect()
     try:
         return await queue_depths(app)

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador, SyncMatador
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.event import EventType
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, choose, counted, groups_of, target_of

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
 
 from matador.errors import ConfigurationError
-from matador.events.application import Application
+from matador.events.app import Matador
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
@@ -79,7 +79,7 @@ class ReplayTarget:
         return self.everybody or self.subscriber is not None
 
 
-def target_of(app: Application, to: str | None) -> ReplayTarget:
+def target_of(app: Matador, to: str | None) -> ReplayTarget:
     """The target that ``to`` names: None, ``all``, a subscriber or a queue.
 
     Raises:
@@ -101,7 +101,7 @@ def target_of(app: Application, to: str | None) -> ReplayTarget:
     )
 
 
-def choose(lake: LakeTables, app: Application, choice: Choice, target: ReplayTarget) -> DataFrame:
+def choose(lake: LakeTables, app: Matador, choice: Choice, target: ReplayTarget) -> DataFrame:
     """The selected rows, one for each message or, if the target requires it, for each event.
 
     Raises:
@@ -131,7 +131,7 @@ def groups_of(rows: DataFrame) -> Groups:
 
 
 def counted(
-    groups: Groups, app: Application, target: ReplayTarget
+    groups: Groups, app: Matador, target: ReplayTarget
 ) -> tuple[list[ReplayCount], list[ReplayCount]]:
     """The messages that the rows become, and the rows that no longer have a receiver."""
     counts: dict[tuple[str, str], int] = {}
@@ -145,9 +145,7 @@ def counted(
     return [ReplayCount(key, name, count) for (key, name), count in counts.items()], ignored
 
 
-def receivers(
-    app: Application, event_key: str, subscriber: str, target: ReplayTarget
-) -> Sequence[str]:
+def receivers(app: Matador, event_key: str, subscriber: str, target: ReplayTarget) -> Sequence[str]:
     """The subscribers that a row is sent to; empty if they no longer exist."""
     known = [one.name for one in app.schema.subscribers(event_key)]
     if target.everybody:
@@ -171,7 +169,7 @@ def moment(given: datetime | str, what: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def check_subscriber(app: Application, name: str) -> None:
+def check_subscriber(app: Matador, name: str) -> None:
     """Check that a subscriber exists.
 
     Raises:

@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
-from matador.events.loading import is_file, split_reference
+from matador.loading import is_file, split_reference
 from matador.model.event import EventType
 from matador.model.schema import Schema
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa

@@ -17,7 +17,7 @@ from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.events.app import Matador
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
 from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name

@@ -14,7 +14,7 @@ from matador.codec.json import JsonCodec
 from matador.errors import ConfigurationError, InvalidEventError
 from matador.events.app import Matador, SyncMatador
 from matador.events.fanout import derived_id
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.event import EventType
 from matador.model.message import Once
 from matador.model.options import suggestion

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from matador.errors import ConfigurationError
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.message import Once
 from matador.spark.runtime.arrow import RecordBatch
 from matador.spark.source.options import WriteOptions

@@ -16,10 +16,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from matador.events.app import SyncMatador
-from matador.events.application import Application
+from matador.events.app import Matador, SyncMatador
 from matador.events.hooks import Hooks
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.observe.counters import OutcomeCount, OutcomeCounter, describe
 from matador.spark.runtime.shutdown import StopAddress
 from matador.transports.base import Measuring
@@ -144,7 +143,7 @@ class _Host:
             self._sync.shutdown()
 
 
-async def _consume(app: Application, work: Slice) -> End:
+async def _consume(app: Matador, work: Slice) -> End:
     """Receive until the slice is over; messages that have not started are given back."""
     await app.resume_receiving()
     try:
@@ -153,7 +152,7 @@ async def _consume(app: Application, work: Slice) -> End:
         await app.stop_receiving()
 
 
-async def _end_of(app: Application, work: Slice) -> End:
+async def _end_of(app: Matador, work: Slice) -> End:
     loop = asyncio.get_running_loop()
     until = loop.time() + work.seconds
     stop = asyncio.create_task(_told(work.stop))
@@ -177,7 +176,7 @@ async def _told(stop: StopAddress | None) -> None:
         await asyncio.Event().wait()
 
 
-async def _is_empty(app: Application) -> bool:
+async def _is_empty(app: Matador) -> bool:
     """Whether the queues are empty, including delayed messages and those of other workers."""
     if not isinstance(app.transport, Measuring):
         return False

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador
-from matador.events.loading import load_application
+from matador.loading import load_application
 from matador.model.options import Seconds, seconds, whole_number
 from matador.observe.counters import OutcomeCount
 from matador.spark.runtime.executors import run_tasks, ship
