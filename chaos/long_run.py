@@ -128,6 +128,7 @@ def long_run(
         time.sleep(_LOOK)
 
     for worker in crew.workers:
+        arena.wait_ready(worker)  # one that has just replaced another cannot end in good order yet
         worker.terminate()
     for worker in crew.workers:
         arena.wait_exit(worker)

@@ -95,6 +95,8 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
 def test_the_shell_completes_commands_options_and_values(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str, offered: list[str]
 ) -> None:
+    # Which shell it is, is told by the process that started the test, which may be none.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     assert "complete -o default" in cli("--show-completion", "bash").out
     monkeypatch.setenv("_MATADOR_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", typed)
