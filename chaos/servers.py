@@ -23,7 +23,8 @@ _SCRIPT = ROOT / "script" / "brokers"
 _FOLDER = ROOT / ".brokers" / "chaos"
 _PATIENCE = 150.0
 _PORTS = 8  # a server has several
-_FIRST_PORT, _LAST_PORT = 20_000, 30_000  # below those that systems give to clients
+# Below those that systems give to clients, with 10,000 more for RabbitMQ's management plugin, too.
+_FIRST_PORT, _LAST_PORT = 15_000, 22_700
 
 
 class Server:
