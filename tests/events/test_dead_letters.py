@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.shop import QUEUE, Handler, OrderPlaced, make_app
+from tests.support.taking import take_stored
 
 from matador import Matador, MemoryCheckpointStore, MessagePackCodec, Schema
 from matador.codec.base import Codec
@@ -100,7 +101,7 @@ async def test_what_somebody_holds_is_left_to_them_or_waited_for(tmp_path: Path)
     office = app.dead_letters
     places = await office.choose(Selection())
     held = [place for place in places if place.id in ("a", "raw-1")]
-    assert len(await transport.take(DEAD, [place.position for place in held])) == 2
+    assert len(await take_stored(transport, DEAD, [place.position for place in held])) == 2
     impatient = await office.redrive(places)
     assert (impatient.done, impatient.held, impatient.gone) == (3, 2, 0)
     assert await _ids(app, DEAD) == ["a", "raw-1"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.support.taking import take_stored
 
 from matador.errors import (
     ConfigurationError,
@@ -311,7 +312,7 @@ async def test_a_held_dead_letter_is_not_dropped_for_a_new_one() -> None:
     first, second = await receive(transport)
     await transport.settle([DeadLetter(first.receipt, "undeliverable", "r")])
     (seen,) = transport.dead_letters(QUEUE)
-    (held,) = await transport.take(f"{QUEUE}.undeliverable", [seen.position])
+    (held,) = await take_stored(transport, f"{QUEUE}.undeliverable", [seen.position])
     await transport.settle([DeadLetter(second.receipt, "undeliverable", "r")])
     assert await transport.settle([Complete(held.receipt)]) == [None]
 

@@ -132,7 +132,6 @@ class Place(msgspec.Struct, frozen=True):
     position: str
     id: str
     home: str
-    body_hash: int
 
 
 @dataclass(slots=True)
@@ -237,7 +236,6 @@ class DeadLetterOffice:
                     stored.position,
                     letter.id,
                     self._home(letter),
-                    hash(stored.body),
                 )
             )
         return places
@@ -326,6 +324,7 @@ class DeadLetterOffice:
         left = list(places)
         until = self._clock.monotonic() + patience
         while left:
+            last = self._clock.monotonic() >= until
             missed: list[Place] = []
             for batch in _batches(left):
                 moving = asyncio.ensure_future(
@@ -339,7 +338,7 @@ class DeadLetterOffice:
             left = await self._still_there(missed)
             moved.gone += len(missed) - len(left)
             progress(len(missed) - len(left))
-            if self._clock.monotonic() >= until:
+            if last:
                 break
             if left:
                 await asyncio.sleep(_LOOK_AGAIN)
@@ -386,20 +385,10 @@ class DeadLetterOffice:
         return [place for place in batch if place.position not in settled]
 
     async def _take(self, batch: Sequence[Place]) -> list[tuple[Place, Delivery]]:
-        browsing, name = self._browsing(), batch[0].dead_letters
-        taken = await browsing.take(name, [place.position for place in batch])
-        # A delivery does not say which position it is of, but its body does. Those of one body
-        # are all alike, unless some of them were left out.
-        unmatched: dict[int, list[Place]] = {}
-        for place in batch:
-            unmatched.setdefault(place.body_hash, []).append(place)
-        if len(taken) == len(batch) and all(hash(one.body) in unmatched for one in taken):
-            return [(unmatched[hash(one.body)].pop(), one) for one in taken]
-        await self._give_back(taken)
-        pairs: list[tuple[Place, Delivery]] = []
-        for place in batch:
-            pairs += [(place, one) for one in await browsing.take(name, [place.position])]
-        return pairs
+        positions = [place.position for place in batch]
+        taken = await self._browsing().take(batch[0].dead_letters, positions)
+        pairs = zip(batch, taken, strict=True)
+        return [(place, delivery) for place, delivery in pairs if delivery is not None]
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:

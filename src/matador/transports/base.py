@@ -210,8 +210,9 @@ class Browsing(Protocol):
         """
         ...
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
-        """Receive exactly these messages, to settle them. Those in other hands are left out."""
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
+        """Receive exactly these messages, to settle them. For each, in order: its delivery, or
+        None if it is in other hands, or gone."""
         ...
 
 

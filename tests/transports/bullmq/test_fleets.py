@@ -9,6 +9,7 @@ import pytest
 from tests.support.node import BULLMQ_5, Node
 from tests.support.redis import OwnServer
 from tests.support.shop import Handler, OrderPlaced, failing, make_app
+from tests.support.taking import take_stored
 
 from matador.model.message import Complete, DeadLetter, Delivery, Release, Retry
 from matador.model.topology import WorkQueue
@@ -107,11 +108,11 @@ async def test_a_paused_queue_can_be_looked_at_and_emptied(open_bench: Open, fle
     await fleet.ask("pause", QUEUE)
     await bench.send("a", "b")
     first, second = await collect(transport.browse(QUEUE))
-    (taken,) = await transport.take(QUEUE, [first.position])
+    (taken,) = await take_stored(transport, QUEUE, [first.position])
     assert bodies([taken]) == ["a"]
     await bench.settle(Release(taken.receipt))
     assert [seen.body for seen in await collect(transport.browse(QUEUE))] == [b"a", b"b"]
-    (gone,) = await transport.take(QUEUE, [second.position])
+    (gone,) = await take_stored(transport, QUEUE, [second.position])
     await bench.settle(Complete(gone.receipt))
     await fleet.ask("resume", QUEUE)
     assert bodies(await received(bench, 1)) == ["a"]
@@ -171,7 +172,7 @@ async def test_the_last_job_of_a_scheduler_can_be_a_dead_letter_like_any_other(
         assert await transport.purge(bench.dead_letters()) == 1
     else:
         (seen,) = await collect(transport.browse(bench.dead_letters()))
-        (taken,) = await transport.take(bench.dead_letters(), [seen.position])
+        (taken,) = await take_stored(transport, bench.dead_letters(), [seen.position])
         await bench.settle(Retry(taken.receipt, bench.message("again", id=seen.id)))
         assert bodies([await bench.receive_one(subscription)]) == ["again"]
     assert await bench.count(bench.dead_letters()) == 0
@@ -238,12 +239,12 @@ async def test_attempts_count_whoever_made_them(
     assert await elsewhere() == 1
     for made in (2, 3):
         (seen,) = await collect(transport.browse(QUEUE))
-        (taken,) = await transport.take(QUEUE, [seen.position])
+        (taken,) = await take_stored(transport, QUEUE, [seen.position])
         await bench.settle(Retry(taken.receipt, bench.message("{}", id="n-1", delay=60)))
         assert (await fleet.ask("job", QUEUE, id="n-1"))["attemptsMade"] == made
         assert await elsewhere() == 0, "the message counts what was made until then"
     (seen,) = await collect(transport.browse(QUEUE))
-    (taken,) = await transport.take(QUEUE, [seen.position])
+    (taken,) = await take_stored(transport, QUEUE, [seen.position])
     await bench.settle(DeadLetter(taken.receipt, "undeliverable", "r"))
     assert (await fleet.ask("job", QUEUE, id="n-1"))["attemptsMade"] == 4
     assert await elsewhere() == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.redis import OwnServer
+from tests.support.taking import take_stored
 
 from matador.errors import NotConnectedError, UnsupportedError
 from matador.model.message import DeadLetter, Message, Release, Retry
@@ -78,7 +79,7 @@ async def test_a_delayed_job_that_is_taken_and_given_back_waits_on(open_bench: O
     assert isinstance(transport, Browsing)
     await bench.send(bench.message("later", delay=60))
     (seen,) = await collect(transport.browse(bench.name()))
-    (taken,) = await transport.take(bench.name(), [seen.position])
+    (taken,) = await take_stored(transport, bench.name(), [seen.position])
     await bench.settle(Release(taken.receipt))
     (again,) = await collect(transport.browse(bench.name()))
     assert (again.state, again.delivery_count) == ("delayed", 0)

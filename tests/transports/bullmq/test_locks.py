@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ResponseError
 from tests.support.redis import OwnServer
+from tests.support.taking import take_stored
 
 from matador.errors import LeaseLostError, TransportError, UnstorableError
 from matador.model.message import (
@@ -103,7 +104,7 @@ async def test_a_dead_letter_is_in_one_pair_of_hands(open_bench: Open) -> None:
     assert isinstance(other.transport, Browsing)
     (seen,) = await collect(other.transport.browse(bench.dead_letters()))
     assert seen.state == "in-flight"
-    assert await other.transport.take(bench.dead_letters(), [seen.position]) == []
+    assert await take_stored(other.transport, bench.dead_letters(), [seen.position]) == []
     handle: Any = taken.receipt.handle
     stale = Receipt(taken.receipt.queue, handle._replace(token="of another worker"))
     for settlement in (Release(stale), Complete(stale), Retry(stale, bench.message("a"))):

@@ -8,6 +8,7 @@ import pytest
 from tests.support.node import Node
 from tests.support.redis import OwnServer
 from tests.support.shop import Handler, OrderPlaced, failing, make_app
+from tests.support.taking import take_stored
 
 from matador import DontRetry
 from matador.model.message import REASON_HEADER, DeadLetter, Retry
@@ -134,7 +135,7 @@ async def test_a_redriven_dead_letter_waits_as_a_job_again(open_bench: Open, nod
     delivery = await bench.receive_one(await bench.subscribe())
     await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
     (seen,) = await collect(transport.browse(bench.dead_letters()))
-    (taken,) = await transport.take(bench.dead_letters(), [seen.position])
+    (taken,) = await take_stored(transport, bench.dead_letters(), [seen.position])
     await bench.settle(Retry(taken.receipt, bench.message('{"again": 1}', id="m-1")))
     job = await node.ask("job", QUEUE, id="m-1")
     assert (job["state"], job["data"]["_jobData"]) == ("waiting", {"again": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.taking import take_stored
 
 from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import Complete, DeadLetter, Delivery, Release, Retry
@@ -128,7 +129,9 @@ async def test_ids_of_every_form_are_settled(
     await bench.settle(DeadLetter(delivery.receipt, "unhandled", "r"))
     (letter,) = await collect(bench.transport.browse(bench.dead_letters("unhandled")))
     letter.position.encode()
-    (taken,) = await bench.transport.take(bench.dead_letters("unhandled"), [letter.position])
+    (taken,) = await take_stored(
+        bench.transport, bench.dead_letters("unhandled"), [letter.position]
+    )
     await bench.settle(Complete(taken.receipt))
     assert not await client.exists(f"{prefix}:{QUEUE}:".encode() + id_)
 

@@ -20,6 +20,7 @@ from tests.support.raw_rabbitmq import (
     nested,
     properties,
 )
+from tests.support.taking import take_stored
 
 from matador import (
     Context,
@@ -174,7 +175,7 @@ async def letters_of(shop: Shop) -> Sequence[Delivery]:
     """Read by ourselves: raw pika breaks on some of them."""
     queue = f"{shop.queue}.undeliverable"
     positions = [one.position async for one in shop.transport.browse(queue)]
-    return await shop.transport.take(queue, positions)
+    return await take_stored(shop.transport, queue, positions)
 
 
 def hold_of(delivery: Delivery) -> AmqpHold:

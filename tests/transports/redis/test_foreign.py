@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.redis import is_reading
+from tests.support.taking import take_stored
 from tests.transports.redis.conftest import Open, OpenEither, OpenList
 from tests.transports.redis.test_connection import kill_clients
 
@@ -173,7 +174,7 @@ async def _browse_delayed(bench: Any, member: bytes) -> None:
     later = await collect(bench.transport.browse(bench.name(), after=first.position))
     assert [one.body for one in later] == [last.body]
     (never,) = [one for one in seen if one.body == b"never"]
-    (taken,) = await bench.transport.take(bench.name(), [never.position])
+    (taken,) = await take_stored(bench.transport, bench.name(), [never.position])
     await bench.complete([taken])
     assert taken.body == b"never"
 
@@ -311,7 +312,7 @@ async def test_an_id_of_the_future_stops_nobody(
     seen = await collect(bench.transport.browse(bench.name()))
     assert bodies(seen)[:2] == ["odd", "good"]
     assert seen[0].stored_at is None
-    taken = await bench.transport.take(bench.name(), [seen[1].position])
+    taken = await take_stored(bench.transport, bench.name(), [seen[1].position])
     assert bodies(taken) == ["good"]
     received = await bench.receive(await bench.subscribe(), 2)
     assert bodies(received) == ["odd", "delayed"]

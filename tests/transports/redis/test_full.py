@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.support.taking import take_stored
 from tests.transports.redis.conftest import Open, OpenList
 
 from matador.errors import StorageFullError
@@ -66,10 +67,13 @@ async def test_a_full_server_takes_no_message_out_of_its_place(
     positions = [stored.position for stored in seen]
     async with full(client):
         with pytest.raises(StorageFullError):
-            await bench.transport.take(bench.name(), positions)
+            await take_stored(bench.transport, bench.name(), positions)
         with pytest.raises(StorageFullError):
-            await bench.transport.take(bench.name(), positions[1:])
-    assert sorted(bodies(await bench.transport.take(bench.name(), positions))) == ["a", "later"]
+            await take_stored(bench.transport, bench.name(), positions[1:])
+    assert sorted(bodies(await take_stored(bench.transport, bench.name(), positions))) == [
+        "a",
+        "later",
+    ]
 
 
 async def test_an_id_is_noted_only_with_its_message(open_bench: Open, client: Any) -> None:

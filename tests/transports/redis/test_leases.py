@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.taking import take_stored
 from tests.transports.redis.conftest import Open, OpenEither
 
 from matador.errors import LeaseLostError
@@ -136,7 +137,7 @@ async def test_the_lease_of_a_taken_message_is_kept_and_lost_like_any_other(
     bench = await open_bench(lease=0.3)
     await bench.send("a", bench.message("later", delay=60))
     seen = [stored async for stored in bench.transport.browse(bench.name())]
-    taken = await bench.transport.take(bench.name(), [stored.position for stored in seen])
+    taken = await take_stored(bench.transport, bench.name(), [stored.position for stored in seen])
     assert sorted(bodies(taken)) == ["a", "later"]
     receipts = [one.receipt for one in taken]
     assert list(await bench.transport.renew(receipts)) == [True, True]
@@ -166,7 +167,7 @@ async def test_a_worker_with_a_short_lease_leaves_what_one_with_a_long_lease_hol
     await hasty.nothing_comes(subscription)
     if hasty.can.browse:
         (seen,) = [one async for one in hasty.transport.browse(hasty.name())]
-        assert list(await hasty.transport.take(hasty.name(), [seen.position])) == []
+        assert list(await take_stored(hasty.transport, hasty.name(), [seen.position])) == []
     await patient.settle(Release(held.receipt))
     again = await hasty.receive_one(subscription)
     assert again.receipt.delivery_count == 1

@@ -12,6 +12,7 @@ import pytest
 from tests.support.raw_redis import RawLists, RawPubSub, RawStreams
 from tests.support.redis import OwnServer, forget_keys
 from tests.support.shop import QUEUE, TOPOLOGY, Handler, Heard, OrderPlaced, make_app, subscribed
+from tests.support.taking import take_stored
 
 from matador import Matador
 from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessage
@@ -131,7 +132,7 @@ async def test_every_odd_entry_is_a_dead_letter_and_every_neighbour_is_handled(
             assert all(letter.reason for letter in found)
             # They can be taken out and put back, too, whatever they are.
             name = dead_letter_name(QUEUE, "undeliverable")
-            taken = await transport.take(name, [letter.position for letter in found[:100]])
+            taken = await take_stored(transport, name, [letter.position for letter in found[:100]])
             assert len(taken) == 100
     await forget_keys(server.url, prefix)
     await forget_keys(server.url, f"{prefix}-list")
@@ -149,7 +150,7 @@ async def test_looking_at_odd_entries_before_they_are_handled(
     await raw.close()
     seen = await collect(transport.browse(QUEUE))
     assert len(seen) == 300
-    taken = await transport.take(QUEUE, [one.position for one in seen])
+    taken = await take_stored(transport, QUEUE, [one.position for one in seen])
     assert len(taken) == 300
     assert {one.body for one in taken} == {one.body for one in seen}
     await transport.disconnect()

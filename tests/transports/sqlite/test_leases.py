@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from tests.support.taking import take_stored
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import LeaseLostError, MatadorError
@@ -180,9 +181,11 @@ async def test_take_leaves_out_what_others_hold(connect: Open, make: Make) -> No
     await transport.send([make(), make(), make(delay=100), make(ordering_key="k")])
     positions = [message.position async for message in transport.browse("t.q")]
     (held,) = await receive(transport, limit=1)
-    taken = await transport.take("t.q", [*reversed(positions), "999", "nonsense", positions[1]])
+    taken = await take_stored(
+        transport, "t.q", [*reversed(positions), "999", "nonsense", positions[1]]
+    )
     assert [delivery.body for delivery in taken] == [b"4", b"3", b"2"]
-    assert await transport.take("t.q", positions) == []
+    assert await take_stored(transport, "t.q", positions) == []
     assert held.body == b"1"
     outcomes = await transport.settle([Complete(delivery.receipt) for delivery in taken])
     assert list(outcomes) == [None] * 3

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.raw_sqlite import SqliteEntries, Text
+from tests.support.taking import take_stored
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import LeaseLostError
@@ -134,7 +135,7 @@ async def test_looking_at_an_odd_row_does_not_fail(connect: Open, rows: Rows, od
     assert (await transport.depth("t.q")).ready == 1
     assert isinstance(stored.id, str)
     assert stored.delivery_count >= 0
-    (taken,) = await transport.take("t.q", [stored.position])
+    (taken,) = await take_stored(transport, "t.q", [stored.position])
     assert taken.body == stored.body
 
 

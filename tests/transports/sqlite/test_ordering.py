@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import defaultdict
 
+from tests.support.taking import take_stored
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.model.message import Complete, Message, Release, Retry
@@ -115,7 +116,7 @@ async def test_a_message_taken_out_of_turn_goes_back_to_its_place(
     transport = await connect()
     await transport.send([make(ordering_key="a") for _ in range(3)])
     positions = [message.position async for message in transport.browse("t.q")]
-    (taken,) = await transport.take("t.q", positions[1:2])
+    (taken,) = await take_stored(transport, "t.q", positions[1:2])
     await transport.settle([Release(taken.receipt)])
     subscription = await transport.subscribe("t.q", prefetch=10)
     for body in (b"1", b"2", b"3"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.taking import take_stored
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.model.message import Complete, DeadLetter, Delivery
@@ -110,7 +111,7 @@ async def test_a_purge_leaves_what_is_finished_for_those_who_read_it_again(
     (delivery,) = await receive(transport, "t.q", 1)
     await transport.settle([Complete(delivery.receipt)])
     positions = [one.position async for one in transport.browse("t.q") if one.body == b"held"]
-    (held,) = await transport.take("t.q", positions)
+    (held,) = await take_stored(transport, "t.q", positions)
     assert await transport.purge("t.q") == 1
     assert [one.body for one in await transport.read("t.q")] == [b"done", b"held"]
     assert await transport.settle([Complete(held.receipt)]) == [None]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.taking import take_stored
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import (
@@ -256,7 +257,7 @@ async def test_a_position_of_somebody_else(connect: Open, make: Make) -> None:
     transport = await connect()
     await transport.send([make()])
     for position in ("0-1", "9" * 30):
-        assert await transport.take("t.q", [position]) == []
+        assert await take_stored(transport, "t.q", [position]) == []
         with pytest.raises(ConfigurationError, match="not a position"):
             await transport.read("t.q", after=position)
 

@@ -60,19 +60,21 @@ async def browse(
 
 async def take(
     session: BullMQSession, jobs: JobSet, positions: Sequence[str], lease: float
-) -> list[Delivery]:
-    """Take exactly these jobs, except those that others hold."""
+) -> list[Delivery | None]:
+    """Take exactly these jobs; for each its delivery, None if others hold it."""
     ids = [parts_of(position)[1] for position in positions]
     if not ids:
         return []
     if jobs.kind is not None:
-        return await FailedJobs(jobs, lease=lease).hold(session, len(ids), ids)
+        failed = await FailedJobs(jobs, lease=lease).hold(session, len(ids), ids)
+        return [failed.pop(id_, None) for id_ in ids]
     scripts, token, now = session.scripts(jobs.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
     rows = await _run(session, [scripts.take(id_, token, now, lock) for id_ in ids])
     taken = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
     still = await continue_schedulers(session, jobs.queue, [job for job, _ in taken])
-    return [job.delivery(jobs, token, due) for job, due in taken if job.id not in still]
+    found = {job.id: job.delivery(jobs, token, due) for job, due in taken if job.id not in still}
+    return [found.pop(id_, None) for id_ in ids]
 
 
 async def purge(session: BullMQSession, jobs: JobSet) -> int:

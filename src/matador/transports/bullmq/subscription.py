@@ -109,10 +109,12 @@ class FailedJobs(JobSource):
 
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         """See ``JobSource``."""
-        return await self.hold(session, limit, ()), _POLL
+        return list((await self.hold(session, limit, ())).values()), _POLL
 
-    async def hold(self, session: BullMQSession, limit: int, ids: Sequence[str]) -> list[Delivery]:
-        """Take these, or the oldest."""
+    async def hold(
+        self, session: BullMQSession, limit: int, ids: Sequence[str]
+    ) -> dict[str, Delivery]:
+        """Take these, or the oldest; their deliveries, by the ids of the jobs."""
         assert self._jobs.kind is not None
         token = token_hex(12)
         scripts = session.scripts(self._jobs.queue)
@@ -120,7 +122,8 @@ class FailedJobs(JobSource):
         (rows,) = await session.run([call])
         if isinstance(rows, MatadorError):
             raise rows
-        return [Job(id_text(id_), flat).delivery(self._jobs, token) for id_, flat in rows]
+        taken = [Job(id_text(id_), flat) for id_, flat in rows]
+        return {job.id: job.delivery(self._jobs, token) for job in taken}
 
 
 class BullMQSubscription:

@@ -173,7 +173,7 @@ class BullMQTransport(BaseTransport):
         async for stored in browsing.browse(session, jobs, after, limit):
             yield stored
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``."""
         session = await self._client.connection()
         jobs = await self._queues.find(session, queue)

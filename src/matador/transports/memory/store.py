@@ -170,13 +170,13 @@ class MemoryStore:
         self._set_alarm(queue.next_time())
         return holds
 
-    def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[MemoryHold]:
-        """Hold the messages at these places that nobody holds."""
+    def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[MemoryHold | None]:
+        """Hold the messages at these places; None for those that somebody holds."""
         until = self._lease_until(self._clock.monotonic())
         entries = [queue.entries.get(place) for place in places]
-        holds = [queue.take(entry, until) for entry in entries if entry is not None]
+        holds = [None if entry is None else queue.take(entry, until) for entry in entries]
         self._set_alarm(queue.next_time())
-        return [hold for hold in holds if hold is not None]
+        return holds
 
     def forget(self, queue: MemoryQueue, holds: Sequence[MemoryHold]) -> None:
         """Remove what is held without counting it as completed."""

@@ -164,11 +164,12 @@ class MemoryTransport(BaseTransport):
                 yield stored
             place, left = page[-1].seq, left - len(page)
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``. Takes delayed messages, and those behind others of their key, too."""
         store = self._able("browse", self._capabilities.browse)
         places = [place_of(position) for position in positions]
-        return [delivery_of(queue, hold) for hold in store.take(store.queue(queue), places)]
+        holds = store.take(store.queue(queue), places)
+        return [None if hold is None else delivery_of(queue, hold) for hold in holds]
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""

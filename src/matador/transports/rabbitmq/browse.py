@@ -89,10 +89,11 @@ async def browse(
 
 async def take(
     session: AmqpSession, routing: OutgoingMessages, queue: str, positions: Sequence[str]
-) -> list[Delivery]:
+) -> list[Delivery | None]:
     """See ``Browsing.take``. Takes from the front until it has all, and gives the others back."""
-    wanted = Counter(_Place.read(position).identity for position in positions)
-    found: list[Delivery] = []
+    identities = [_Place.read(position).identity for position in positions]
+    wanted = Counter(identities)
+    found: dict[object, list[Delivery]] = {}
     others: list[Delivery] = []
 
     def sort(page: Sequence[Delivery]) -> None:
@@ -100,7 +101,7 @@ async def take(
             identity = _identity(delivery)
             if wanted[identity] > 0:
                 wanted[identity] -= 1
-                found.append(delivery)
+                found.setdefault(identity, []).append(delivery)
             else:
                 others.append(delivery)
 
@@ -116,7 +117,8 @@ async def take(
         elif positions:
             sort(await _take_all(getter))
             await _give_back(session, routing, others)
-    return found
+    # Those of one identity are alike.
+    return [found[one].pop(0) if found.get(one) else None for one in identities]
 
 
 # -- getting ---------------------------------------------------------------------------------------

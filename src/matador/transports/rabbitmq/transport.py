@@ -332,7 +332,7 @@ class RabbitMQTransport(BaseTransport):
         async for stored in browse.browse(session, self._outgoing, queue, after, limit):
             yield stored
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``."""
         session = self._supervisor.connection
         return await browse.take(session, self._outgoing, queue, positions)

@@ -91,15 +91,15 @@ async def read(
     return found[:limit]
 
 
-def take_arguments(positions: Sequence[str]) -> list[str]:
-    """Positions for the script ``take``; invalid ones are left out."""
-    found: list[str] = []
-    for position in positions:
+def take_arguments(positions: Sequence[str]) -> list[str | int]:
+    """Positions for the script ``take``, each with its place; invalid ones are left out."""
+    found: list[str | int] = []
+    for place, position in enumerate(positions):
         if _DELAYED.fullmatch(position):
-            found += ("d", position)
+            found += (place, "d", position)
         elif _is_position(position):
             id_, _, lane = position.partition(":")
-            found += (lane or "0", id_)
+            found += (place, lane or "0", id_)
     return found
 
 

@@ -181,7 +181,7 @@ class RedisTransport(StoredTransport):
         async for stored in browsing.browse(self._client, queue, base, after, limit):
             yield stored
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``. What is taken out of turn and released has a new position."""
         base = self._key(queue)
         rows = await self._client.run(
@@ -192,12 +192,12 @@ class RedisTransport(StoredTransport):
         if rows is None:
             raise queue_not_found(queue, self._client.where)
         lanes = self._taken.setdefault(queue, {})
-        found: list[Delivery] = []
-        for row in rows:
+        found: list[Delivery | None] = [None] * len(positions)
+        for *row, place in rows:
             name = row[0].decode()
             if name not in lanes:
                 lanes[name] = Lane(queue, base, name, self._taker)
-            found.append(claimed_of(lanes[name], row))
+            found[place] = claimed_of(lanes[name], row)
         return found
 
     async def purge(self, queue: str) -> int:

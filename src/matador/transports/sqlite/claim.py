@@ -125,16 +125,16 @@ def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) ->
 
 def take(
     session: WriterSession, queue: SqliteQueue, numbers: Sequence[int], lease: int
-) -> list[Delivery]:
-    """Claim exactly these messages, in this order; those in other hands are left out."""
+) -> list[Delivery | None]:
+    """Claim exactly these messages; for each its delivery, None if it is in other hands."""
     promote(session, queue)
     token = secrets.randbits(62)
     rows = session.connection.execute(
         _TAKE, (token, session.now + lease, seq_list(numbers), queue.id)
     ).fetchall()
-    found = {row[0]: row for row in rows}
-    wanted = [found.pop(number) for number in numbers if number in found]
-    return _deliveries(session, queue, token, wanted)
+    deliveries = _deliveries(session, queue, token, rows)
+    found = {row[0]: one for row, one in zip(rows, deliveries, strict=True)}
+    return [found.pop(number, None) for number in numbers]
 
 
 def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:

@@ -246,7 +246,7 @@ class SqliteTransport(BaseTransport):
             position = int(page[-1].position)
             left = None if left is None else left - len(page)
 
-    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery]:
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``."""
         rows = [_row(position) for position in positions]
         return await self._connected.write(

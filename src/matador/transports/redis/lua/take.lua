@@ -1,6 +1,6 @@
 -- Deliver certain messages out of turn. ARGV: consumer, the lease of holders whose name has none, then
--- lane and id of each; a delayed one has lane 'd' and id due~name. Returns the same as claim; nil: no such
--- queue.
+-- place, lane and id of each; a delayed one has lane 'd' and id due~name. Returns the same as claim, each
+-- with its place; nil: no such queue.
 local base, consumer, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local queue = settings(base)
 if not queue then
@@ -50,11 +50,15 @@ local function take(lane, id)
   end
 end
 
-for place = 3, #ARGV, 2 do
-  if ARGV[place] == 'd' then
-    take_delayed(ARGV[place + 1])
+for at = 3, #ARGV, 3 do
+  local before = #found
+  if ARGV[at + 1] == 'd' then
+    take_delayed(ARGV[at + 2])
   else
-    take(ARGV[place], ARGV[place + 1])
+    take(ARGV[at + 1], ARGV[at + 2])
+  end
+  if #found > before then
+    found[#found][6] = tonumber(ARGV[at])
   end
 end
 return found
