@@ -1,4 +1,4 @@
-"""Matador: events, jobs, RPC and pub/sub over the broker you already run, with no message lost.
+"""Matador: events over the broker you already run, with no message lost.
 
 Example:
     >>> from dataclasses import dataclass
