@@ -138,3 +138,12 @@ async def test_health_says_how_queues_are_consumed() -> None:
         assert app.health().queues[0].handled == 12
     assert app.health().status == "unhealthy"
     assert app.health().queues == ()
+
+
+async def test_a_queue_whose_messages_run_one_after_the_other_is_not_read_ahead() -> None:
+    transport, handler = FaultyTransport(), QuickThenSlow(10_000)
+    one = Topology("shop", queues=[WorkQueue("events", concurrency=1)])
+    async with make_app(transport, handler, topology=one) as app:
+        await send(app, 500)
+        await settled(app)
+    assert max(transport.limits) == 1

@@ -306,7 +306,7 @@ def _log_failure(failure: WorkerError) -> None:
         type(failure.error).__name__,
         error_text(failure.error),
         next_,
-        exc_info=failure.error if _is_surprising(failure) and level == logging.ERROR else None,
+        exc_info=failure.error if level == logging.ERROR and _is_surprising(failure) else None,
         extra={
             "matador_event": docket.event_key,
             "matador_subscriber": docket.target_subscriber,
@@ -318,7 +318,13 @@ def _log_failure(failure: WorkerError) -> None:
 
 def _is_surprising(failure: WorkerError) -> bool:
     """Is it worth a traceback? What a callback raised on purpose, or we did, is not."""
-    return failure.ran and not isinstance(failure.error, DontRetry | EventAssertionError)
+    if not failure.ran or isinstance(failure.error, DontRetry | EventAssertionError):
+        return False
+    try:
+        str(failure.error)
+    except Exception:  # noqa: BLE001 - a log handler could not print it, either
+        return False
+    return True
 
 
 def _short(text: str) -> str:

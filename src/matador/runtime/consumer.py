@@ -39,7 +39,8 @@ class Consumer:
     """As many slots as the queue's concurrency, and one fetcher that keeps them busy.
 
     **Reading ahead.** While callbacks return quickly, messages are received before a slot is free:
-    as many as are handled in 20 ms, and never more than ``MOST_HELD`` in all. Slow callbacks hold
+    as many as are handled in 20 ms, and never more than ``MOST_HELD`` in all; with a concurrency of
+    1, where messages run strictly one after the other, none. Slow callbacks hold
     nothing back from other workers: what has waited for a second is given back. What has not begun
     is also given back, uncounted, on a stop and for a suspect.
 
@@ -212,7 +213,7 @@ class Consumer:
         self._measured, self._measured_at = self.handled, self.last_poll
         if not enough and self._busy < self._concurrency:
             return  # there was little to do: it says nothing about the callbacks
-        most = max(0, MOST_HELD - self._concurrency)
+        most = max(0, MOST_HELD - self._concurrency) if self._concurrency > 1 else 0
         self._ahead = min(int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS), most)
         if self._ahead == most:
             await self._set_prefetch(max(self._concurrency, MOST_HELD))
