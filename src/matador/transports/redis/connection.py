@@ -97,8 +97,10 @@ class PipelinedConnection:
         heartbeat: float,
     ) -> None:
         self._connection = connection
-        self._timeout = timeout
         self._heartbeat = heartbeat
+        # With the time between two checks, a connection that died under a command is noticed
+        # within two heartbeats, too.
+        self._reply_within = min(timeout, 1.75 * heartbeat)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._outgoing: list[bytes] = []
@@ -122,7 +124,7 @@ class PipelinedConnection:
             return future
         packed = pack(arguments)
         alone = not self._waiting
-        self._waiting.append((future, self._loop.time() + patience + self._timeout))
+        self._waiting.append((future, self._loop.time() + patience + self._reply_within))
         # The first command is written at once, others of the same turn of the loop in one write:
         # a lone caller need not wait for the next turn.
         if self._wrote:
@@ -186,7 +188,7 @@ class PipelinedConnection:
             elif now > self._heard + self._heartbeat / 2:
                 # Half a heartbeat of silence, one for the reply, and the time between two checks:
                 # a dead connection is noticed within two heartbeats.
-                patience = min(0.0, self._heartbeat - self._timeout)
+                patience = min(0.0, self._heartbeat - self._reply_within)
                 self.call("PING", patience=patience).add_done_callback(_forget)
 
 
