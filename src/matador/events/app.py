@@ -7,6 +7,7 @@ import threading
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -204,9 +205,8 @@ class Matador(SendsEvents):
                     f"the application is running on {self.transport.name}, which cannot be opened "
                     f"a second time from here; shut it down first, or make it with a URL"
                 )
-        other = type(self).__new__(type(self))
-        Matador.__init__(other, self.transport, schema=self.schema)
-        other._configure(self._config.with_(**changes))
+        other = copy(self)  # with what a subclass has added
+        SendsEvents.__init__(other, self._config.with_(**changes))
         return other
 
     def producer(self) -> Self:
