@@ -10,6 +10,7 @@ from chaos.processes import Process
 from chaos.profiles import Restarts, Unplayable
 from chaos.progress import Progress
 from chaos.settings import AppSettings, Handler, Publishing
+from matador.runtime.consumer import MOST_HELD
 
 LEASE = 3.0
 RESTARTED = 1000
@@ -132,7 +133,9 @@ def long_run(
         worker.terminate()
     for worker in crew.workers:
         arena.wait_exit(worker)
-    verdict = arena.judge(duplicated=kills * 3 * app.concurrency + restarts * RESTARTED)
+    # What a worker holds by reading ahead, and twice as much that waits to be settled.
+    held = 3 * max(app.concurrency, MOST_HELD)
+    verdict = arena.judge(duplicated=kills * held + restarts * RESTARTED)
     expect(verdict.dead == 0, f"{verdict.dead} dead letters, though every failure is retried")
     return (
         f"{verdict.published:,} reported as sent, {verdict.handled:,} handled; killed: {killed} "
