@@ -10,6 +10,7 @@ from chaos.command_app import APPLICATION
 from chaos.crew import Crew
 from chaos.facts import Effect
 from chaos.settings import AppSettings, Handler
+from matador.runtime.consumer import MOST_HELD
 
 LEASE = 2.0
 
@@ -123,7 +124,7 @@ def killed_in_a_storm_of_retries(arena: Arena) -> str:
     arena.wait(crew.is_done, "the storm to be over")
     retried = sum(start.attempt > 1 for start in arena.starts())
     expect(retried > count, f"only {retried} retries: no storm")
-    arena.judge(duplicated=kills * 3 * app.concurrency)
+    arena.judge(duplicated=kills * 3 * max(app.concurrency, MOST_HELD))
     return f"{retried} retries, {kills} kills"
 
 
@@ -163,5 +164,5 @@ def _only_poison_died(arena: Arena, app: AppSettings, bad: int) -> str:
     expect(runs < app.max_deliveries, f"it ran {runs} times; max_deliveries counts before a run")
     neighbours = [target for target in arena.history.sent if target[0] != bad]
     expect(all(arena.history.completed[one] for one in neighbours), "a neighbour was not handled")
-    arena.judge(duplicated=runs * 3 * app.concurrency)
+    arena.judge(duplicated=runs * 3 * max(app.concurrency, MOST_HELD))
     return f"{runs} deaths, then {dead[0].reason}"
