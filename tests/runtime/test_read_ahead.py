@@ -113,14 +113,37 @@ class Pushing(FaultyTransport):
         return subscription
 
 
-async def test_a_broker_that_pushes_is_told_how_much_to_push() -> None:
+async def test_a_broker_that_pushes_is_told_how_much_to_push(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_module, "_LONGEST_WAIT", 0.05)
     transport, handler = Pushing(), QuickThenSlow(1000)
     async with make_app(transport, handler, topology=TOPOLOGY) as app:
         await send(app, 1200)
         await wait_for(lambda: handler.began == 1010)
+        await wait_for(lambda: transport.prefetch == [10, MOST_HELD, 10])
         handler.door.set()
         await settled(app)
-    assert transport.prefetch[:2] == [10, MOST_HELD]
+
+
+class Refusing(Pushing):
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        subscription: Any = await super().subscribe(queue, prefetch=prefetch)
+
+        async def refuse(prefetch: int) -> None:
+            self.prefetch.append(prefetch)
+            raise RuntimeError("no")
+
+        subscription.set_prefetch = refuse
+        return subscription
+
+
+async def test_a_broker_that_cannot_change_what_it_pushes_loses_nothing() -> None:
+    transport, handler = Refusing(), QuickThenSlow(10_000)
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 1000)
+        await settled(app)
+    assert (handler.ended, MOST_HELD in transport.prefetch) == (1000, True)
 
 
 async def test_health_says_how_queues_are_consumed() -> None:

@@ -180,13 +180,13 @@ class Consumer:
                     return
                 if self._leases is not None and self.last_poll - began >= self._leases.certain:
                     self._doubtful = len(self._waiting)
-                if self._reads_ahead:
-                    await self._measure()
                 suspect = self._suspects.first_suspect(deliveries)
-                if suspect is None:
-                    self._accept(deliveries)
-                else:
+                if suspect is not None:
                     await self._accept_alone(suspect, deliveries)
+                else:
+                    self._accept(deliveries)  # first: what was received must not be forgotten
+                    if self._reads_ahead:
+                        await self._measure()
             except Exception as error:  # noqa: BLE001 - whatever it is, others go on receiving
                 if self._stopping.is_set():
                     return
@@ -222,23 +222,24 @@ class Consumer:
 
     async def _set_prefetch(self, prefetch: int) -> None:
         if prefetch != self._prefetch and isinstance(self._subscription, Prefetching):
-            self._prefetch = prefetch
             await self._subscription.set_prefetch(prefetch)
+            self._prefetch = prefetch
 
     async def _wait_for_room(self) -> None:
         """Wait until a slot is free. What has waited for too long may go to other workers."""
         loop = asyncio.get_running_loop()
         self._room = room = loop.create_future()
-        if not self._waiting:
-            await room
-            return
-        timer = loop.call_later(_LONGEST_WAIT, self._signal_room)
-        started, handled = self._clock.monotonic(), self.handled
+        timer = loop.call_later(_LONGEST_WAIT, self._signal_room) if self._waiting else None
         try:
             await room
         finally:
-            timer.cancel()
-        if self.handled == handled and self._clock.monotonic() - started >= _LONGEST_WAIT:
+            if timer is not None:
+                timer.cancel()
+        if self._waiting and self._clock.monotonic() - self.last_poll >= _LONGEST_WAIT:
+            try:  # first, or the broker would push them here again
+                await self._set_prefetch(self._concurrency)
+            except Exception as error:  # noqa: BLE001 - they go back all the same
+                log.warning("could not have less of %s pushed: %s", self.queue, error)
             await self._give_back_waiting()
 
     async def _give_back_waiting(self) -> None:

@@ -156,10 +156,12 @@ class RabbitMQSubscription(BaseSubscription):
             self._extra = extra
             return
         try:
-            if self._second:
-                second, self._second = self._second, ""
-                await self._cancel(holder, holder.channel, second)
-            self._extra = extra
+            try:
+                if self._second:
+                    second, self._second = self._second, ""
+                    await self._cancel(holder, holder.channel, second)
+            finally:
+                self._extra = extra
             if extra and not self._careful:
                 await self._consume_more(holder.channel)
         except MatadorError as error:
