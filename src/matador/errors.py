@@ -49,6 +49,16 @@ The whole tree::
     │   └── CheckpointStoreError            the store failed
     │       ├── UnreadableStepValueError    what is stored of a step cannot be read
     │       └── UnstorableStepValueError    a step returned what cannot be stored
+    ├── JobError
+    │   ├── InvalidJobError                 an argument, or data that cannot be written
+    │   ├── DuplicateJobError               a job with that id is there already
+    │   ├── JobNotFoundError                no job with that id
+    │   ├── JobStateError                   the job is not in a state for this
+    │   ├── JobsUnsupportedError            the provider cannot do that
+    │   ├── JobProviderError                the provider failed; the cause says why
+    │   ├── JobFailedError                  the job whose result was awaited has failed
+    │   ├── JobTimeoutError                 a job, or its result, took too long
+    │   └── PermanentJobError               raised by a handler: do not retry
     ├── DoRetry                             raised by a callback: try again
     ├── DontRetry                           raised by a callback: never again
     └── EventAssertionError                 raised by a callback: this event is wrong
@@ -618,3 +628,115 @@ def assert_event(envelope: object, condition: object, message: str) -> None:
     """
     if not condition:
         raise EventAssertionError(message, envelope=envelope)
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
+
+class JobError(MatadorError):
+    """Something about a job, or a queue of jobs.
+
+    Attributes:
+        type: what kind of problem it is, the same for every provider.
+        code: which one.
+        retryable: doing the same again may succeed.
+        queue: the name of the queue, if it is about one.
+        job_id: the id of the job, if it is about one.
+    """
+
+    description = "Something went wrong with a job."
+    type: ClassVar[str] = "RuntimeError"
+    code: str = "PROCESSING"
+    retryable: bool = False
+
+    def __init__(
+        self, message: str | None = None, *, queue: str | None = None, job_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.job_id = job_id
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """The error as plain data, for logs and for JSON."""
+        fields = {"type": self.type, "code": self.code, "retryable": self.retryable}
+        return {**super().as_dict(), **fields, "queue": self.queue, "job_id": self.job_id}
+
+
+class InvalidJobError(JobError, ValueError):
+    """An argument that cannot be, or data that cannot be written as JSON."""
+
+    description = "Nothing was stored. Correct the argument that the message names."
+    type = "DataError"
+    code = "VALIDATION"
+
+
+class DuplicateJobError(JobError):
+    """A job with that id is in the queue already. The new one was not stored."""
+
+    description = "The queue has a job with this id. Choose another id, or remove that job first."
+    type = "DataError"
+    code = "DUPLICATE"
+
+
+class JobNotFoundError(JobError):
+    """No job with that id."""
+
+    description = "There is no such job. It may have been completed and removed."
+    type = "NotFoundError"
+    code = "JOB_NOT_FOUND"
+
+    @property
+    def resource_id(self) -> str | None:
+        """The id that was looked for."""
+        return self.job_id
+
+    @property
+    def resource_type(self) -> str:
+        """Always ``job``."""
+        return "job"
+
+
+class JobStateError(JobError):
+    """The job is not in a state for this."""
+
+    description = "Only failed jobs can be retried, and active ones cannot be removed."
+    type = "DataError"
+    code = "STATE"
+
+
+class JobsUnsupportedError(JobError):
+    """The provider cannot do that."""
+
+    description = "`queue.capabilities` says what the provider can do."
+    type = "ConfigurationError"
+    code = "UNSUPPORTED_FEATURE"
+
+
+class JobProviderError(JobError):
+    """The provider failed. The cause says why."""
+
+    description = "The provider could not do it now. Look at the cause, then try again."
+    code = "PROVIDER"
+    retryable = True
+
+
+class JobFailedError(JobError):
+    """The job whose result was awaited has failed for good. The message is its last error."""
+
+    description = "The job failed in its last attempt. `queue.retry(job_id)` runs it again."
+    code = "FAILED"
+
+
+class JobTimeoutError(JobError, TimeoutError):
+    """A handler ran for too long, or a result did not come in time."""
+
+    description = "It took longer than allowed. Raise the timeout, or make it quicker."
+    code = "TIMEOUT"
+    retryable = True
+
+
+class PermanentJobError(JobError):
+    """Raised by a handler: the job fails now, however many attempts are left."""
+
+    description = "Raise it with a message that says why another attempt is pointless."
+    code = "PERMANENT"

@@ -37,6 +37,7 @@ class Capabilities:
         once: a message that is sent again under its id is not stored again (``Deduplicating``).
         properties: the fields of ``Message.properties`` it carries from sender to receiver.
         routing: exchanges and bindings can be declared and published to (``Routing``).
+        jobs: states and results of jobs are stored (``JobStoring``).
         durable: a confirmed send survives a crash of every process.
         in_process: nobody outside this process can receive its messages.
         lease: seconds for which a delivery belongs to its receiver unless renewed
@@ -60,6 +61,7 @@ class Capabilities:
     once: bool = False
     properties: frozenset[PropertyName] = frozenset()
     routing: bool = False
+    jobs: bool = False
     durable: bool = True
     in_process: bool = False
     lease: float | None = None

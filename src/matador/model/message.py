@@ -132,9 +132,13 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """Done: forget it (or keep it until the queue's retention is over)."""
+    """Done: forget it (or keep it until the queue's retention is over).
+
+    ``result`` is JSON that a transport with ``JobStoring`` stores with the completed job.
+    """
 
     receipt: Receipt
+    result: bytes | None = None
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):

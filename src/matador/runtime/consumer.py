@@ -11,7 +11,7 @@ from typing import cast
 
 from matador.model.message import Delivery, Release
 from matador.runtime.activity import Activity
-from matador.runtime.health import QueueHealth
+from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
 from matador.runtime.settle import Handler, Outcome, Settler
@@ -105,10 +105,10 @@ class Consumer:
         return self._busy + len(self._waiting)
 
     @property
-    def health(self) -> QueueHealth:
+    def health(self) -> ConsumerHealth:
         """How the queue is being consumed."""
         alive = self._fetcher is not None and not self._fetcher.done()
-        return QueueHealth(
+        return ConsumerHealth(
             self.queue,
             self._concurrency,
             self._busy,

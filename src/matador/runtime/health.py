@@ -12,7 +12,7 @@ STALLED_AFTER = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueHealth:
+class ConsumerHealth:
     """How one queue is being consumed.
 
     Attributes:
@@ -47,7 +47,7 @@ class Health:
     """
 
     connection: ConnectionState
-    queues: tuple[QueueHealth, ...] = ()
+    queues: tuple[ConsumerHealth, ...] = ()
 
     @property
     def status(self) -> Literal["healthy", "unhealthy"]:

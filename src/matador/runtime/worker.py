@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from matador.runtime.activity import Activity
 from matador.runtime.calls import Calls
 from matador.runtime.consumer import Consumer
-from matador.runtime.health import QueueHealth
+from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
 from matador.runtime.settle import Handler, Settler
@@ -74,7 +74,7 @@ class DeliveryWorker:
         return self._consumers
 
     @property
-    def health(self) -> tuple[QueueHealth, ...]:
+    def health(self) -> tuple[ConsumerHealth, ...]:
         """How each queue is being consumed."""
         return tuple(consumer.health for consumer in self._consumers)
 

@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobStatus
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -318,6 +319,95 @@ class Replying(Protocol):
         Those that arrive while nobody has subscribed may be dropped, and so may the oldest of many
         thousands that wait. The subscription survives a lost connection, but answers that were on
         their way are lost: whoever asked must not wait for ever.
+        """
+        ...
+
+
+@runtime_checkable
+class JobStoring(Protocol):
+    """``capabilities.jobs``: jobs are stored with their state, and can be found by their id.
+
+    A job is a message of its queue with the headers of ``matador.model.job``. After ``open_jobs``
+    the transport stores what belongs to a job as it settles the message: ``Complete`` with its
+    ``result`` completes the job, ``Retry`` makes it wait again under its id, and a ``DeadLetter``
+    fails it, all within what the headers ``job.keepCompleted`` and ``job.keepFailed`` say. Jobs
+    that other programs have added are jobs like any other.
+
+    Every method raises ``NotConnectedError`` while there is no connection, and
+    ``QueueNotFoundError`` for a queue that ``open_jobs`` was not called for.
+    """
+
+    @property
+    def job_capabilities(self) -> JobCapabilities:
+        """What it can do with jobs."""
+        ...
+
+    async def open_jobs(self, queue: str) -> None:
+        """Make a queue of jobs if it is not there. Idempotent; undoes nothing.
+
+        Raises:
+            ConfigurationError: the queue is there, and it is not one of jobs; or its name is not
+                allowed here.
+        """
+        ...
+
+    async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """``send``, but an id that the queue has already is refused with ``DuplicateJobError``."""
+        ...
+
+    async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        """For each id, in order: the job, or None."""
+        ...
+
+    async def list_jobs(
+        self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
+    ) -> Sequence[JobRecord]:
+        """Jobs in one state: finished ones by the time they finished, the latest first; others
+        in the order in which they would run."""
+        ...
+
+    async def count_jobs(self, queue: str) -> JobCounts:
+        """How many jobs are in which state."""
+        ...
+
+    async def retry_job(self, queue: str, job_id: str) -> None:
+        """Make a failed job wait again, with no attempt counted.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobStateError: it has not failed.
+        """
+        ...
+
+    async def remove_job(self, queue: str, job_id: str) -> None:
+        """Forget a job that nobody is running.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobStateError: it is active.
+        """
+        ...
+
+    async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
+        """Store how far an active job has come, as JSON.
+
+        Raises:
+            LeaseLostError: the job belongs to another worker by now.
+        """
+        ...
+
+    async def pause_jobs(self, queue: str) -> None:
+        """Have no worker receive anything more from a queue until ``resume_jobs``. Idempotent."""
+        ...
+
+    async def resume_jobs(self, queue: str) -> None:
+        """End a pause. Idempotent."""
+        ...
+
+    async def delete_jobs(self, queue: str) -> None:
+        """Forget all jobs of a queue, active ones included, and what is known of them.
+
+        Jobs can be added again afterwards. A worker that was running one gets ``LeaseLostError``.
         """
         ...
 
