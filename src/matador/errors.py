@@ -52,6 +52,8 @@ The whole tree::
     ├── JobError
     │   ├── InvalidJobError                 an argument, or data that cannot be written
     │   ├── DuplicateJobError               a job with that id is there already
+    │   │   └── UniqueJobError              another job has its unique key
+    │   ├── JobsNotAddedError               some jobs of a batch were not stored
     │   ├── JobNotFoundError                no job with that id
     │   ├── JobStateError                   the job is not in a state for this
     │   ├── JobsUnsupportedError            the provider cannot do that
@@ -676,6 +678,29 @@ class DuplicateJobError(JobError):
     description = "The queue has a job with this id. Choose another id, or remove that job first."
     type = "DataError"
     code = "DUPLICATE"
+
+
+class UniqueJobError(DuplicateJobError):
+    """Another job has the unique key. ``job_id`` is that of the other one."""
+
+    description = "The job was not added: another one with its unique key is there."
+    code = "NOT_UNIQUE"
+
+
+class JobsNotAddedError(JobError):
+    """Some jobs of a batch could not be added.
+
+    Attributes:
+        errors: why, by their place in the batch. All others were added.
+    """
+
+    description = "Add those that `errors` names again; the others are stored."
+    type = "DataError"
+    code = "ENQUEUE"
+
+    def __init__(self, message: str, errors: Mapping[int, JobError], *, queue: str) -> None:
+        super().__init__(message, queue=queue)
+        self.errors = errors
 
 
 class JobNotFoundError(JobError):

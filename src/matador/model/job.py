@@ -40,7 +40,13 @@ FAILED_AT = "job.failedAt"
 
 KEEP_COMPLETED = "job.keepCompleted"
 KEEP_FAILED = "job.keepFailed"
-"""What ``Keep.text`` says. Absent: the default of ``NewJob``."""
+"""What ``Keep.text`` says. Absent: completed jobs are removed, failed ones kept."""
+
+UNIQUE = "job.unique"
+"""The key that no two jobs may have at a time."""
+
+UNIQUE_FOR = "job.uniqueFor"
+"""Milliseconds for which the key is taken. Absent: until the job is finished."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -84,6 +84,9 @@ class Consumer:
         self._fetcher: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._paused: asyncio.Future[None] | None = None
         self._receiving = False
         self.last_poll = clock.monotonic()
         self.handled = 0
@@ -134,9 +137,26 @@ class Consumer:
         self._signal_room()
         await self._set_prefetch(concurrency)
 
+    async def pause(self) -> None:
+        """Receive nothing until ``resume``; what has not started yet is given back, uncounted."""
+        if self._fetcher is None or self._fetcher.done() or not self._resumed.is_set():
+            return
+        self._resumed.clear()
+        self._paused = asyncio.get_running_loop().create_future()
+        self._signal_room()
+        self._settler.nudge()
+        if self._receiving:
+            self._fetcher.cancel()  # what it takes meanwhile goes back to the queue
+        await self._paused
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._resumed.set()
+
     async def stop_receiving(self) -> None:
         """Receive no more; what has not started yet is given back, uncounted."""
         self._stopping.set()
+        self._resumed.set()
         await self._subscription.close()
         if self._fetcher is not None:
             self._signal_room()
@@ -160,15 +180,42 @@ class Consumer:
     # -- the fetcher ------------------------------------------------------------------------------
 
     async def _fetch(self) -> None:
-        pause = _FIRST_PAUSE
         while not self._stopping.is_set():
+            try:
+                await self._fetch_until_paused()
+            except asyncio.CancelledError:
+                if self._resumed.is_set() or self._stopping.is_set():
+                    raise
+                cast("asyncio.Task[None]", self._fetcher).uncancel()
+            if self._resumed.is_set():
+                return
+            await self._stay_paused()
+
+    def _is_held_up(self) -> bool:
+        return self._stopping.is_set() or not self._resumed.is_set()
+
+    async def _stay_paused(self) -> None:
+        try:
+            await self._give_back_waiting()
+            if isinstance(self._subscription, Pausing):
+                self._prefetch = self._concurrency  # pausing narrows it
+                await self._subscription.pause()
+        except Exception as error:  # noqa: BLE001 - it is paused all the same
+            log.warning("could not give back everything from %s: %s", self.queue, error)
+        if self._paused is not None and not self._paused.done():
+            self._paused.set_result(None)
+        await self._resumed.wait()
+
+    async def _fetch_until_paused(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set() and self._resumed.is_set():
             limit = self._concurrency + self._ahead
             free = limit - self._busy - len(self._waiting)
             if free <= 0 or (self._waiting and 2 * free < limit):  # few at a time cost most
                 await self._wait_for_room()
                 continue
             if self._settler.backlog > 2 * limit:
-                await self._settler.room(2 * limit, unless=self._stopping.is_set)
+                await self._settler.room(2 * limit, unless=self._is_held_up)
                 continue
             try:
                 began = self.last_poll
@@ -271,7 +318,7 @@ class Consumer:
             self._accept([suspect])
             try:
                 async with asyncio.timeout(ALONE_AT_MOST):
-                    while self._suspect is suspect and not self._stopping.is_set():
+                    while self._suspect is suspect and not self._is_held_up():
                         self._room = asyncio.get_running_loop().create_future()
                         await self._room
             except TimeoutError:

@@ -113,8 +113,13 @@ class Settler:
     """
 
     def __init__(
-        self, transport: Transport, activity: Activity, leases: LeaseKeeper | None = None
+        self,
+        transport: Transport,
+        activity: Activity,
+        leases: LeaseKeeper | None = None,
+        on_error: Callable[[Receipt, MatadorError], None] | None = None,
     ) -> None:
+        self._on_error = on_error
         self._transport = transport
         self._activity = activity
         self._leases = leases
@@ -207,6 +212,8 @@ class Settler:
             if outcome.settlement is not None:
                 error = errors[position]
                 position += 1
+            if error is not None and self._on_error is not None:
+                self._on_error(outcome.receipt, error)
             if error is not None and not isinstance(error, LeaseLostError):
                 next_ = _next(outcome, error)
                 if next_.settlement is outcome.settlement:

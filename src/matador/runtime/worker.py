@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from matador.errors import MatadorError
+from matador.model.message import Receipt
 from matador.runtime.activity import Activity
 from matador.runtime.calls import Calls
 from matador.runtime.consumer import Consumer
@@ -15,7 +17,7 @@ from matador.runtime.leases import LeaseKeeper
 from matador.runtime.settle import Handler, Settler
 from matador.runtime.suspects import Suspects
 from matador.runtime.threads import Threads
-from matador.transports.base import Leasing, Transport
+from matador.transports.base import Leasing, Subscription, Transport
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.worker")
@@ -39,6 +41,7 @@ class DeliveryWorker:
         clock: where time comes from.
         max_deliveries: after how many deliveries the handler refuses a message. Those that come
             close to it are handled alone.
+        on_settle_error: called for each settlement that fails, even if it is tried again.
 
     Example:
         >>> worker = DeliveryWorker(transport)
@@ -52,6 +55,7 @@ class DeliveryWorker:
         activity: Activity | None = None,
         clock: Clock | None = None,
         max_deliveries: int = 5,
+        on_settle_error: Callable[[Receipt, MatadorError], None] | None = None,
     ) -> None:
         lease = transport.capabilities.lease
         self._transport = transport
@@ -60,7 +64,7 @@ class DeliveryWorker:
         self.leases: LeaseKeeper | None = None
         if lease is not None and isinstance(transport, Leasing):
             self.leases = LeaseKeeper(transport, lease)
-        self.settler = Settler(transport, self._activity, self.leases)
+        self.settler = Settler(transport, self._activity, self.leases, on_settle_error)
         self._threads = Threads(_MOST_THREADS)
         self._interruption = Interruption()
         self.calls = Calls(self._threads, self._interruption)
@@ -85,6 +89,7 @@ class DeliveryWorker:
         *,
         read_ahead: Callable[[str], bool] = lambda _: True,
         ask_concurrency: Callable[[str], Awaitable[int]] | None = None,
+        around: Callable[[Subscription], Subscription] = lambda inner: inner,
     ) -> None:
         """Subscribe to queues, given by their full names with how many messages run at once.
 
@@ -94,13 +99,14 @@ class DeliveryWorker:
             read_ahead: whether a queue's messages may be received before a slot is free. A crash
                 counts as a delivery for what was received, so not where each may run only once.
             ask_concurrency: asked for each queue every ten seconds, to change its concurrency.
+            around: wraps each subscription, to see what is received and what fails.
         """
         self._interruption.start()
         if self.leases is not None:
             self.leases.start()
         for queue, concurrency in queues.items():
             consumer = Consumer(
-                await self._transport.subscribe(queue, prefetch=concurrency),
+                around(await self._transport.subscribe(queue, prefetch=concurrency)),
                 concurrency=concurrency,
                 read_ahead=read_ahead(queue),
                 handler=handler,
@@ -118,6 +124,15 @@ class DeliveryWorker:
             self._resizer = asyncio.create_task(
                 self._resize(ask_concurrency), name="matador-concurrency"
             )
+
+    async def pause(self) -> None:
+        """Receive nothing until ``resume``. Running callbacks go on; the rest is given back."""
+        await asyncio.gather(*(consumer.pause() for consumer in self._consumers))
+
+    def resume(self) -> None:
+        """End a pause."""
+        for consumer in self._consumers:
+            consumer.resume()
 
     async def stop_receiving(self) -> None:
         """Receive no more. Running callbacks go on."""

@@ -342,8 +342,10 @@ class JobStoring(Protocol):
         """What it can do with jobs."""
         ...
 
-    async def open_jobs(self, queue: str) -> None:
-        """Make a queue of jobs if it is not there. Idempotent; undoes nothing.
+    async def open_jobs(self, queue: str) -> str:
+        """Make a queue of jobs if it is not there; its full name, which all others take.
+
+        Idempotent; undoes nothing.
 
         Raises:
             ConfigurationError: the queue is there, and it is not one of jobs; or its name is not
@@ -352,7 +354,12 @@ class JobStoring(Protocol):
         ...
 
     async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
-        """``send``, but an id that the queue has already is refused with ``DuplicateJobError``."""
+        """``send``, but an id that the queue has already is refused with ``DuplicateJobError``.
+
+        So is a job whose header ``job.unique`` is the key of another one, with a
+        ``UniqueJobError`` that names the other: one that is not finished, or that was added less
+        than ``job.uniqueFor`` milliseconds ago, if there is such a header.
+        """
         ...
 
     async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:

@@ -24,6 +24,7 @@ Ability: TypeAlias = Literal[
     "at-most-once",
     "properties",
     "routing",
+    "jobs",
 ]
 """What ``MemoryTransport(without=...)`` can do without."""
 
@@ -71,6 +72,7 @@ class MemoryOptions(Options):
             once="once" not in without,
             properties=frozenset() if "properties" in without else ALL_PROPERTIES,
             routing="routing" not in without,
+            jobs="jobs" not in without,
             durable=False,
             in_process=True,
             lease=self.lease,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from matador.model.message import Message, QueueDepth
 from matador.transports.kit.wakeup import Waiters
@@ -20,6 +20,22 @@ from matador.transports.memory.entry import Entry, EntryState, MemoryHold
 
 Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
 """A heap: what it is sorted by, then the place and the turn of the entry when it came in."""
+
+
+class JobIndex(Protocol):
+    """Who keeps the jobs of a queue by their ids: told of every message that comes and goes."""
+
+    def entered(self, queue: MemoryQueue, entry: Entry) -> None:
+        """A message was stored."""
+        ...
+
+    def started(self, entry: Entry) -> None:
+        """It was handed to a receiver."""
+        ...
+
+    def left(self, queue: MemoryQueue, entry: Entry) -> None:
+        """It is gone."""
+        ...
 
 
 class MemoryQueue:
@@ -33,6 +49,9 @@ class MemoryQueue:
         self.retention: float | None = None
         self.max_length: int | None = None
         self.ttl: float | None = None
+        self.jobs: JobIndex | None = None
+        self.paused = False
+        self.receivers = 0
         self.entries: dict[int, Entry] = {}
         self.completed = 0
         self.held = 0
@@ -53,6 +72,8 @@ class MemoryQueue:
         self._seq = seq = self._seq + 1
         entry = Entry(seq, message, now)
         self.entries[seq] = entry
+        if self.jobs is not None:
+            self.jobs.entered(self, entry)
         plain = True
         if message.ordering_key is not None and self.ordered:
             line = self._keys.setdefault(message.ordering_key, deque())
@@ -100,6 +121,8 @@ class MemoryQueue:
     def take_next(self, limit: int, lease_until: float = inf) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are due, the most urgent first."""
         holds: list[MemoryHold] = []
+        if self.paused:
+            return holds
         while len(holds) < limit and (entry := self._next()) is not None:
             holds.append(self._hold(entry, lease_until))
         return holds
@@ -127,6 +150,8 @@ class MemoryQueue:
         entry.deliveries += 1
         entry.turn = turn = entry.turn + 1
         self.held += 1
+        if self.jobs is not None:
+            self.jobs.started(entry)
         if lease_until != inf:
             entry.lease_until = lease_until
             heappush(self._leases, (lease_until, entry.seq, turn, entry))
@@ -154,6 +179,8 @@ class MemoryQueue:
         elif entry.state == "delayed":
             self.delayed -= 1
         entry.state = "done"
+        if self.jobs is not None:
+            self.jobs.left(self, entry)
         key = entry.message.ordering_key
         if key is None or not self.ordered:
             return
@@ -270,6 +297,8 @@ class MemoryQueue:
 
     def wake(self) -> None:
         """Wake as many waiting receivers as there may be messages for."""
+        if self.paused:
+            return
         self.waiters.wake(len(self._fresh) + len(self._ready))
 
 

@@ -12,6 +12,7 @@ from types import NoneType
 import msgspec
 
 from matador.errors import (
+    ConfigurationError,
     DelaysNotSupportedError,
     MatadorError,
     UnstorableError,
@@ -28,7 +29,7 @@ from matador.model.message import (
     Settlement,
     TopologyNote,
 )
-from matador.model.topology import Topology
+from matador.model.topology import Topology, dead_letter_name
 from matador.transports.clock import Alarm, Alarms, Clock, SystemClock
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
@@ -36,6 +37,7 @@ from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.properties import refused_properties
 from matador.transports.kit.routing import RoutingTable
 from matador.transports.memory.entry import Entry, MemoryHold
+from matador.transports.memory.jobs import MemoryJobs
 from matador.transports.memory.queue import MemoryQueue
 
 _WHERE = "memory"
@@ -51,6 +53,7 @@ class MemoryStore:
         self._alarm: Alarm | None = None
         self._alarm_at = inf
         self._queues: dict[str, MemoryQueue] = {}
+        self._jobs: dict[str, MemoryJobs] = {}
         self._routes = RoutingTable()
         self._once: dict[Once, set[str]] = {}  # the ids of every part that is not sealed
         self._sealed: dict[str, int] = {}  # how far each scope is sealed
@@ -96,6 +99,51 @@ class MemoryStore:
             ordered = self._can.ordering == "partition"
             queue = self._queues[name] = MemoryQueue(name, ordered=ordered)
         return queue
+
+    def open_jobs(self, name: str) -> MemoryJobs:
+        """The jobs of a queue, which is made if it is not there."""
+        jobs = self._jobs.get(name)
+        if jobs is None:
+            if name in self._queues:
+                raise ConfigurationError(f"queue {name!r} is there already, and it has no jobs")
+            queue = self.made(name)
+            queue.priorities = self._can.priorities
+            failed = self.made(dead_letter_name(name, "undeliverable"))
+            jobs = self._jobs[name] = MemoryJobs(queue, failed, self._clock)
+        return jobs
+
+    def jobs(self, name: str) -> MemoryJobs:
+        """The jobs of a queue, in its present state.
+
+        Raises:
+            QueueNotFoundError: there is no such queue of jobs.
+        """
+        jobs = self._jobs.get(name)
+        if jobs is None:
+            raise queue_not_found(name, _WHERE, self._jobs)
+        self.queue(name)
+        return jobs
+
+    def add_jobs(self, messages: Sequence[Message]) -> list[MatadorError | None]:
+        """``put``, unless the id is taken."""
+        outcomes: list[MatadorError | None] = []
+        for message in messages:
+            jobs = self._jobs.get(message.queue)
+            taken = None if jobs is None else jobs.taken(message.id)
+            outcomes.append(self.put([message])[0] if taken is None else taken)
+        return outcomes
+
+    def retry_job(self, name: str, job_id: str) -> None:
+        """Make a failed job wait again."""
+        self.jobs(name).retry(job_id, self._clock.monotonic())
+        self._tend([self.queue(name)])
+
+    def pause(self, name: str, paused: bool) -> None:
+        """Pause a queue, or end the pause."""
+        self.jobs(name)
+        queue = self._queues[name]
+        queue.paused = paused
+        queue.wake()
 
     # -- in and out -------------------------------------------------------------------------------
 
@@ -217,6 +265,8 @@ class MemoryStore:
     ) -> MatadorError | None:
         # By type and the most frequent first: a match statement is several times slower here.
         if type(settlement) is Complete:
+            if queue.jobs is not None and (jobs := self._jobs.get(queue.name)) is not None:
+                jobs.complete(entry, settlement.result)
             queue.complete(entry, now)
             return None
         if isinstance(settlement, Release):
@@ -226,6 +276,10 @@ class MemoryStore:
             if settlement.message is not None and not _is_sound(settlement.message):
                 return self._refusal(settlement.message)
             successor = dead_letter_of(settlement, entry.message)
+            jobs = self._jobs.get(queue.name)
+            if jobs is not None and not jobs.fail(successor):
+                queue.remove(entry)
+                return None
         else:
             assert isinstance(settlement, Retry)
             successor = settlement.message

@@ -34,6 +34,7 @@ class MemorySubscription(BaseSubscription):
         self._on_close = on_close
         self._settled = settled
         self._wakeup = Wakeup()
+        queue.receivers += 1
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Gives others a turn first, even if messages are there."""
@@ -63,6 +64,7 @@ class MemorySubscription(BaseSubscription):
 
     async def close(self) -> None:
         """See ``Subscription``."""
+        self._queue.receivers -= self._active
         self._active = False
         self._on_close(self)
         self._wakeup.wake()

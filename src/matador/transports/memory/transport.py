@@ -8,6 +8,7 @@ from typing import Any
 
 from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobStatus
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -23,11 +24,11 @@ from matador.model.options import Seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
 from matador.transports.base import Subscription
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.kit.errors import no_retention
+from matador.transports.kit.errors import lease_lost, no_retention
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.options import read_options
 from matador.transports.kit.transport import BaseTransport
-from matador.transports.memory.entry import delivery_of, place_of, stored_of
+from matador.transports.memory.entry import MemoryHold, delivery_of, place_of, stored_of
 from matador.transports.memory.options import Ability, MemoryOptions
 from matador.transports.memory.store import MemoryStore
 from matador.transports.memory.subscription import MemorySubscription
@@ -217,6 +218,79 @@ class MemoryTransport(BaseTransport):
     async def replies(self) -> Subscription:
         """See ``Replying``."""
         return self._subscribe(await self.reply_address(), settled=True)
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    @property
+    def job_capabilities(self) -> JobCapabilities:
+        """See ``JobStoring``."""
+        return JobCapabilities(
+            delays=self._capabilities.delays,
+            priorities=self._capabilities.priorities,
+            backoff=self._capabilities.delays,
+            find=True,
+            unique_ids=True,
+            list=True,
+            counts=True,
+            results=True,
+            progress=True,
+            keep=True,
+            retry=True,
+            remove=True,
+            pause=True,
+            delete=True,
+        )
+
+    async def open_jobs(self, queue: str) -> str:
+        """See ``JobStoring``."""
+        self._able("jobs", self._capabilities.jobs).open_jobs(queue)
+        return queue
+
+    async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``JobStoring``."""
+        return self._connected.add_jobs(jobs)
+
+    async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        """See ``JobStoring``."""
+        jobs = self._connected.jobs(queue)
+        return [jobs.find(job_id) for job_id in ids]
+
+    async def list_jobs(
+        self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
+    ) -> Sequence[JobRecord]:
+        """See ``JobStoring``."""
+        return self._connected.jobs(queue).list(status, limit, skip)
+
+    async def count_jobs(self, queue: str) -> JobCounts:
+        """See ``JobStoring``."""
+        return self._connected.jobs(queue).counts()
+
+    async def retry_job(self, queue: str, job_id: str) -> None:
+        """See ``JobStoring``."""
+        self._connected.retry_job(queue, job_id)
+
+    async def remove_job(self, queue: str, job_id: str) -> None:
+        """See ``JobStoring``."""
+        self._connected.jobs(queue).remove(job_id)
+
+    async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
+        """See ``JobStoring``."""
+        jobs, hold = self._connected.jobs(receipt.queue), receipt.handle
+        if not isinstance(hold, MemoryHold) or not hold.valid:
+            raise lease_lost(receipt.queue)
+        jobs.set_progress(hold.entry.message.id, progress)
+
+    async def pause_jobs(self, queue: str) -> None:
+        """See ``JobStoring``."""
+        self._connected.pause(queue, True)
+
+    async def resume_jobs(self, queue: str) -> None:
+        """See ``JobStoring``."""
+        self._connected.pause(queue, False)
+
+    async def delete_jobs(self, queue: str) -> None:
+        """See ``JobStoring``."""
+        self._connected.jobs(queue).clear()
 
     @property
     def _epoch(self) -> float:

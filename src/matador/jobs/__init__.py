@@ -1,0 +1,84 @@
+"""Jobs: run this later. A thin, honest API over what each broker can do.
+
+>>> from matador.jobs import Queue, Worker
+>>> queue = Queue("emails", provider="sqlite:///jobs.db")
+"""
+
+from matador.errors import (
+    DuplicateJobError,
+    InvalidJobError,
+    JobError,
+    JobFailedError,
+    JobNotFoundError,
+    JobProviderError,
+    JobsNotAddedError,
+    JobStateError,
+    JobsUnsupportedError,
+    JobTimeoutError,
+    PermanentJobError,
+    UniqueJobError,
+)
+from matador.jobs.declared import DeclaredJob, JobHandle, current_job
+from matador.jobs.events import (
+    JobActive,
+    JobCompleted,
+    JobFailed,
+    JobProgress,
+    JobRetrying,
+    QueueDrained,
+    QueueErrored,
+    QueuePaused,
+    QueueResumed,
+    ShutdownTimeout,
+    WorkerShuttingDown,
+)
+from matador.jobs.job import ActiveJob, Job
+from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
+from matador.jobs.provider import JobProvider
+from matador.jobs.queue import Queue, QueueHealth, QueueStats, Unsupported
+from matador.jobs.worker import Worker
+from matador.model.job import JobCapabilities, JobStatus, Keep
+
+__all__ = [
+    "ActiveJob",
+    "DeclaredJob",
+    "DuplicateJobError",
+    "Exponential",
+    "Fixed",
+    "InvalidJobError",
+    "Job",
+    "JobActive",
+    "JobCapabilities",
+    "JobCompleted",
+    "JobError",
+    "JobFailed",
+    "JobFailedError",
+    "JobHandle",
+    "JobNotFoundError",
+    "JobOptions",
+    "JobProgress",
+    "JobProvider",
+    "JobProviderError",
+    "JobRetrying",
+    "JobStateError",
+    "JobStatus",
+    "JobTimeoutError",
+    "JobsNotAddedError",
+    "JobsUnsupportedError",
+    "Keep",
+    "PermanentJobError",
+    "Queue",
+    "QueueDrained",
+    "QueueErrored",
+    "QueueHealth",
+    "QueuePaused",
+    "QueueResumed",
+    "QueueStats",
+    "ShutdownTimeout",
+    "Unique",
+    "UniqueJobError",
+    "Unsupported",
+    "Worker",
+    "WorkerShuttingDown",
+    "current_job",
+]

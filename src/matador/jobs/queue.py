@@ -1,0 +1,519 @@
+"""``Queue``: adds jobs, and says what has become of them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from uuid import uuid4
+
+import msgspec
+
+from matador.errors import (
+    ConfigurationError,
+    InvalidJobError,
+    JobError,
+    JobsNotAddedError,
+    JobsUnsupportedError,
+    MatadorError,
+    UniqueJobError,
+)
+from matador.jobs.data import encode_json
+from matador.jobs.declared import DeclaredJob, DeclareJob
+from matador.jobs.events import Observable, QueuePaused, QueueResumed
+from matador.jobs.functions import JobFunction
+from matador.jobs.job import Job, job_from, metadata_json
+from matador.jobs.options import CheckedOptions, JobOptions, MakeId, check_id, check_options
+from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
+from matador.jobs.wire import new_message
+from matador.model.job import JOB_STATUSES, JobCapabilities, JobStatus
+from matador.model.message import Message
+from matador.model.options import Seconds, suggestion
+from matador.transports.coalescer import Coalescer
+
+log = logging.getLogger("matador.jobs")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """An option that the provider cannot honour, and that was left out."""
+
+    queue: str
+    option: str
+    value: Any
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """How many jobs of a queue are in which state.
+
+    ``unknown`` names the states whose number the provider does not tell: it is 0 here.
+    """
+
+    waiting: int
+    delayed: int
+    active: int
+    completed: int
+    failed: int
+    paused: bool
+    unknown: frozenset[JobStatus] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHealth:
+    """Raw figures of a queue; whether they are good, the reader decides.
+
+    Attributes:
+        active_workers: how many consume it now; None: the provider does not know.
+        depth: jobs that wait, delayed ones included.
+        error_rate: failed jobs of all finished ones, from 0 to 1.
+        completed: jobs that completed, as far as the provider remembers.
+        failed: jobs that failed for good, as far as the provider remembers.
+        paused: no worker gets a job.
+    """
+
+    active_workers: int | None
+    depth: int
+    error_rate: float
+    completed: int
+    failed: int
+    paused: bool
+
+
+class Queue(Observable):
+    """A queue of jobs. Connects on first use, or with ``async with queue``.
+
+    Args:
+        name: the name of the queue.
+        provider: where jobs are kept: a URL, a transport, a ``JobProvider``, or a function that
+            makes one from the name. None: in memory, shared by all queues of this event loop.
+        job_id: makes the id of a job from its name and data. None: a UUID.
+        default_options: options for all jobs; those of ``add`` win.
+        on_unsupported: called for each option that the provider cannot honour.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+
+    Example:
+        >>> queue = Queue("emails")
+        >>> job = await queue.add("welcome", {"to": "ada@example.com"}, attempts=5)
+        >>> job.status
+        'waiting'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        provider: ProviderLike | None = None,
+        job_id: MakeId | None = None,
+        default_options: JobOptions | None = None,
+        on_unsupported: Callable[[Unsupported], object] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"[Queue] name must be a non-empty string, got {name!r}")
+        self._name = name
+        self._where = f"[Queue:{name}]"
+        super().__init__(self._where, name)
+        for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
+            if given is not None and not callable(given):
+                raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
+        self._defaults: Mapping[str, Any] = dict(default_options or {})
+        check_options(self._defaults, f"{self._where} default_options")
+        self._given = provider
+        self._make_id = job_id
+        self._on_unsupported = on_unsupported
+        self._warned: set[str] = set()
+        self._provider: JobProvider | None = None
+        self._full_name: str | None = None
+        self._declared: dict[str | None, JobFunction] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._adds: Coalescer[Message, MatadorError | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"Queue({self._name!r})"
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> JobProvider:
+        """Connect, and make the queue if it is not there. Done on first use as well."""
+        if self._full_name is not None and self._loop is asyncio.get_running_loop():
+            return self.provider
+        async with self._opening:
+            if self._loop is not (here := asyncio.get_running_loop()):  # of an earlier run
+                self._loop, self._provider, self._full_name = here, None, None
+            if self._provider is None or self._full_name is None:
+                provider = self.provider
+                self._full_name = await provider.open(self._name, self)
+                self._adds = Coalescer(provider.store.add_jobs, max_batch=_MOST_AT_ONCE)
+                self._provider = provider
+            return self._provider
+
+    @property
+    def provider(self) -> JobProvider:
+        """Where the jobs are kept. In memory, it needs a running event loop."""
+        if self._provider is None:
+            self._provider = provider_for(self._given, self._name, self._where)
+        return self._provider
+
+    async def close(self, *, disconnect: bool = False) -> None:
+        """Wait for what is being added, then let go of the provider.
+
+        ``disconnect``: disconnect it even if it was given, and others may use it.
+        """
+        async with self._opening:
+            if self._adds is not None:
+                await self._adds.drain()
+            if self._provider is not None:
+                await self._provider.close(self, disconnect=disconnect)
+            self._full_name = self._adds = self._provider = None
+
+    @property
+    def default_options(self) -> Mapping[str, Any]:
+        """Options for all jobs."""
+        return self._defaults
+
+    @property
+    def capabilities(self) -> JobCapabilities:
+        """What the provider can do."""
+        return self.provider.capabilities
+
+    # -- adding -----------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        job_id: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Any]:
+        """Add a job, and return it once it is safely stored.
+
+        A job whose ``unique`` key is taken is not added: the one that has the key is returned.
+
+        Args:
+            name: which handler is to run it.
+            data: what the handler needs: anything that can be written as JSON.
+            job_id: an id of your own, unique in the queue.
+            **options: see ``JobOptions``.
+
+        Raises:
+            InvalidJobError: an argument is wrong, or the data cannot be written as JSON.
+            DuplicateJobError: there is a job with this id.
+            JobProviderError: it could not be stored, or nobody knows whether it was.
+        """
+        await self.open()
+        message, job = self._new(name, data, job_id, options)
+        assert self._adds is not None
+        error = await calling(self._adds.submit(message), self._name, job.id)
+        if error is None:
+            return job
+        if isinstance(error, UniqueJobError) and error.job_id is not None:
+            found = await self.get(error.job_id)
+            if found is not None:
+                return found
+        raise _named(error, self._name, job.id)
+
+    async def add_many(
+        self, jobs: Sequence[tuple[str, Any]], **options: Unpack[JobOptions]
+    ) -> builtins.list[Job[Any]]:
+        """Add jobs, given as pairs of name and data, in as few round trips as possible.
+
+        Raises:
+            InvalidJobError: an argument is wrong; nothing was stored.
+            JobsNotAddedError: some could not be stored. Its ``errors`` say which, and why.
+        """
+        await self.open()
+        made = [self._new(name, data, None, options) for name, data in jobs]
+        assert self._adds is not None
+        futures = self._adds.submit_many([message for message, _ in made])
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        errors: dict[int, JobError] = {}
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, MatadorError):
+                errors[index] = _named(outcome, self._name, made[index][1].id)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        if errors:
+            first = next(iter(errors.values()))
+            raise JobsNotAddedError(
+                f"{len(errors)} of {len(made)} jobs were not added; the first: {first}",
+                errors,
+                queue=self._name,
+            )
+        return [job for _, job in made]
+
+    def _new(
+        self, name: str, data: Any, job_id: str | None, options: Mapping[str, Any]
+    ) -> tuple[Message, Job[Any]]:
+        where = f"{self._where} add"
+        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise InvalidJobError(f"{where}: name must be a non-empty string, got {name!r}")
+        checked = check_options({**self._defaults, **options}, where)
+        checked = self._supported(checked)
+        if job_id is None:
+            job_id = str(uuid4()) if self._make_id is None else self._make_id(name, data)
+        check_id(job_id, where)
+        where = f"{where} {name!r}"
+        encoded = encode_json(data, f"{where}: data")
+        metadata = metadata_json(checked.metadata, where)
+        now = time.time()
+        assert self._full_name is not None
+        message = new_message(self._full_name, job_id, name, encoded, metadata, checked, now)
+        limit = self.capabilities.max_job_size
+        if limit is not None and len(message.body) > limit:
+            raise InvalidJobError(
+                f"{where}: the job has {len(message.body):,} bytes, the provider takes {limit:,}"
+            )
+        created = datetime.fromtimestamp(now, UTC)
+        due = datetime.fromtimestamp(now + checked.delay, UTC) if checked.delay else None
+        job: Job[Any] = Job(
+            id=job_id,
+            name=name,
+            queue=self._name,
+            data=data,
+            status="waiting" if due is None else "delayed",
+            max_attempts=checked.attempts,
+            created_at=created,
+            scheduled_for=due,
+            priority=checked.priority,
+            metadata=dict(checked.metadata or {}),
+        )
+        return message, job
+
+    def _supported(self, options: CheckedOptions) -> CheckedOptions:
+        """The options that the provider can honour. The others are warned about and left out."""
+        can = self.capabilities
+        lacking: dict[str, Any] = {}
+        if options.delay and not can.delays:
+            lacking["delay"] = 0.0
+        elif options.delay and can.max_delay is not None and options.delay > can.max_delay:
+            raise InvalidJobError(
+                f"{self._where} add: the provider delays by at most {can.max_delay:g} s, "
+                f"got {options.delay:g} s"
+            )
+        if options.priority is not None and not can.priorities:
+            lacking["priority"] = None
+        if options.backoff is not None and not can.backoff:
+            lacking["backoff"] = None
+        if options.unique is not None and not can.unique:
+            lacking["unique"] = None
+        if not can.keep:
+            for name in ("keep_completed", "keep_failed"):
+                if getattr(options, name) is not None:
+                    lacking[name] = None
+        for name in lacking:
+            self._warn(_OPTIONS.get(name, name), getattr(options, name))
+        return replace(options, **lacking) if lacking else options
+
+    def _warn(self, option: str, value: Any) -> None:
+        text = (
+            f"{self._where} the provider {self.provider.transport.name!r} does not support "
+            f"{option!r}: it is ignored"
+        )
+        if option not in self._warned:
+            self._warned.add(option)
+            log.warning("%s (said once)", text)
+        if self._on_unsupported is not None:
+            found = Unsupported(queue=self._name, option=option, value=value, message=text)
+            try:
+                self._on_unsupported(found)
+            except Exception:
+                log.exception("%s on_unsupported raised an error", self._where)
+
+    # -- declaring --------------------------------------------------------------------------------
+
+    @property
+    def declared(self) -> Mapping[str | None, JobFunction]:
+        """What ``@queue.job`` has declared, by name."""
+        return self._declared
+
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]]) -> DeclaredJob[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R]) -> DeclaredJob[P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        timeout: Seconds | None = None,
+        **options: Unpack[JobOptions],
+    ) -> DeclareJob: ...
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        timeout: Seconds | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Any:
+        """Declare a function as a job of this queue: ``@queue.job`` or ``@queue.job(attempts=5)``.
+
+        Its parameters are the data of the job, and what it returns is the result.
+
+        Args:
+            name: the name of the job. None: that of the function, with dashes.
+            timeout: seconds that an attempt may take.
+            **options: see ``JobOptions``.
+
+        Raises:
+            ConfigurationError: two jobs of one name, or a parameter that cannot be stored.
+        """
+        declare = DeclareJob(self, self._declared, name, timeout, options)
+        return declare if function is None else declare(function)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job[Any] | None:
+        """The job with that id, or None.
+
+        Raises:
+            JobsUnsupportedError: the provider cannot find jobs by their ids.
+        """
+        store, queue = await self._store("find", "find a job by its id")
+        (record,) = await calling(store.find_jobs(queue, [job_id]), self._name, job_id)
+        return None if record is None else self._named_as_here(job_from(record))
+
+    async def list(
+        self, status: JobStatus = "waiting", limit: int = 100, *, skip: int = 0
+    ) -> builtins.list[Job[Any]]:
+        """Jobs in one state: finished ones the latest first, others as they would run.
+
+        Raises:
+            JobsUnsupportedError: the provider cannot list them.
+        """
+        if status not in JOB_STATUSES:
+            raise InvalidJobError(
+                f"{self._where} list: status={status!r} is not one of {', '.join(JOB_STATUSES)}"
+                f"{suggestion(str(status), JOB_STATUSES)}"
+            )
+        store, queue = await self._store(None, "")
+        records = await calling(store.list_jobs(queue, status, limit=limit, skip=skip), self._name)
+        return [self._named_as_here(job_from(record)) for record in records]
+
+    async def dead_letters(self, limit: int = 100) -> builtins.list[Job[Any]]:
+        """The jobs that failed for good, the latest first."""
+        return await self.list("failed", limit)
+
+    async def stats(self) -> QueueStats:
+        """How many jobs are in which state."""
+        store, queue = await self._store("counts", "count jobs")
+        counts = await calling(store.count_jobs(queue), self._name)
+        return QueueStats(
+            waiting=counts.waiting,
+            delayed=counts.delayed,
+            active=counts.active,
+            completed=counts.completed,
+            failed=counts.failed,
+            paused=counts.paused,
+            unknown=counts.unknown,
+        )
+
+    async def health(self) -> QueueHealth:
+        """Raw figures: workers, depth, error rate."""
+        store, queue = await self._store("counts", "count jobs")
+        counts = await calling(store.count_jobs(queue), self._name)
+        completed = counts.completed if counts.all_completed is None else counts.all_completed
+        failed = counts.failed if counts.all_failed is None else counts.all_failed
+        return QueueHealth(
+            active_workers=counts.workers,
+            depth=counts.waiting + counts.delayed,
+            error_rate=failed / (completed + failed) if completed + failed else 0.0,
+            completed=completed,
+            failed=failed,
+            paused=counts.paused,
+        )
+
+    # -- changing ---------------------------------------------------------------------------------
+
+    async def retry(self, job_id: str) -> None:
+        """Have a failed job run again, with all its attempts.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobStateError: it has not failed.
+        """
+        store, queue = await self._store("retry", "retry a job by its id")
+        await calling(store.retry_job(queue, job_id), self._name, job_id)
+
+    async def remove(self, job_id: str) -> None:
+        """Remove a job that nobody is running.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            JobStateError: it is active.
+        """
+        store, queue = await self._store("remove", "remove a job by its id")
+        await calling(store.remove_job(queue, job_id), self._name, job_id)
+
+    async def pause(self) -> None:
+        """Have no worker get a job until ``resume``. Jobs that run go on."""
+        store, queue = await self._store("pause", "pause a queue; worker.pause() pauses one worker")
+        await calling(store.pause_jobs(queue), self._name)
+        self._emitter.emit("paused", QueuePaused(queue=self._name))
+
+    async def resume(self) -> None:
+        """Let workers get jobs again."""
+        store, queue = await self._store("pause", "pause a queue; worker.pause() pauses one worker")
+        await calling(store.resume_jobs(queue), self._name)
+        self._emitter.emit("resumed", QueueResumed(queue=self._name))
+
+    async def delete(self) -> None:
+        """Delete all jobs, whatever their state. Jobs can be added again afterwards."""
+        store, queue = await self._store("delete", "delete a queue")
+        await calling(store.delete_jobs(queue), self._name)
+
+    async def _store(self, ability: str | None, what: str) -> tuple[Any, str]:
+        provider = await self.open()
+        assert self._full_name is not None
+        if ability is not None and not getattr(provider.capabilities, ability):
+            raise JobsUnsupportedError(
+                f"{self._where} the provider {provider.transport.name!r} cannot {what}",
+                queue=self._name,
+            )
+        return provider.store, self._full_name
+
+    def _named_as_here(self, job: Job[Any]) -> Job[Any]:
+        return job if job.queue == self._name else msgspec.structs.replace(job, queue=self._name)
+
+
+_OPTIONS = {"keep_completed": "remove_on_complete", "keep_failed": "remove_on_fail"}
+
+
+def _named(error: MatadorError, queue: str, job_id: str) -> JobError:
+    found = job_error(error, queue, job_id)
+    if found is not error:
+        found.__cause__ = error
+    return found

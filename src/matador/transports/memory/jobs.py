@@ -1,0 +1,229 @@
+"""The jobs of one queue in memory, by their ids, beside the messages that carry them."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+
+from matador.errors import DuplicateJobError, JobNotFoundError, JobStateError, MatadorError
+from matador.model.job import JobCounts, JobRecord, JobStatus
+from matador.model.message import Message
+from matador.transports.clock import Clock
+from matador.transports.kit.jobs import as_new, keep_of, record_of
+from matador.transports.memory.entry import Entry, EntryState
+from matador.transports.memory.queue import MemoryQueue
+
+_STATUS: dict[EntryState, JobStatus] = {
+    "fresh": "waiting",
+    "ready": "waiting",
+    "blocked": "waiting",
+    "delayed": "delayed",
+    "held": "active",
+    "done": "completed",
+}
+
+
+class _Note(msgspec.Struct):
+    """What is known of a job that its message does not say."""
+
+    processed_at: float | None = None
+    progress: bytes | None = None
+
+
+class MemoryJobs:
+    """Failed jobs are entries of the queue's dead letters, completed ones are records here."""
+
+    def __init__(self, queue: MemoryQueue, failed: MemoryQueue, clock: Clock) -> None:
+        self._queue = queue
+        self._failed = failed
+        self._clock = clock
+        self._entries: dict[str, Entry] = {}
+        self._letters: dict[str, Entry] = {}
+        self._completed: dict[str, JobRecord] = {}
+        self._notes: dict[str, _Note] = {}
+        self._all_completed = 0
+        self._all_failed = 0
+        queue.jobs = failed.jobs = self
+
+    # -- called by the queue ----------------------------------------------------------------------
+
+    def entered(self, queue: MemoryQueue, entry: Entry) -> None:
+        """A message was stored in the queue, or among its dead letters."""
+        job_id = entry.message.id
+        if queue is self._queue:
+            self._entries[job_id] = entry
+            self._notes.setdefault(job_id, _Note())
+        else:
+            self._all_failed += 1
+            self._letters[job_id] = entry
+
+    def started(self, entry: Entry) -> None:
+        """A job was handed to a worker."""
+        note = self._notes.get(entry.message.id)
+        if note is not None:
+            note.processed_at = self._clock.time()
+
+    def left(self, queue: MemoryQueue, entry: Entry) -> None:
+        """A message is gone from the queue, or from its dead letters."""
+        index = self._entries if queue is self._queue else self._letters
+        if index.get(entry.message.id) is entry:
+            del index[entry.message.id]
+            if entry.message.id not in self._entries and entry.message.id not in self._letters:
+                self._notes.pop(entry.message.id, None)
+
+    def complete(self, entry: Entry, result: bytes | None) -> None:
+        """Keep a completed job, for as long as it says. Called before the entry leaves."""
+        self._all_completed += 1
+        keep = keep_of(entry.message.headers, "completed")
+        if keep.nothing:
+            return
+        now = self._clock.time()
+        record = self._record(entry, "completed")
+        self._completed[record.id] = msgspec.structs.replace(
+            record, attempts=record.attempts + 1, finished_at=now, result=result
+        )
+        if keep.count is not None:
+            for old in list(islice(self._completed, max(0, len(self._completed) - keep.count))):
+                del self._completed[old]
+        if keep.age is not None:
+            self._forget(now - keep.age)
+
+    def _forget(self, before: float) -> None:
+        for job_id, record in list(self._completed.items()):
+            if record.finished_at is None or record.finished_at >= before:
+                break
+            del self._completed[job_id]
+
+    def fail(self, letter: Message) -> bool:
+        """Make room among the failed jobs for one more; False if it is not to be kept."""
+        keep = keep_of(letter.headers, "failed")
+        if keep.nothing:
+            self._all_failed += 1
+            return False
+        old = list(self._letters.values())
+        if keep.count is not None:
+            for entry in old[: max(0, len(old) + 1 - keep.count)]:
+                self._failed.remove(entry)
+        if keep.age is not None:
+            since = self._clock.monotonic() - keep.age
+            for entry in old:
+                if entry.state != "done" and entry.stored < since:
+                    self._failed.remove(entry)
+        return True
+
+    # -- called by the store ----------------------------------------------------------------------
+
+    def taken(self, job_id: str) -> MatadorError | None:
+        """Why a job with that id cannot be added, or None."""
+        if job_id in self._entries or job_id in self._letters or job_id in self._completed:
+            return DuplicateJobError(
+                f"queue {self._queue.name!r} has a job with the id {job_id!r} already",
+                queue=self._queue.name,
+                job_id=job_id,
+            )
+        return None
+
+    def find(self, job_id: str) -> JobRecord | None:
+        """The job with that id."""
+        if (entry := self._entries.get(job_id)) is not None:
+            return self._record(entry, _STATUS[entry.state])
+        if (entry := self._letters.get(job_id)) is not None:
+            return self._record(entry, "failed")
+        return self._completed.get(job_id)
+
+    def list(self, status: JobStatus, limit: int, skip: int) -> list[JobRecord]:
+        """Jobs in one state."""
+        if status == "completed":
+            return list(islice(reversed(self._completed.values()), skip, skip + limit))
+        if status == "failed":
+            letters = islice(reversed(self._letters.values()), skip, skip + limit)
+            return [self._record(entry, status) for entry in letters]
+        found = [entry for entry in self._entries.values() if _STATUS[entry.state] == status]
+        found.sort(key=lambda entry: (entry.due, -(entry.message.priority or 0), entry.seq))
+        return [self._record(entry, status) for entry in found[skip : skip + limit]]
+
+    def counts(self) -> JobCounts:
+        """How many are in which state."""
+        depth = self._queue.depth
+        return JobCounts(
+            waiting=depth.ready,
+            delayed=depth.delayed,
+            active=depth.in_flight,
+            completed=len(self._completed),
+            failed=len(self._letters),
+            paused=self._queue.paused,
+            all_completed=self._all_completed,
+            all_failed=self._all_failed,
+            workers=self._queue.receivers,
+        )
+
+    def retry(self, job_id: str, now: float) -> None:
+        """Make a failed job wait again."""
+        letter = self._letters.get(job_id)
+        if letter is None:
+            record = self.find(job_id)
+            if record is None:
+                raise self._unknown(job_id)
+            raise JobStateError(
+                f"job {job_id!r} of {self._queue.name!r} is {record.status}, not failed",
+                queue=self._queue.name,
+                job_id=job_id,
+            )
+        message = letter.message
+        headers = as_new(message.headers)
+        self._queue.put(
+            msgspec.structs.replace(message, queue=self._queue.name, headers=headers), now
+        )
+        self._failed.remove(letter)
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job that nobody is running."""
+        if (entry := self._entries.get(job_id)) is not None:
+            if entry.state == "held":
+                raise JobStateError(
+                    f"job {job_id!r} of {self._queue.name!r} is active; it cannot be removed now",
+                    queue=self._queue.name,
+                    job_id=job_id,
+                )
+            self._queue.remove(entry)
+        elif (entry := self._letters.get(job_id)) is not None:
+            self._failed.remove(entry)
+        elif self._completed.pop(job_id, None) is None:
+            raise self._unknown(job_id)
+
+    def _unknown(self, job_id: str) -> JobNotFoundError:
+        return JobNotFoundError(
+            f"queue {self._queue.name!r} has no job {job_id!r}",
+            queue=self._queue.name,
+            job_id=job_id,
+        )
+
+    def set_progress(self, job_id: str, progress: bytes) -> None:
+        """Note how far an active job has come."""
+        self._notes.setdefault(job_id, _Note()).progress = progress
+
+    def clear(self) -> None:
+        """Forget all jobs, and the counts."""
+        self._queue.clear()
+        self._failed.clear()
+        for known in (self._entries, self._letters, self._completed, self._notes):
+            known.clear()
+        self._all_completed = self._all_failed = 0
+        self._queue.paused = False
+
+    def _record(self, entry: Entry, status: JobStatus) -> JobRecord:
+        message, note = entry.message, self._notes.get(entry.message.id) or _Note()
+        epoch = self._clock.time() - self._clock.monotonic()
+        return record_of(
+            message.id,
+            self._queue.name,
+            message.headers,
+            message.body,
+            status,
+            priority=message.priority,
+            stored_at=epoch + entry.stored,
+            due_at=epoch + entry.due if status == "delayed" else None,
+            processed_at=note.processed_at,
+            progress=note.progress,
+        )
