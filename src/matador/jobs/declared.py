@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_type_hints, overload
 
 import msgspec
 
@@ -23,12 +23,9 @@ from matador.jobs.data import decoder_for
 from matador.jobs.functions import JobFunction, check_callable, is_async
 from matador.jobs.job import ActiveJob, Job
 from matador.jobs.options import JobOptions, check_options
-from matador.model.job import JobStatus, Keep
+from matador.model.job import JobCapabilities, JobStatus, Keep
 from matador.model.options import Seconds, optional_seconds
 from matador.model.subscriber import place_of
-
-if TYPE_CHECKING:
-    from matador.jobs.queue import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +47,35 @@ def current_job() -> ActiveJob[Any]:
     return _current.get()
 
 
+class JobQueue(Protocol):
+    """What a declared job needs of its queue."""
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        ...
+
+    @property
+    def capabilities(self) -> JobCapabilities:
+        """What the provider can do."""
+        ...
+
+    @property
+    def default_options(self) -> Mapping[str, Any]:
+        """Options for all jobs."""
+        ...
+
+    async def add(
+        self, name: str, data: Any = None, *, job_id: str | None = None, **options: Any
+    ) -> Job[Any]:
+        """Add a job."""
+        ...
+
+    async def get(self, job_id: str) -> Job[Any] | None:
+        """The job with that id, or None."""
+        ...
+
+
 class DeclaredJob(Generic[P, R]):
     """A function that can be added as a job. Calling it runs it here and now.
 
@@ -62,7 +88,7 @@ class DeclaredJob(Generic[P, R]):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: JobQueue,
         function: Callable[P, R] | Callable[P, Awaitable[R]],
         name: str,
         options: Mapping[str, Any],
@@ -131,7 +157,7 @@ class DeclareJob:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: JobQueue,
         declared: dict[str | None, JobFunction],
         name: str | None,
         timeout: Seconds | None,
@@ -165,7 +191,7 @@ class DeclareJob:
 class JobHandle(Generic[R]):
     """A job that was added, and its result to come."""
 
-    def __init__(self, queue: Queue, job: Job[Any], read_result: Callable[[Any], R]) -> None:
+    def __init__(self, queue: JobQueue, job: Job[Any], read_result: Callable[[Any], R]) -> None:
         self._queue = queue
         self.job = job
         self._read_result = read_result

@@ -29,7 +29,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 class _Body(msgspec.Struct):
     data: msgspec.Raw = msgspec.field(name="_jobData")
-    metadata: msgspec.Raw | None = msgspec.field(default=None, name="_metadata")
+    metadata: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="_metadata")
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -58,7 +58,7 @@ def split_body(body: bytes) -> tuple[bytes, bytes | None]:
         found = _decode(body)
     except _UNREADABLE:
         return body, None
-    metadata = None if found.metadata is None else bytes(found.metadata)
+    metadata = bytes(found.metadata)
     return bytes(found.data), None if metadata == b"null" else metadata
 
 

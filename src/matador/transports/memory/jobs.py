@@ -6,11 +6,18 @@ from itertools import islice
 
 import msgspec
 
-from matador.errors import DuplicateJobError, JobNotFoundError, JobStateError, MatadorError
+from matador.errors import (
+    DuplicateJobError,
+    JobNotFoundError,
+    JobStateError,
+    MatadorError,
+    UniqueJobError,
+)
+from matador.model import job as names
 from matador.model.job import JobCounts, JobRecord, JobStatus
 from matador.model.message import Message
 from matador.transports.clock import Clock
-from matador.transports.kit.jobs import as_new, keep_of, record_of
+from matador.transports.kit.jobs import as_new, keep_of, record_of, whole
 from matador.transports.memory.entry import Entry, EntryState
 from matador.transports.memory.queue import MemoryQueue
 
@@ -42,6 +49,7 @@ class MemoryJobs:
         self._letters: dict[str, Entry] = {}
         self._completed: dict[str, JobRecord] = {}
         self._notes: dict[str, _Note] = {}
+        self._keys: dict[str, tuple[str, float | None]] = {}  # who has it, and until when
         self._all_completed = 0
         self._all_failed = 0
         queue.jobs = failed.jobs = self
@@ -71,6 +79,9 @@ class MemoryJobs:
             del index[entry.message.id]
             if entry.message.id not in self._entries and entry.message.id not in self._letters:
                 self._notes.pop(entry.message.id, None)
+        key, job_id = entry.message.headers.get(names.UNIQUE), entry.message.id
+        if self._keys.get(str(key)) == (job_id, None) and job_id not in self._entries:
+            del self._keys[str(key)]
 
     def complete(self, entry: Entry, result: bytes | None) -> None:
         """Keep a completed job, for as long as it says. Called before the entry leaves."""
@@ -114,14 +125,27 @@ class MemoryJobs:
 
     # -- called by the store ----------------------------------------------------------------------
 
-    def taken(self, job_id: str) -> MatadorError | None:
-        """Why a job with that id cannot be added, or None."""
+    def add(self, message: Message) -> MatadorError | None:
+        """Why a job cannot be added, because of its id or its unique key; None: it can."""
+        job_id, key = message.id, message.headers.get(names.UNIQUE)
         if job_id in self._entries or job_id in self._letters or job_id in self._completed:
             return DuplicateJobError(
                 f"queue {self._queue.name!r} has a job with the id {job_id!r} already",
                 queue=self._queue.name,
                 job_id=job_id,
             )
+        if key is None:
+            return None
+        now = self._clock.time()
+        other, until = self._keys.get(str(key), ("", 0.0))
+        if (other in self._entries) if until is None else now < until:
+            return UniqueJobError(
+                f"queue {self._queue.name!r}: job {other!r} has the unique key {key!r}",
+                queue=self._queue.name,
+                job_id=other,
+            )
+        window = whole(message.headers, names.UNIQUE_FOR)
+        self._keys[str(key)] = (job_id, now + window / 1000 if window else None)
         return None
 
     def find(self, job_id: str) -> JobRecord | None:
@@ -207,7 +231,7 @@ class MemoryJobs:
         """Forget all jobs, and the counts."""
         self._queue.clear()
         self._failed.clear()
-        for known in (self._entries, self._letters, self._completed, self._notes):
+        for known in (self._entries, self._letters, self._completed, self._notes, self._keys):
             known.clear()
         self._all_completed = self._all_failed = 0
         self._queue.paused = False

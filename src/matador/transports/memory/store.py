@@ -129,7 +129,7 @@ class MemoryStore:
         outcomes: list[MatadorError | None] = []
         for message in messages:
             jobs = self._jobs.get(message.queue)
-            taken = None if jobs is None else jobs.taken(message.id)
+            taken = None if jobs is None else jobs.add(message)
             outcomes.append(self.put([message])[0] if taken is None else taken)
         return outcomes
 

@@ -239,6 +239,7 @@ class MemoryTransport(BaseTransport):
             remove=True,
             pause=True,
             delete=True,
+            unique=True,
         )
 
     async def open_jobs(self, queue: str) -> str:

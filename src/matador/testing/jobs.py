@@ -1,0 +1,673 @@
+"""The contract of job providers, shown on a real one.
+
+Subclass ``JobProviderContract`` in a test module and give it a factory::
+
+    class TestMyJobs(JobProviderContract):
+        async def make_transport(self) -> Transport:
+            return MyTransport("my://localhost", lease=1)
+
+What the provider declares in its capabilities must be true, and what it does not declare must be
+refused with ``JobsUnsupportedError``, or warned about and ignored. Needs pytest and pytest-asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from matador.errors import (
+    DuplicateJobError,
+    JobNotFoundError,
+    JobStateError,
+    JobsUnsupportedError,
+    LeaseLostError,
+)
+from matador.jobs import (
+    ActiveJob,
+    Fixed,
+    JobCapabilities,
+    JobProvider,
+    PermanentJobError,
+    Queue,
+    Unique,
+    Unsupported,
+    Worker,
+)
+from matador.model.message import Complete, Delivery, Message, Release
+from matador.testing.wait import wait_for
+from matador.transports.base import Subscription, Transport
+
+_DATA: Sequence[Any] = (
+    {},
+    {"to": "ada@example.com", "tags": ["a", "b"], "nested": {"n": None}},
+    [],
+    [1, 2.5, -3],
+    "text",
+    "",
+    0,
+    12345678901234567,
+    True,
+    False,
+    None,
+    {"unicode": "é漢😀", "quote": '"', "newline": "\n"},
+)
+
+
+@pytest.mark.asyncio
+class JobProviderContract:
+    """The factory to be given, the knobs that may be turned, and the tests."""
+
+    patience: float = 15.0
+    """Seconds until something that must happen is given up. Must be longer than the lease."""
+
+    quiet: float = 0.3
+    """Seconds for which nothing must happen where nothing may."""
+
+    delay: float = 1.0
+    """A delay that the provider can keep."""
+
+    async def make_transport(self) -> Transport:
+        """A transport that is not connected, on the same store at every call in a test.
+
+        Two calls may give the same object only if it is ``in_process``. Use a short lease.
+        """
+        raise NotImplementedError("make_transport() must be overridden")
+
+    def queue_name(self) -> str:
+        """The name of a queue that nobody uses."""
+        return f"jobs-{uuid4().hex[:12]}"
+
+    # -- for the tests ----------------------------------------------------------------------------
+
+    provider: JobProvider
+    queue: Queue
+    _workers: list[Worker]
+    _subscriptions: list[Subscription]
+
+    @pytest_asyncio.fixture(autouse=True)
+    async def _prepare(self) -> AsyncIterator[None]:
+        self.provider = JobProvider(await self.make_transport())
+        self._workers, self._subscriptions = [], []
+        self.queue = Queue(self.queue_name(), provider=self.provider)
+        await self.queue.open()
+        yield
+        for worker in self._workers:
+            await worker.close(finish_active=False)
+        for subscription in self._subscriptions:
+            await subscription.close()
+        if self.can.delete:
+            await self.queue.delete()
+        await self.queue.close(disconnect=True)
+
+    @property
+    def can(self) -> JobCapabilities:
+        """What the provider declares."""
+        return self.provider.capabilities
+
+    def _need(self, **abilities: bool) -> None:
+        lacking = [name for name, able in abilities.items() if not able]
+        if lacking:
+            pytest.skip(f"the provider declares no {', '.join(lacking)}")
+
+    async def _work(self, handler: Callable[[ActiveJob[Any]], Any], **options: Any) -> Worker:
+        options.setdefault("error_backoff", 0.1)
+        worker = Worker(self.queue, handler, **options)
+        self._workers.append(worker)
+        await worker.start()
+        return worker
+
+    async def _full_name(self) -> str:
+        return await self.provider.store.open_jobs(self.queue.name)
+
+    async def _subscribe(self, transport: Transport | None = None) -> Subscription:
+        transport = transport or self.provider.transport
+        subscription = await transport.subscribe(await self._full_name(), prefetch=10)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def _fetch(self, subscription: Subscription, limit: int) -> list[Delivery]:
+        """Up to ``limit`` jobs, as many as come before it is quiet."""
+        found: list[Delivery] = []
+        wait = self.patience
+        while len(found) < limit:
+            try:
+                async with asyncio.timeout(wait):
+                    found += await subscription.receive(limit - len(found))
+            except TimeoutError:
+                break
+            wait = self.quiet
+        return found
+
+    async def _nothing(self, subscription: Subscription) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(self.quiet):
+                await subscription.receive(1)
+
+    async def _until(self, condition: Callable[[], Any]) -> None:
+        await wait_for(condition, timeout=self.patience)
+
+    async def _status(self, job_id: str) -> str | None:
+        job = await self.queue.get(job_id)
+        return None if job is None else job.status
+
+    # -- adding -----------------------------------------------------------------------------------
+
+    async def test_an_added_job_waits(self) -> None:
+        job = await self.queue.add("welcome", {"to": "ada"}, attempts=5, metadata={"tenant": "t1"})
+        assert (job.name, job.queue, job.status) == ("welcome", self.queue.name, "waiting")
+        assert (job.attempts, job.max_attempts, job.metadata) == (0, 5, {"tenant": "t1"})
+        if self.can.find:
+            found = await self.queue.get(job.id)
+            assert found is not None
+            assert (found.name, found.queue, found.status) == (job.name, job.queue, "waiting")
+            assert (found.data, found.metadata) == ({"to": "ada"}, {"tenant": "t1"})
+            assert (found.attempts, found.max_attempts) == (0, 5)
+            assert abs((found.created_at - job.created_at).total_seconds()) < 1
+            assert await self.queue.get("unknown") is None
+
+    async def test_handlers_get_the_data_that_was_added(self) -> None:
+        seen: dict[str, Any] = {}
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            seen[job.id] = job.data
+
+        jobs = await self.queue.add_many([("any", data) for data in _DATA])
+        await self._work(handle)
+        await self._until(lambda: len(seen) == len(_DATA))
+        assert [seen[job.id] for job in jobs] == list(_DATA)
+
+    async def test_an_id_is_added_once(self) -> None:
+        if not self.can.unique_ids:
+            await self.queue.add("first", 1, job_id="the-id")
+            await self.queue.add("second", 2, job_id="the-id")  # nobody can tell
+            return
+        await self.queue.add("first", 1, job_id="the-id")
+        with pytest.raises(DuplicateJobError) as caught:
+            await self.queue.add("second", 2, job_id="the-id")
+        assert (caught.value.code, caught.value.job_id) == ("DUPLICATE", "the-id")
+        assert (caught.value.queue, caught.value.retryable) == (self.queue.name, False)
+        found = await self.queue.get("the-id")
+        assert found is not None
+        assert (found.name, found.data) == ("first", 1)
+
+    async def test_many_add_at_once(self) -> None:
+        added = await asyncio.gather(*(self.queue.add("one", n) for n in range(20)))
+        assert len({job.id for job in added}) == 20
+        found = await self._fetch(await self._subscribe(), 20)
+        assert len(found) == 20
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    async def test_no_more_is_fetched_than_asked_for(self) -> None:
+        await self.queue.add_many([("one", n) for n in range(5)])
+        subscription = await self._subscribe()
+        assert len(await self._fetch(subscription, 3)) == 3
+        assert len(await self._fetch(subscription, 3)) == 2
+
+    async def test_concurrent_fetches_share_no_job(self) -> None:
+        await self.queue.add_many([("one", n) for n in range(30)])
+        subscriptions = [await self._subscribe() for _ in range(3)]
+        ids: list[Any] = []
+
+        async def fetch(subscription: Subscription) -> None:
+            while True:
+                ids.extend(one.headers["job.id"] for one in await subscription.receive(5))
+
+        fetching = [asyncio.create_task(fetch(one)) for one in subscriptions]
+        await self._until(lambda: len(ids) >= 30)
+        for task in fetching:
+            task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)
+        assert len(ids) == len(set(ids)) == 30
+
+    async def test_a_delayed_job_is_not_fetched_early(self) -> None:
+        self._need(delays=self.can.delays)
+        job = await self.queue.add("later", 1, delay=self.delay)
+        assert job.status == "delayed"
+        assert job.scheduled_for is not None
+        if self.can.find:
+            found = await self.queue.get(job.id)
+            assert found is not None
+            assert found.status == "delayed"
+            assert found.scheduled_for is not None
+            assert abs((found.scheduled_for - job.scheduled_for).total_seconds()) < 1
+        subscription = await self._subscribe()
+        await self._nothing(subscription)
+        assert len(await self._fetch(subscription, 1)) == 1
+
+    async def test_a_higher_priority_comes_first(self) -> None:
+        self._need(priorities=self.can.priorities)
+        for priority in (1, 9, None, 5):
+            await self.queue.add("one", priority, priority=priority)
+        found = await self._fetch(await self._subscribe(), 4)
+        data = [msgspec.json.decode(one.body)["_jobData"] for one in found]
+        assert data == [9, 5, 1, None]
+
+    async def test_a_released_job_counts_no_attempt(self) -> None:
+        await self.queue.add("one", 1)
+        subscription = await self._subscribe()
+        (delivery,) = await self._fetch(subscription, 1)
+        assert await self.provider.transport.settle([Release(delivery.receipt)]) == [None]
+        await subscription.close()
+        attempts: list[int] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            attempts.append(job.attempts)
+
+        await self._work(handle)
+        await self._until(lambda: attempts)
+        if self.provider.transport.capabilities.attempt_tracking:
+            assert attempts == [0]
+
+    # -- completing -------------------------------------------------------------------------------
+
+    async def test_a_completed_job_is_kept_if_asked(self) -> None:
+        async def handle(job: ActiveJob[Any]) -> dict[str, int]:
+            return {"sum": job.data + 1}
+
+        if not self.can.keep:
+            return
+        kept = await self.queue.add("kept", 1, remove_on_complete=False)
+        gone = await self.queue.add("gone", 2)
+        await self._work(handle)
+        await self._until(lambda: self._is(kept.id, "completed"))
+        await self._until(lambda: self._is(gone.id, None))
+        found = await self.queue.get(kept.id)
+        assert found is not None
+        assert found.attempts == 1
+        assert found.completed_at is not None
+        assert found.processed_at is not None
+        assert found.error is None
+        if self.can.results:
+            assert found.result == {"sum": 2}
+        listed = await self.queue.list("completed")
+        assert [job.id for job in listed] == [kept.id]
+        with pytest.raises(DuplicateJobError):
+            await self.queue.add("kept", 1, job_id=kept.id)
+        await self.queue.add("gone", 2, job_id=gone.id)
+
+    async def _is(self, job_id: str, status: str | None) -> bool:
+        return await self._status(job_id) == status
+
+    async def test_only_so_many_completed_jobs_are_kept(self) -> None:
+        self._need(keep=self.can.keep)
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            pass
+
+        await self._work(handle, concurrency=1)
+        for number in range(5):
+            await self.queue.add("one", number, job_id=f"job-{number}", remove_on_complete=2)
+            await self._until(lambda: self._is(f"job-{number}", "completed"))  # noqa: B023
+        listed = await self.queue.list("completed")
+        assert [job.id for job in listed] == ["job-4", "job-3"]
+
+    async def test_many_complete_at_once(self) -> None:
+        await self.queue.add_many([("one", n) for n in range(10)])
+        found = await self._fetch(await self._subscribe(), 10)
+        settle = self.provider.transport.settle
+        outcomes = await asyncio.gather(*(settle([Complete(one.receipt)]) for one in found))
+        assert [list(one) for one in outcomes] == [[None]] * 10
+        if self.can.counts:
+            await self._until(self._is_empty)
+
+    async def _is_empty(self) -> bool:
+        stats = await self.queue.stats()
+        return stats.waiting + stats.delayed + stats.active == 0
+
+    # -- failing ----------------------------------------------------------------------------------
+
+    async def test_a_failing_job_is_retried_and_then_kept_as_failed(self) -> None:
+        attempts: list[int] = []
+        told: list[Any] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            attempts.append(job.attempts)
+            raise ValueError(f"attempt {job.attempts}")
+
+        worker = await self._work(handle)
+        worker.on("failed", told.append)
+        job = await self.queue.add("bad", 1, attempts=3, backoff=Fixed(0.05))
+        await self._until(lambda: len(told) == 3)
+        assert attempts == [0, 1, 2]
+        assert [event.will_retry for event in told] == [True, True, False]
+        assert {event.job_id for event in told} == {job.id}
+        if self.can.find:
+            found = await self.queue.get(job.id)
+            assert found is not None
+            assert (found.status, found.attempts, found.error) == ("failed", 3, "attempt 2")
+            assert found.failed_at is not None
+            assert (found.name, found.data, found.max_attempts) == ("bad", 1, 3)
+        if self.can.dead_letters and self.can.retry:
+            letters = await self.queue.dead_letters(limit=5)
+            assert [letter.id for letter in letters] == [job.id]
+            assert letters[0].error == "attempt 2"
+
+    async def test_a_permanent_error_is_not_retried(self) -> None:
+        told: list[Any] = []
+        runs: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            runs.append(job.id)
+            raise PermanentJobError("never")
+
+        worker = await self._work(handle)
+        worker.on("failed", told.append)
+        await self.queue.add("bad", 1, attempts=5, backoff=Fixed(0.01))
+        await self._until(lambda: told)
+        assert (told[0].will_retry, told[0].permanent, len(runs)) == (False, True, 1)
+
+    async def test_a_failed_job_is_retried_with_all_its_attempts(self) -> None:
+        if not self.can.retry:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.retry("any")
+            return
+        attempts: list[int] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            attempts.append(job.attempts)
+            if len(attempts) == 1:
+                raise PermanentJobError("not yet")
+
+        worker = await self._work(handle)
+        done: list[Any] = []
+        worker.on("completed", done.append)
+        worker.on("failed", done.append)
+        job = await self.queue.add("bad", {"n": 1}, attempts=2)
+        await self._until(lambda: len(done) == 1)
+        await self._until(lambda: self._has_letters(1))
+        await self.queue.retry(job.id)
+        await self._until(lambda: len(done) == 2)
+        assert attempts == [0, 0]
+        await self._until(lambda: self._has_letters(0))
+
+    async def _has_letters(self, count: int) -> bool:
+        return len(await self.queue.dead_letters()) == count
+
+    async def test_retrying_what_is_not_there_or_not_failed(self) -> None:
+        self._need(retry=self.can.retry)
+        with pytest.raises(JobNotFoundError) as caught:
+            await self.queue.retry("unknown")
+        assert (caught.value.resource_id, caught.value.resource_type) == ("unknown", "job")
+        if self.can.find:
+            job = await self.queue.add("one", 1)
+            with pytest.raises(JobStateError):
+                await self.queue.retry(job.id)
+
+    async def test_dead_letters_are_limited(self) -> None:
+        self._need(retry=self.can.retry)
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            raise PermanentJobError("no")
+
+        await self.queue.add_many([("bad", n) for n in range(5)])
+        await self._work(handle)
+        await self._until(lambda: self._has_letters(5))
+        assert len(await self.queue.dead_letters(limit=2)) == 2
+
+    async def test_failed_jobs_can_be_removed_at_once(self) -> None:
+        self._need(keep=self.can.keep)
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            raise PermanentJobError("no")
+
+        job = await self.queue.add("bad", 1, remove_on_fail=True)
+        await self._work(handle)
+        await self._until(lambda: self._is(job.id, None))
+        assert await self.queue.dead_letters() == []
+
+    # -- a worker that dies -----------------------------------------------------------------------
+
+    async def test_a_job_of_a_dead_worker_runs_again_and_its_attempt_counts(self) -> None:
+        transport = await self.make_transport()
+        if transport is self.provider.transport:
+            pytest.skip("a worker in this process cannot die alone")
+        await transport.connect()
+        other = JobProvider(transport)
+        await other.open(self.queue.name, self)
+        await self.queue.add("one", 1)
+        (delivery,) = await self._fetch(await self._subscribe(transport), 1)
+        assert delivery.headers["job.name"] == "one"
+        await transport.disconnect()  # without having settled it
+        attempts: list[int] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            attempts.append(job.attempts)
+
+        await self._work(handle)
+        await self._until(lambda: attempts)
+        if transport.capabilities.attempt_tracking:
+            assert attempts == [1]
+        if self.can.counts:
+            await self._until(self._is_empty)
+
+    # -- looking and changing ---------------------------------------------------------------------
+
+    async def test_counts(self) -> None:
+        if not self.can.counts:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.stats()
+            return
+        await self.queue.add_many([("one", n) for n in range(3)])
+        if self.can.delays:
+            await self.queue.add("later", 1, delay=600)
+        await self._until(lambda: self._counted(3))
+        stats = await self.queue.stats()
+        assert stats.waiting == 3
+        if "delayed" not in stats.unknown and self.can.delays:
+            assert stats.delayed == 1
+        assert stats.paused is False
+        health = await self.queue.health()
+        assert health.depth >= 3
+        assert health.error_rate == 0.0
+
+    async def _counted(self, waiting: int) -> bool:
+        return (await self.queue.stats()).waiting == waiting
+
+    async def test_finished_jobs_are_counted(self) -> None:
+        self._need(counts=self.can.counts, keep=self.can.keep)
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            if job.data == "bad":
+                raise PermanentJobError("no")
+
+        await self.queue.add("good", "good", remove_on_complete=False)
+        await self.queue.add("bad", "bad")
+        await self._work(handle)
+        await self._until(self._is_empty)
+        await self._until(lambda: self._has_letters(1))
+        stats, health = await self.queue.stats(), await self.queue.health()
+        assert (stats.completed, stats.failed) == (1, 1)
+        assert (health.completed, health.failed, health.error_rate) == (1, 1, 0.5)
+
+    async def test_jobs_are_listed_by_state(self) -> None:
+        if not self.can.list:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.list("waiting")
+            return
+        first = await self.queue.add("one", 1)
+        second = await self.queue.add("two", 2)
+        later = await self.queue.add("later", 3, delay=600)
+        assert [job.id for job in await self.queue.list("waiting")] == [first.id, second.id]
+        assert [job.id for job in await self.queue.list("waiting", 1)] == [first.id]
+        assert [job.id for job in await self.queue.list("waiting", 1, skip=1)] == [second.id]
+        assert [job.id for job in await self.queue.list("delayed")] == [later.id]
+        assert await self.queue.list("active") == []
+        await self._fetch(await self._subscribe(), 1)
+        assert [job.id for job in await self.queue.list("active")] == [first.id]
+
+    async def test_a_job_can_be_removed(self) -> None:
+        if not self.can.remove:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.remove("any")
+            return
+        waiting = await self.queue.add("one", 1)
+        delayed = await self.queue.add("later", 2, delay=600)
+        for job in (waiting, delayed):
+            await self.queue.remove(job.id)
+            assert await self.queue.get(job.id) is None
+            with pytest.raises(JobNotFoundError):
+                await self.queue.remove(job.id)
+        again = await self.queue.add("one", 1, job_id=waiting.id)
+        (delivery,) = await self._fetch(await self._subscribe(), 5)
+        assert delivery.headers["job.id"] == again.id
+        with pytest.raises(JobStateError):
+            await self.queue.remove(again.id)
+
+    async def test_progress_is_kept(self) -> None:
+        self._need(progress=self.can.progress)
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            await job.update_progress({"percent": 50})
+            began.set()
+            await go_on.wait()
+
+        job = await self.queue.add("long", 1)
+        worker = await self._work(handle)
+        told: list[Any] = []
+        worker.on("progress", told.append)
+        await asyncio.wait_for(began.wait(), self.patience)
+        found = await self.queue.get(job.id)
+        assert found is not None
+        assert (found.status, found.progress) == ("active", {"percent": 50})
+        go_on.set()
+
+    async def test_progress_of_a_lost_job_is_refused(self) -> None:
+        self._need(progress=self.can.progress)
+        await self.queue.add("one", 1)
+        (delivery,) = await self._fetch(await self._subscribe(), 1)
+        await self.provider.transport.settle([Complete(delivery.receipt)])
+        with pytest.raises(LeaseLostError):
+            await self.provider.store.set_progress(delivery.receipt, b"1")
+
+    async def test_nothing_is_fetched_while_paused(self) -> None:
+        if not self.can.pause:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.pause()
+            return
+        before = await self._subscribe()
+        waiting = asyncio.create_task(before.receive(1))
+        await self.queue.pause()
+        await self.queue.pause()
+        await self.queue.add("one", 1)
+        if self.can.delays:
+            await self.queue.add("soon", 2, delay=0.05)
+        assert (await self.queue.stats()).paused
+        await self._nothing(await self._subscribe())
+        assert not waiting.done()
+        await self.queue.resume()
+        assert not (await self.queue.stats()).paused
+        async with asyncio.timeout(self.patience):
+            assert len(await waiting) == 1
+
+    async def test_a_deleted_queue_is_empty_and_takes_jobs(self) -> None:
+        if not self.can.delete:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.delete()
+            return
+        job = await self.queue.add("one", 1)
+        await self.queue.delete()
+        if self.can.find:
+            assert await self.queue.get(job.id) is None
+        await self.queue.add("two", 2, job_id=job.id)
+        found = await self._fetch(await self._subscribe(), 5)
+        assert [delivery.headers["job.name"] for delivery in found] == ["two"]
+
+    # -- unique jobs ------------------------------------------------------------------------------
+
+    async def test_a_unique_key_is_added_once(self) -> None:
+        self._need(unique=self.can.unique)
+        first = await self.queue.add("one", 1, unique="key")
+        second = await self.queue.add("one", 2, unique="key")
+        other = await self.queue.add("one", 3, unique="other")
+        assert second.id == first.id != other.id
+        assert second.data == 1
+        done: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            done.append(job.id)
+
+        await self._work(handle)
+        await self._until(lambda: len(done) == 2)
+        await self._until(self._is_empty)
+        third = await self.queue.add("one", 4, unique="key")
+        assert third.id != first.id
+
+    async def test_a_unique_key_is_taken_for_its_window(self) -> None:
+        self._need(unique=self.can.unique)
+        done: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            done.append(job.id)
+
+        await self._work(handle)
+        first = await self.queue.add(
+            "one", 1, unique=Unique("key", within=600), remove_on_complete=False
+        )
+        await self._until(lambda: self._is(first.id, "completed"))
+        second = await self.queue.add("one", 2, unique=Unique("key", within=600))
+        assert second.id == first.id
+
+    # -- honesty ----------------------------------------------------------------------------------
+
+    async def test_an_option_that_is_not_supported_is_warned_about(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        options: dict[str, Any] = {"delay": 600, "priority": 5, "unique": "key"}
+        names = {"delay": "delays", "priority": "priorities", "unique": "unique"}
+        reported: list[Unsupported] = []
+        queue = Queue(self.queue.name, provider=self.provider, on_unsupported=reported.append)
+        lacking = {name for name in options if not getattr(self.can, names[name])}
+        with caplog.at_level(logging.WARNING, "matador.jobs"):
+            for number in range(2):
+                given = {name: options[name] for name in lacking}
+                await queue.add("one", number, **given)
+        assert sorted(one.option for one in reported) == sorted([*lacking, *lacking])
+        warned = [one for one in caplog.records if "does not support" in one.getMessage()]
+        assert len(warned) == len(lacking)
+        assert len(await self._fetch(await self._subscribe(), 2)) == 2
+        await queue.close()
+
+    async def test_what_cannot_be_found_is_said(self) -> None:
+        if not self.can.find:
+            with pytest.raises(JobsUnsupportedError) as caught:
+                await self.queue.get("any")
+            assert caught.value.code == "UNSUPPORTED_FEATURE"
+
+    # -- strangers --------------------------------------------------------------------------------
+
+    async def test_odd_messages_stop_no_worker(self) -> None:
+        done: list[Any] = []
+        failed: list[Any] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            if job.name != "good":
+                raise PermanentJobError("odd")
+
+        worker = await self._work(handle, concurrency=2)
+        worker.on("completed", done.append)
+        worker.on("failed", failed.append)
+        full = await self._full_name()
+        bodies = [
+            b"",
+            b"\xff\xfe",
+            b"{",
+            b"null",
+            b'{"_jobData":',
+            b'{"_jobData":1,"_metadata":[]}',
+        ]
+        headers: dict[str, str | int] = {"job.maxAttempts": "many", "job.attempts": -5}
+        for number, body in enumerate(bodies):
+            await self.queue.add("good", {"good": number})
+            message = Message(f"odd-{number}-{uuid4().hex}", full, body, headers)
+            await self.provider.transport.send([message])
+        await self._until(lambda: len(done) == len(bodies))
+        await self._until(lambda: len(failed) >= len(bodies))
