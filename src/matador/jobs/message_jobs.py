@@ -89,9 +89,10 @@ class MessageJobs:
 
     async def retry_job(self, queue: str, job_id: str) -> None:
         """See ``JobStoring``. Looks through the dead letters."""
-        async for letter in self._letters(queue, "retry a failed job"):
-            if letter.id != job_id:
-                continue
+        letters = self._letters(queue, "retry a failed job")
+        # All are looked at before one is taken: some brokers hold what is being looked at.
+        found = [letter async for letter in letters if letter.id == job_id]
+        for letter in found[:1]:
             assert isinstance(self._transport, Browsing)
             (delivery,) = await self._transport.take(letter.queue, [letter.position])
             if delivery is None:

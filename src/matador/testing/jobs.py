@@ -84,6 +84,9 @@ class JobProviderContract:
         """The name of a queue that nobody uses."""
         return f"jobs-{uuid4().hex[:12]}"
 
+    async def tidy_up(self) -> None:
+        """Delete what is left of the queue after a test, if the provider cannot."""
+
     # -- for the tests ----------------------------------------------------------------------------
 
     provider: JobProvider
@@ -105,6 +108,7 @@ class JobProviderContract:
         if self.can.delete:
             await self.queue.delete()
         await self.queue.close(disconnect=True)
+        await self.tidy_up()
 
     @property
     def can(self) -> JobCapabilities:
@@ -128,7 +132,7 @@ class JobProviderContract:
 
     async def _subscribe(self, transport: Transport | None = None) -> Subscription:
         transport = transport or self.provider.transport
-        subscription = await transport.subscribe(await self._full_name(), prefetch=10)
+        subscription = await transport.subscribe(await self._full_name(), prefetch=100)
         self._subscriptions.append(subscription)
         return subscription
 
