@@ -7,6 +7,7 @@ named ``job.…``. A transport that stores more than the message (results, state
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -41,6 +42,12 @@ FAILED_AT = "job.failedAt"
 KEEP_COMPLETED = "job.keepCompleted"
 KEEP_FAILED = "job.keepFailed"
 """What ``Keep.text`` says. Absent: completed jobs are removed, failed ones kept."""
+
+PARENT = "job.parent"
+"""The id of the job in the same queue that waits for this one."""
+
+CHILDREN = "job.children"
+"""How many jobs this one waits for."""
 
 UNIQUE = "job.unique"
 """The key that no two jobs may have at a time."""
@@ -138,6 +145,36 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     progress: bytes | None = None
     result: bytes | None = None
+
+
+Missed: TypeAlias = Literal["one", "all", "skip"]
+"""What becomes of the times at which no worker ran: one job for all of them, one each, or none."""
+
+
+class JobSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job, as its provider has it.
+
+    Attributes:
+        key: unique in its queue.
+        name: of the jobs it adds.
+        cron: a cron expression; None: ``every`` says when.
+        every: seconds between two jobs; None: ``cron`` says when.
+        timezone: in which the cron expression is meant.
+        missed: what becomes of the times at which nobody was there.
+        body: of the jobs it adds.
+        headers: of the jobs it adds, without their ids and times.
+        next_at: when the next job is due, in seconds since the epoch.
+    """
+
+    key: str
+    name: str
+    cron: str | None = None
+    every: float | None = None
+    timezone: str = "UTC"
+    missed: Missed = "one"
+    body: bytes = b'{"_jobData":null}'
+    headers: Mapping[str, str | int] = {}
+    next_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,12 @@ original as its cause. ``matador.testing.TransportCompliance`` checks all that i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
-from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobStatus
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -416,6 +416,56 @@ class JobStoring(Protocol):
 
         Jobs can be added again afterwards. A worker that was running one gets ``LeaseLostError``.
         """
+        ...
+
+
+@runtime_checkable
+class JobScheduling(Protocol):
+    """``job_capabilities.schedules``: recurring jobs are stored, and fire once each time."""
+
+    @property
+    def fires_schedules(self) -> bool:
+        """The provider adds the jobs itself. False: workers do, with ``fire_schedule``."""
+        ...
+
+    async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
+        """Store a schedule, instead of the one with its key if there is one."""
+        ...
+
+    async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
+        """All schedules of a queue, by the time when they are due next."""
+        ...
+
+    async def remove_schedule(self, queue: str, key: str) -> bool:
+        """Forget a schedule; False if there is none with that key. Jobs that it added stay."""
+        ...
+
+    async def fire_schedule(
+        self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
+    ) -> bool:
+        """Add jobs and set the schedule's ``next_at``, both or neither.
+
+        False, and nothing is done, if the schedule is gone or its ``next_at`` is another one by
+        now: somebody else has fired it. A job whose id is taken is left out.
+        """
+        ...
+
+
+@runtime_checkable
+class JobFlows(Protocol):
+    """``job_capabilities.flows``: jobs that wait for others."""
+
+    async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
+        """Add jobs of which some wait for others: all of them, or none and why.
+
+        A job with the header ``job.children`` waits until so many jobs whose header ``job.parent``
+        is its id have completed. When one of these fails for good, it fails, too, and so do those
+        that wait for it. A job of a flow can be retried: its parent waits for it again.
+        """
+        ...
+
+    async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
+        """What the jobs that this one has waited for returned, as JSON, by their ids."""
         ...
 
 
