@@ -36,6 +36,7 @@ from matador.jobs.job import ActiveJob, Job
 from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
 from matador.jobs.provider import JobProvider
 from matador.jobs.queue import Queue, QueueHealth, QueueStats, Unsupported
+from matador.jobs.schedules import Schedule
 from matador.jobs.worker import Worker
 from matador.model.job import JobCapabilities, JobStatus, Keep
 
@@ -74,6 +75,7 @@ __all__ = [
     "QueuePaused",
     "QueueResumed",
     "QueueStats",
+    "Schedule",
     "ShutdownTimeout",
     "Unique",
     "UniqueJobError",

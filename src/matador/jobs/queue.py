@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, get_args, overload
 from uuid import uuid4
 
 import msgspec
@@ -31,10 +31,14 @@ from matador.jobs.functions import JobFunction
 from matador.jobs.job import Job, job_from, metadata_json
 from matador.jobs.options import CheckedOptions, JobOptions, MakeId, check_id, check_options
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
+from matador.jobs.schedules import Schedule, schedule_from
 from matador.jobs.wire import new_message
-from matador.model.job import JOB_STATUSES, JobCapabilities, JobStatus
+from matador.model import job as names
+from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message
-from matador.model.options import Seconds, suggestion
+from matador.model.options import Seconds, optional_seconds, suggestion
+from matador.policy.recurrence import check_recurrence, first_time
+from matador.transports.base import JobScheduling
 from matador.transports.coalescer import Coalescer
 
 log = logging.getLogger("matador.jobs")
@@ -495,6 +499,85 @@ class Queue(Observable):
         store, queue = await self._store("delete", "delete a queue")
         await calling(store.delete_jobs(queue), self._name)
 
+    # -- recurring jobs ---------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        key: str,
+        name: str,
+        data: Any = None,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "one",
+        **options: Unpack[JobOptions],
+    ) -> Schedule:
+        """Add a job again and again, by a cron expression or at an interval.
+
+        A schedule with the same key is replaced. However many workers there are, each time brings
+        one job.
+
+        Args:
+            key: unique in the queue.
+            name: the name of the jobs.
+            data: their data.
+            cron: five fields, like ``0 7 * * mon-fri``; six with seconds first.
+            every: seconds between two jobs. The first one comes at once.
+            timezone: in which the cron expression is meant.
+            missed: what becomes of times at which no worker ran: ``one`` job for all of them, one
+                for ``all`` of them each, or ``skip``.
+            **options: see ``JobOptions``, but no delay.
+
+        Raises:
+            InvalidJobError: an argument is wrong.
+            JobsUnsupportedError: the provider has no recurring jobs.
+        """
+        store, queue = await self._scheduling()
+        where = f"{self._where} schedule {key!r}"
+        check_id(key, where)
+        now = time.time()
+        try:
+            interval = optional_seconds(every, f"{where}: every")
+            check_recurrence(cron, interval, timezone, where, now)
+            if missed not in get_args(Missed):
+                raise ConfigurationError(f"{where}: missed={missed!r} is not one, all or skip")
+        except ConfigurationError as error:
+            raise InvalidJobError(str(error)) from None
+        if options.get("delay") or options.get("unique"):
+            raise InvalidJobError(f"{where}: a schedule has neither delay nor unique")
+        message, _ = self._new(name, data, key, options)
+        stored = JobSchedule(
+            key=key,
+            name=name,
+            cron=cron,
+            every=interval,
+            timezone=timezone,
+            missed=missed,
+            body=message.body,
+            headers={one: value for one, value in message.headers.items() if one not in _OF_ONE},
+        )
+        stored = msgspec.structs.replace(stored, next_at=first_time(stored, now))
+        await calling(store.put_schedule(queue, stored), self._name)
+        return schedule_from(stored)
+
+    async def schedules(self) -> builtins.list[Schedule]:
+        """All recurring jobs, by the time when they are due next."""
+        store, queue = await self._scheduling()
+        return [
+            schedule_from(one) for one in await calling(store.list_schedules(queue), self._name)
+        ]
+
+    async def unschedule(self, key: str) -> bool:
+        """End a recurring job; False if there is none with that key. Jobs that it added stay."""
+        store, queue = await self._scheduling()
+        return await calling(store.remove_schedule(queue, key), self._name)
+
+    async def _scheduling(self) -> tuple[JobScheduling, str]:
+        store, queue = await self._store("schedules", "keep recurring jobs")
+        assert isinstance(store, JobScheduling)
+        return store, queue
+
     async def _store(self, ability: str | None, what: str) -> tuple[Any, str]:
         provider = await self.open()
         assert self._full_name is not None
@@ -508,6 +591,9 @@ class Queue(Observable):
     def _named_as_here(self, job: Job[Any]) -> Job[Any]:
         return job if job.queue == self._name else msgspec.structs.replace(job, queue=self._name)
 
+
+_OF_ONE = (names.ID, names.CREATED_AT)
+"""Headers that every job of a schedule has its own of."""
 
 _OPTIONS = {"keep_completed": "remove_on_complete", "keep_failed": "remove_on_fail"}
 

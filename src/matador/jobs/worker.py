@@ -26,11 +26,12 @@ from matador.jobs.handler import JobHandler
 from matador.jobs.job import ActiveJob
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
+from matador.jobs.schedules import Scheduler
 from matador.model.message import Delivery, Receipt
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
 from matador.runtime.process import run as run_process
 from matador.runtime.worker import DeliveryWorker
-from matador.transports.base import Pausing, Prefetching, Subscription
+from matador.transports.base import JobScheduling, Pausing, Prefetching, Subscription
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.jobs")
@@ -119,6 +120,7 @@ class Worker(Observable):
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._provider: JobProvider | None = None
         self._worker: DeliveryWorker | None = None
+        self._scheduler: Scheduler | None = None
         self._paused = False
         self._resizing: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
@@ -186,6 +188,12 @@ class Worker(Observable):
             raise
         if self._paused:
             await worker.pause()
+        store = provider.store
+        if isinstance(store, JobScheduling) and not store.fires_schedules:
+            self._scheduler = Scheduler(
+                store, full_name, self._clock, self._provider_failed, self._error_backoff
+            )
+            self._scheduler.start()
 
     async def close(
         self, timeout: Seconds = 30.0, *, finish_active: bool = True, disconnect: bool = False
@@ -211,6 +219,9 @@ class Worker(Observable):
         assert provider is not None
         self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
         try:
+            if self._scheduler is not None:
+                await self._scheduler.stop()
+                self._scheduler = None
             await worker.stop_receiving()
             try:
                 async with asyncio.timeout(limit if finish_active else 0):
@@ -304,6 +315,9 @@ class Worker(Observable):
         return run
 
     def _settle_failed(self, receipt: Receipt, error: MatadorError) -> None:
+        self._provider_failed(error)
+
+    def _provider_failed(self, error: Exception) -> None:
         self._emitter.emit("error", QueueErrored(queue=self._queue, error=error))
 
     def _around(self, inner: Subscription) -> Subscription:
@@ -312,9 +326,7 @@ class Worker(Observable):
             batch_size=self._batch_size,
             poll_interval=self._poll_interval,
             error_backoff=self._error_backoff,
-            failed=lambda error: self._emitter.emit(
-                "error", QueueErrored(queue=self._queue, error=error)
-            ),
+            failed=self._provider_failed,
             drained=lambda: self._emitter.emit("drained", QueueDrained(queue=self._queue)),
         )
 

@@ -54,7 +54,7 @@ def next_time(schedule: JobSchedule, after: float) -> float:
     expression has a wildcard in its hours.
 
     Example:
-        >>> next_time(JobSchedule(key="k", name="n", every=10, next_at=100), after=125)
+        >>> next_time(JobSchedule(key="k", name="n", every=10.0, next_at=100.0), after=125)
         130.0
     """
     if schedule.every is not None:
@@ -77,7 +77,7 @@ def due_times(schedule: JobSchedule, now: float) -> tuple[list[float], float]:
     """The times for which a job is to be added now, and the next one after them.
 
     Example:
-        >>> due_times(JobSchedule(key="k", name="n", every=10, next_at=100), now=125)
+        >>> due_times(JobSchedule(key="k", name="n", every=10.0, next_at=100.0), now=125)
         ([120.0], 130.0)
     """
     if now < schedule.next_at:

@@ -620,6 +620,47 @@ class JobProviderContract:
         second = await self.queue.add("one", 2, unique=Unique("key", within=600))
         assert second.id == first.id
 
+    # -- recurring jobs ---------------------------------------------------------------------------
+
+    async def test_a_recurring_job_comes_again_and_once_each_time(self) -> None:
+        if not self.can.schedules:
+            with pytest.raises(JobsUnsupportedError):
+                await self.queue.schedule("tick", "tick", every=1)
+            return
+        seen: list[ActiveJob[Any]] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            seen.append(job)
+
+        for _ in range(2):
+            await self._work(handle)
+        made = await self.queue.schedule("tick", "tick", {"n": 1}, every=0.5, attempts=7)
+        assert (made.key, made.name, made.data, made.every) == ("tick", "tick", {"n": 1}, 0.5)
+        await self._until(lambda: len(seen) >= 3)
+        assert len({job.id for job in seen}) == len(seen)
+        assert {(job.name, str(job.data), job.max_attempts) for job in seen} == {
+            ("tick", "{'n': 1}", 7)
+        }
+        (listed,) = await self.queue.schedules()
+        assert (listed.key, listed.name, listed.data, listed.every) == (
+            "tick",
+            "tick",
+            {"n": 1},
+            0.5,
+        )
+        assert await self.queue.unschedule("tick")
+        assert not await self.queue.unschedule("tick")
+        assert await self.queue.schedules() == []
+
+    async def test_a_schedule_is_replaced_by_its_key(self) -> None:
+        self._need(schedules=self.can.schedules)
+        await self.queue.schedule("key", "first", every=3600)
+        await self.queue.schedule("key", "second", cron="0 7 * * *", timezone="Europe/Berlin")
+        (found,) = await self.queue.schedules()
+        assert (found.name, found.cron, found.every) == ("second", "0 7 * * *", None)
+        assert found.timezone == "Europe/Berlin"
+        assert found.next_at is not None
+
     # -- honesty ----------------------------------------------------------------------------------
 
     async def test_an_option_that_is_not_supported_is_warned_about(

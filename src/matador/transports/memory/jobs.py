@@ -14,7 +14,7 @@ from matador.errors import (
     UniqueJobError,
 )
 from matador.model import job as names
-from matador.model.job import JobCounts, JobRecord, JobStatus
+from matador.model.job import JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import Message
 from matador.transports.clock import Clock
 from matador.transports.kit.jobs import as_new, keep_of, record_of, whole
@@ -50,6 +50,7 @@ class MemoryJobs:
         self._completed: dict[str, JobRecord] = {}
         self._notes: dict[str, _Note] = {}
         self._keys: dict[str, tuple[str, float | None]] = {}  # who has it, and until when
+        self.schedules: dict[str, JobSchedule] = {}
         self._all_completed = 0
         self._all_failed = 0
         queue.jobs = failed.jobs = self
@@ -233,6 +234,7 @@ class MemoryJobs:
         self._failed.clear()
         for known in (self._entries, self._letters, self._completed, self._notes, self._keys):
             known.clear()
+        self.schedules.clear()
         self._all_completed = self._all_failed = 0
         self._queue.paused = False
 

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from math import inf
 from typing import Any
 
+import msgspec
+
 from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
-from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobStatus
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -240,6 +242,7 @@ class MemoryTransport(BaseTransport):
             pause=True,
             delete=True,
             unique=True,
+            schedules=True,
         )
 
     async def open_jobs(self, queue: str) -> str:
@@ -292,6 +295,36 @@ class MemoryTransport(BaseTransport):
     async def delete_jobs(self, queue: str) -> None:
         """See ``JobStoring``."""
         self._connected.jobs(queue).clear()
+
+    @property
+    def fires_schedules(self) -> bool:
+        """See ``JobScheduling``."""
+        return False
+
+    async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
+        """See ``JobScheduling``."""
+        self._connected.jobs(queue).schedules[schedule.key] = schedule
+
+    async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
+        """See ``JobScheduling``."""
+        schedules = self._connected.jobs(queue).schedules.values()
+        return sorted(schedules, key=lambda schedule: schedule.next_at)
+
+    async def remove_schedule(self, queue: str, key: str) -> bool:
+        """See ``JobScheduling``."""
+        return self._connected.jobs(queue).schedules.pop(key, None) is not None
+
+    async def fire_schedule(
+        self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
+    ) -> bool:
+        """See ``JobScheduling``."""
+        schedules = self._connected.jobs(queue).schedules
+        stored = schedules.get(schedule.key)
+        if stored is None or stored.next_at != schedule.next_at:
+            return False
+        schedules[schedule.key] = msgspec.structs.replace(stored, next_at=next_at)
+        self._store.add_jobs(jobs)
+        return True
 
     @property
     def _epoch(self) -> float:
