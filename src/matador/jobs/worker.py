@@ -24,6 +24,7 @@ from matador.jobs.events import (
 from matador.jobs.functions import JobFunction, handler_function
 from matador.jobs.handler import JobHandler
 from matador.jobs.job import ActiveJob
+from matador.jobs.processes import Processes, reference
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
 from matador.jobs.schedules import Scheduler
@@ -114,6 +115,11 @@ class Worker(Observable):
                 f"{where} executor={executor!r} is not one of {', '.join(EXECUTORS)}"
             )
         self._executor: Executor = executor
+        self._processes: Processes | None = None
+        if executor == "process":
+            for function in self._functions.values():
+                reference(function)
+            self._processes = Processes()
         self._timeout = optional_seconds(timeout, f"{where} timeout")
         self._max_deliveries = whole_number(max_deliveries, f"{where} max_deliveries", minimum=1)
         self._clock: Clock = SystemClock()
@@ -231,6 +237,8 @@ class Worker(Observable):
                     self._tell_timeout(limit)
                 await worker.interrupt(_GRACE)
             await worker.close()
+            if self._processes is not None:
+                await self._processes.close()
         finally:
             self._worker = None
             await provider.close(self, disconnect=disconnect)
@@ -304,6 +312,8 @@ class Worker(Observable):
     # -- inside -----------------------------------------------------------------------------------
 
     def _runner(self, worker: DeliveryWorker) -> Callable[[JobFunction, ActiveJob[Any]], Any]:
+        if self._processes is not None:
+            return self._processes.run
         in_thread = self._executor == "thread"
 
         async def run(function: JobFunction, job: ActiveJob[Any]) -> Any:
