@@ -18,7 +18,7 @@ from matador.errors import (
     PermanentJobError,
     UniqueJobError,
 )
-from matador.jobs.declared import DeclaredJob, JobHandle, current_job
+from matador.jobs.declared import DeclaredJob, current_job
 from matador.jobs.events import (
     JobActive,
     JobCompleted,
@@ -32,6 +32,8 @@ from matador.jobs.events import (
     ShutdownTimeout,
     WorkerShuttingDown,
 )
+from matador.jobs.flows import RESULT, Flow, Step, chain, group
+from matador.jobs.handle import JobHandle
 from matador.jobs.job import ActiveJob, Job
 from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
 from matador.jobs.provider import JobProvider
@@ -41,11 +43,13 @@ from matador.jobs.worker import Worker
 from matador.model.job import JobCapabilities, JobStatus, Keep
 
 __all__ = [
+    "RESULT",
     "ActiveJob",
     "DeclaredJob",
     "DuplicateJobError",
     "Exponential",
     "Fixed",
+    "Flow",
     "InvalidJobError",
     "Job",
     "JobActive",
@@ -77,10 +81,13 @@ __all__ = [
     "QueueStats",
     "Schedule",
     "ShutdownTimeout",
+    "Step",
     "Unique",
     "UniqueJobError",
     "Unsupported",
     "Worker",
     "WorkerShuttingDown",
+    "chain",
     "current_job",
+    "group",
 ]

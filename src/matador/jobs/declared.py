@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
 import msgspec
 
 from matador.errors import (
     ConfigurationError,
     InvalidJobError,
-    JobFailedError,
-    JobNotFoundError,
-    JobsUnsupportedError,
-    JobTimeoutError,
 )
 from matador.jobs.data import decoder_for
+from matador.jobs.flows import Step
 from matador.jobs.functions import JobFunction, check_callable, is_async
-from matador.jobs.job import ActiveJob, Job
+from matador.jobs.handle import JobHandle, JobQueue
+from matador.jobs.job import ActiveJob
 from matador.jobs.options import JobOptions, check_options
-from matador.model.job import JobCapabilities, JobStatus, Keep
+from matador.model.job import Keep
 from matador.model.options import Seconds, optional_seconds
 from matador.model.subscriber import place_of
 
@@ -32,8 +29,6 @@ R = TypeVar("R")
 
 KEEP_RESULTS = Keep(age=3600, count=10_000)
 """How long a declared job with a result is kept once it has completed, unless told otherwise."""
-
-_FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 
 _current: ContextVar[ActiveJob[Any]] = ContextVar("matador_current_job")
 
@@ -45,35 +40,6 @@ def current_job() -> ActiveJob[Any]:
         LookupError: no job is being run here.
     """
     return _current.get()
-
-
-class JobQueue(Protocol):
-    """What a declared job needs of its queue."""
-
-    @property
-    def name(self) -> str:
-        """The name of the queue."""
-        ...
-
-    @property
-    def capabilities(self) -> JobCapabilities:
-        """What the provider can do."""
-        ...
-
-    @property
-    def default_options(self) -> Mapping[str, Any]:
-        """Options for all jobs."""
-        ...
-
-    async def add(
-        self, name: str, data: Any = None, *, job_id: str | None = None, **options: Any
-    ) -> Job[Any]:
-        """Add a job."""
-        ...
-
-    async def get(self, job_id: str) -> Job[Any] | None:
-        """The job with that id, or None."""
-        ...
 
 
 class DeclaredJob(Generic[P, R]):
@@ -125,12 +91,21 @@ class DeclaredJob(Generic[P, R]):
             InvalidJobError: an argument has the wrong type, or cannot be written as JSON.
         """
         data = self._shape.data(args, kwargs)
-        options = self._options
-        asked = "remove_on_complete" in {**self._queue.default_options, **options}
-        if self._shape.has_result and not asked and self._queue.capabilities.keep:
-            options = {**options, "remove_on_complete": KEEP_RESULTS}
-        job = await self._queue.add(self._name, data, **options)
+        job = await self._queue.add(self._name, data, **self._with_result())
         return JobHandle(self._queue, job, self._shape.read_result)
+
+    def using(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """The job as a step of a ``chain`` or a ``group``. ``RESULT`` stands for the result of
+        the step before."""
+        data = self._shape.data(args, kwargs)
+        return Step(self._queue, self._name, data, self._with_result(), self._shape.read_result)
+
+    def _with_result(self) -> Mapping[str, Any]:
+        """The options, which keep a result for a while if there is one."""
+        asked = "remove_on_complete" in {**self._queue.default_options, **self._options}
+        if self._shape.has_result and not asked and self._queue.capabilities.keep:
+            return {**self._options, "remove_on_complete": KEEP_RESULTS}
+        return self._options
 
     @property
     def as_function(self) -> JobFunction:
@@ -185,77 +160,6 @@ class DeclareJob:
             self._queue, function, name, self._options, self._timeout
         )
         self._declared[name] = job.as_function
-        return job
-
-
-class JobHandle(Generic[R]):
-    """A job that was added, and its result to come."""
-
-    def __init__(self, queue: JobQueue, job: Job[Any], read_result: Callable[[Any], R]) -> None:
-        self._queue = queue
-        self.job = job
-        self._read_result = read_result
-
-    @property
-    def id(self) -> str:
-        """The id of the job."""
-        return self.job.id
-
-    async def status(self) -> JobStatus:
-        """Where the job stands now.
-
-        Raises:
-            JobNotFoundError: it is gone.
-        """
-        return (await self._look()).status
-
-    async def result(self, timeout: Seconds | None = None) -> R:
-        """Wait for the job, and return what its function returned.
-
-        Raises:
-            JobFailedError: it failed for good.
-            JobTimeoutError: it is not finished after ``timeout`` seconds.
-            JobNotFoundError: it is gone: removed, or completed and not kept.
-            JobsUnsupportedError: the provider keeps no results.
-        """
-        if not self._queue.capabilities.results:
-            raise JobsUnsupportedError(
-                f"queue {self._queue.name!r}: the provider keeps no results", queue=self._queue.name
-            )
-        limit = optional_seconds(timeout, "result: timeout")
-        pause = _FIRST_LOOK
-        try:
-            async with asyncio.timeout(limit):
-                while True:
-                    job = await self._look()
-                    if job.status == "completed":
-                        return self._read_result(job.result)
-                    if job.status == "failed":
-                        raise JobFailedError(
-                            f"job {job.id!r} failed: {job.error}",
-                            queue=self._queue.name,
-                            job_id=job.id,
-                        )
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _LONGEST_PAUSE)
-        except JobTimeoutError:
-            raise
-        except TimeoutError as error:
-            raise JobTimeoutError(
-                f"job {self.id!r} was not finished after {limit:g} s",
-                queue=self._queue.name,
-                job_id=self.id,
-            ) from error
-
-    async def _look(self) -> Job[Any]:
-        job = await self._queue.get(self.id)
-        if job is None:
-            raise JobNotFoundError(
-                f"queue {self._queue.name!r} has no job {self.id!r} any more: it was removed, or "
-                f"it completed and was not kept; pass remove_on_complete=False to keep it",
-                queue=self._queue.name,
-                job_id=self.id,
-            )
         return job
 
 

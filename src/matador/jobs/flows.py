@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
 
 from matador.errors import InvalidJobError, JobsUnsupportedError
-from matador.jobs.job import Job
-from matador.model.job import JobCapabilities
+from matador.jobs.handle import FlowStep, JobHandle, JobQueue
 
 R = TypeVar("R")
 
@@ -31,24 +30,6 @@ RESULT: Final[Any] = _Result()
 """As an argument of a step: what the step before it returns. After a group: a list."""
 
 
-class StepQueue(Protocol):
-    """What a step needs of its queue."""
-
-    @property
-    def name(self) -> str:
-        """The name of the queue."""
-        ...
-
-    @property
-    def capabilities(self) -> JobCapabilities:
-        """What the provider can do."""
-        ...
-
-    async def add_flow(self, steps: Sequence[FlowStep]) -> list[Job[Any]]:
-        """Add the jobs of a flow, all or none; the last one first."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Step(Generic[R]):
     """A job that is not added yet: part of a chain or of a group.
@@ -56,7 +37,7 @@ class Step(Generic[R]):
     Made by ``declared_job.using(...)`` or ``queue.step(name, data)``.
     """
 
-    queue: StepQueue
+    queue: JobQueue
     name: str
     data: Any
     options: Mapping[str, Any]
@@ -65,23 +46,12 @@ class Step(Generic[R]):
     @property
     def into(self) -> str | None:
         """The field of its data that is to have the result of the step before."""
-        if not isinstance(self.data, dict):
-            return None
-        found = [name for name, value in self.data.items() if value is RESULT]  # pyright: ignore[reportUnknownVariableType] - any data
+        given: object = self.data
+        data = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        found = [name for name, value in data.items() if value is RESULT]
         if len(found) > 1:
             raise InvalidJobError(f"step {self.name!r}: RESULT stands in more than one argument")
-        return str(found[0]) if found else None  # pyright: ignore[reportUnknownArgumentType] - any data
-
-
-@dataclass(frozen=True, slots=True)
-class FlowStep:
-    """A step in its place: its id, for whom it is done, for how many it waits."""
-
-    id: str
-    step: Step[Any]
-    parent: str | None
-    children: int
-    into: str | None
+        return found[0] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +60,9 @@ class Flow(Generic[R]):
 
     steps: tuple[Step[Any] | Flow[Any], ...]
     last: Step[R]
+    many: bool
 
-    async def add(self) -> FlowHandle[R]:
+    async def add(self) -> JobHandle[R]:
         """Add all jobs, or none. The handle is that of the last one.
 
         Raises:
@@ -103,22 +74,8 @@ class Flow(Generic[R]):
             raise JobsUnsupportedError(
                 f"queue {queue.name!r}: the provider has no chains and groups", queue=queue.name
             )
-        placed = _placed(self, str(uuid4()), None)
-        if any(one.step.queue is not queue for one in placed):
-            raise JobsUnsupportedError(
-                f"all steps of a flow must be in one queue, {queue.name!r}", queue=queue.name
-            )
-        jobs = await queue.add_flow(placed)
-        return FlowHandle(jobs[0], tuple(jobs[1:]), self.last.read_result)
-
-
-@dataclass(frozen=True, slots=True)
-class FlowHandle(Generic[R]):
-    """The jobs of a flow that was added. ``queue.handle(flow.last)`` awaits the result."""
-
-    last: Job[Any]
-    others: tuple[Job[Any], ...]
-    read_result: Callable[[Any], R]
+        jobs = await queue.add_flow(_placed(self, str(uuid4()), None, queue))
+        return JobHandle(queue, jobs[0], self.last.read_result)
 
 
 def chain(first: Step[Any] | Flow[Any], *others: Step[R]) -> Flow[R]:
@@ -127,13 +84,13 @@ def chain(first: Step[Any] | Flow[Any], *others: Step[R]) -> Flow[R]:
     When a step fails for good, those after it fail, too.
 
     Example:
-        >>> await chain(fetch.using(url=url), parse.using(page=RESULT), store.using(rows=RESULT)).add()
+        >>> handle = await chain(fetch.using(url=url), store.using(page=RESULT)).add()
     """
     if not others:
         raise InvalidJobError("chain: give at least two steps")
     flow: Any = first
     for step in others:
-        flow = Flow((flow,), step)
+        flow = Flow((flow,), step, many=False)
     return flow
 
 
@@ -142,32 +99,41 @@ def group(*steps: Step[Any] | Flow[Any], then: Step[R]) -> Flow[R]:
     returned, in their order.
 
     Example:
-        >>> await group(*(resize.using(path=p) for p in paths), then=publish.using(images=RESULT)).add()
+        >>> resized = [resize.using(path=path) for path in paths]
+        >>> handle = await group(*resized, then=publish.using(images=RESULT)).add()
     """
     if not steps:
         raise InvalidJobError("group: give at least one step")
-    return Flow(tuple(steps), then)
+    return Flow(tuple(steps), then, many=True)
 
 
-def _placed(flow: Step[Any] | Flow[Any], job_id: str, parent: str | None) -> list[FlowStep]:
+def _placed(
+    flow: Step[Any] | Flow[Any], job_id: str, parent: str | None, queue: JobQueue
+) -> list[FlowStep]:
     """All steps with their ids, the last one of the flow first."""
-    if isinstance(flow, Step):
-        if flow.into is not None:
-            raise InvalidJobError(f"step {flow.name!r}: RESULT stands in a first step")
-        return [FlowStep(job_id, flow, parent, 0, None)]
-    into = flow.last.into
-    many = len(flow.steps) > 1
+    last, steps = (flow, ()) if isinstance(flow, Step) else (flow.last, flow.steps)
+    into = last.into
+    if last.queue is not queue:
+        raise JobsUnsupportedError(
+            f"step {last.name!r}: all steps of a flow must be in one queue, {queue.name!r}",
+            queue=queue.name,
+        )
+    if into is not None and isinstance(flow, Step):
+        raise InvalidJobError(f"step {last.name!r}: RESULT stands in a first step")
+    many = isinstance(flow, Flow) and flow.many
     found = [
         FlowStep(
             job_id,
-            replace(flow.last, data=_without(flow.last.data, into)),
+            last.name,
+            _without(last.data, into),
+            last.options,
             parent,
-            len(flow.steps),
-            None if into is None else f"{into}[]" if many else into,
+            len(steps),
+            f"{into}[]" if many and into is not None else into,
         )
     ]
-    for index, step in enumerate(flow.steps):
-        found += _placed(step, f"{job_id}.{index}", job_id)
+    for index, step in enumerate(steps):
+        found += _placed(step, f"{job_id}.{index}", job_id, queue)
     return found
 
 

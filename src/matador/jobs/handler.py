@@ -27,6 +27,7 @@ from matador.jobs.events import (
     JobProgress,
     JobRetrying,
 )
+from matador.jobs.flows import INTO, with_results
 from matador.jobs.functions import JobFunction
 from matador.jobs.job import ActiveJob, JobControl, metadata_from, moment
 from matador.jobs.wire import MOST_ERROR, ReceivedJob, received, successor
@@ -45,7 +46,7 @@ from matador.model.text import SHORT_TEXT, storable_text
 from matador.runtime.calls import InOwnContext, Ran
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
-from matador.transports.base import JobStoring
+from matador.transports.base import JobFlows, JobStoring
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.jobs")
@@ -104,6 +105,9 @@ class JobHandler:
             function = self._functions.get(job.name) or self._functions.get(None)
             if function is None:
                 return self._refused(delivery, job, self._unknown(job.name))
+            into = delivery.headers.get(INTO)
+            if into is not None:
+                job = await self._handed_on(job, receipt.queue, str(into))
             try:
                 data = function.decode(job.data)
             except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything
@@ -114,6 +118,13 @@ class JobHandler:
         except Exception as error:  # an option that does what it must not
             log.exception("a job of %s could not be processed", receipt.queue)
             return self.give_up(delivery, f"{type(error).__name__}: {error}")
+
+    async def _handed_on(self, job: ReceivedJob, queue: str, into: str) -> ReceivedJob:
+        """The job with the results that it has waited for."""
+        if not isinstance(self._store, JobFlows):
+            return job
+        results = await self._store.child_results(queue, job.id)
+        return msgspec.structs.replace(job, data=with_results(job.data, into, results))
 
     def give_up(self, delivery: Delivery, reason: str) -> Outcome:
         """The outcome of a delivery that cannot be processed to its end."""

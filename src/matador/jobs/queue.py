@@ -27,7 +27,9 @@ from matador.errors import (
 from matador.jobs.data import encode_json
 from matador.jobs.declared import DeclaredJob, DeclareJob
 from matador.jobs.events import Observable, QueuePaused, QueueResumed
+from matador.jobs.flows import INTO, Step
 from matador.jobs.functions import JobFunction
+from matador.jobs.handle import FlowStep
 from matador.jobs.job import Job, job_from, metadata_json
 from matador.jobs.options import CheckedOptions, JobOptions, MakeId, check_id, check_options
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
@@ -38,7 +40,7 @@ from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobSta
 from matador.model.message import Message
 from matador.model.options import Seconds, optional_seconds, suggestion
 from matador.policy.recurrence import check_recurrence, first_time
-from matador.transports.base import JobScheduling
+from matador.transports.base import JobFlows, JobScheduling
 from matador.transports.coalescer import Coalescer
 
 log = logging.getLogger("matador.jobs")
@@ -498,6 +500,35 @@ class Queue(Observable):
         """Delete all jobs, whatever their state. Jobs can be added again afterwards."""
         store, queue = await self._store("delete", "delete a queue")
         await calling(store.delete_jobs(queue), self._name)
+
+    # -- chains and groups ------------------------------------------------------------------------
+
+    def step(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> Step[Any]:
+        """A job as a step of a ``chain`` or a ``group``. See ``DeclaredJob.using``."""
+        return Step(self, name, data, dict(options), lambda result: result)
+
+    async def add_flow(self, steps: Sequence[FlowStep]) -> builtins.list[Job[Any]]:
+        """Add the jobs of a flow, all or none. Use ``chain`` and ``group``."""
+        store, queue = await self._store("flows", "run chains and groups")
+        assert isinstance(store, JobFlows)
+        made = [self._flow_job(one) for one in steps]
+        error = await calling(store.add_flow(queue, [message for message, _ in made]), self._name)
+        if error is not None:
+            raise _named(error, self._name, made[0][1].id)
+        return [job for _, job in made]
+
+    def _flow_job(self, step: FlowStep) -> tuple[Message, Job[Any]]:
+        if step.options.get("unique"):
+            raise InvalidJobError(f"{self._where} step {step.name!r}: a flow has no unique jobs")
+        message, job = self._new(step.name, step.data, step.id, step.options)
+        headers: dict[str, str | int] = dict(message.headers)
+        if step.parent is not None:
+            headers[names.PARENT] = step.parent
+        if step.children:
+            headers[names.CHILDREN] = step.children
+        if step.into is not None:
+            headers[INTO] = step.into
+        return msgspec.structs.replace(message, headers=headers), job
 
     # -- recurring jobs ---------------------------------------------------------------------------
 

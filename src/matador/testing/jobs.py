@@ -24,12 +24,14 @@ import pytest_asyncio
 
 from matador.errors import (
     DuplicateJobError,
+    JobFailedError,
     JobNotFoundError,
     JobStateError,
     JobsUnsupportedError,
     LeaseLostError,
 )
 from matador.jobs import (
+    RESULT,
     ActiveJob,
     Fixed,
     JobCapabilities,
@@ -39,6 +41,8 @@ from matador.jobs import (
     Unique,
     Unsupported,
     Worker,
+    chain,
+    group,
 )
 from matador.model.message import Complete, Delivery, Message, Release
 from matador.testing.wait import wait_for
@@ -660,6 +664,65 @@ class JobProviderContract:
         assert (found.name, found.cron, found.every) == ("second", "0 7 * * *", None)
         assert found.timezone == "Europe/Berlin"
         assert found.next_at is not None
+
+    # -- chains and groups ------------------------------------------------------------------------
+
+    async def _calculate(self, job: ActiveJob[Any]) -> Any:
+        data: dict[str, Any] = job.data
+        if data.get("fail") and not self.mended:
+            raise PermanentJobError("broken")
+        if "numbers" in data:
+            return sum(data["numbers"])
+        return data["number"] + data.get("plus", 0)
+
+    mended = False
+
+    async def test_a_chain_hands_results_on(self) -> None:
+        if not self.can.flows:
+            flow = chain(self.queue.step("one", {}), self.queue.step("two", {}))
+            with pytest.raises(JobsUnsupportedError):
+                await flow.add()
+            return
+        step = self.queue.step
+        flow = chain(
+            step("add", {"number": 1, "plus": 1}),
+            step("add", {"number": RESULT, "plus": 10}),
+            step("add", {"number": RESULT, "plus": 100}, remove_on_complete=False),
+        )
+        handle = await flow.add()
+        assert await handle.status() == "waiting"
+        await self._work(self._calculate)
+        assert await handle.result(timeout=self.patience) == 112
+        await self._until(self._is_empty)
+
+    async def test_a_group_is_awaited(self) -> None:
+        self._need(flows=self.can.flows)
+        step = self.queue.step
+        inner = chain(step("add", {"number": 5}), step("add", {"number": RESULT, "plus": 5}))
+        parts = [step("add", {"number": number}) for number in range(10)]
+        last = step("sum", {"numbers": RESULT}, remove_on_complete=False)
+        handle = await group(inner, *parts, then=last).add()
+        await self._work(self._calculate)
+        assert await handle.result(timeout=self.patience) == 10 + 45
+        single = step("sum", {"numbers": RESULT}, remove_on_complete=False)
+        handle = await group(step("add", {"number": 3}), then=single).add()
+        assert await handle.result(timeout=self.patience) == 3
+
+    async def test_a_failed_step_fails_what_waits_for_it_until_it_is_retried(self) -> None:
+        self._need(flows=self.can.flows, retry=self.can.retry)
+        step = self.queue.step
+        bad = step("add", {"number": 1, "fail": True})
+        middle = step("add", {"number": RESULT, "plus": 1})
+        last = step("add", {"number": RESULT, "plus": 1}, remove_on_complete=False)
+        handle = await chain(bad, middle, last).add()
+        await self._work(self._calculate)
+        with pytest.raises(JobFailedError, match="broken"):
+            await handle.result(timeout=self.patience)
+        await self._until(lambda: self._has_letters(3))
+        self.mended = True
+        await self.queue.retry(f"{handle.id}.0.0")
+        assert await handle.result(timeout=self.patience) == 3
+        await self._until(lambda: self._has_letters(0))
 
     # -- honesty ----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from matador.model.message import Message
 from matador.transports.clock import Clock
 from matador.transports.kit.jobs import as_new, keep_of, record_of, whole
 from matador.transports.memory.entry import Entry, EntryState
+from matador.transports.memory.flows import MemoryFlows
 from matador.transports.memory.queue import MemoryQueue
 
 _STATUS: dict[EntryState, JobStatus] = {
@@ -50,6 +51,7 @@ class MemoryJobs:
         self._completed: dict[str, JobRecord] = {}
         self._notes: dict[str, _Note] = {}
         self._keys: dict[str, tuple[str, float | None]] = {}  # who has it, and until when
+        self.flows = MemoryFlows(queue, failed, self)
         self.schedules: dict[str, JobSchedule] = {}
         self._all_completed = 0
         self._all_failed = 0
@@ -87,6 +89,7 @@ class MemoryJobs:
     def complete(self, entry: Entry, result: bytes | None) -> None:
         """Keep a completed job, for as long as it says. Called before the entry leaves."""
         self._all_completed += 1
+        self.flows.completed(entry.message, result, self._clock.monotonic())
         keep = keep_of(entry.message.headers, "completed")
         if keep.nothing:
             return
@@ -123,6 +126,10 @@ class MemoryJobs:
                 if entry.state != "done" and entry.stored < since:
                     self._failed.remove(entry)
         return True
+
+    def failed(self, job_id: str) -> Entry | None:
+        """The failed job with that id."""
+        return self._letters.get(job_id)
 
     # -- called by the store ----------------------------------------------------------------------
 
@@ -195,11 +202,14 @@ class MemoryJobs:
                 queue=self._queue.name,
                 job_id=job_id,
             )
-        message = letter.message
-        headers = as_new(message.headers)
-        self._queue.put(
-            msgspec.structs.replace(message, queue=self._queue.name, headers=headers), now
+        headers = as_new(letter.message.headers)
+        message = msgspec.structs.replace(
+            letter.message, queue=self._queue.name, headers=headers, delay=0.0
         )
+        if self.flows.retried(message, now):
+            self.flows.block(message, now)
+        else:
+            self._queue.put(message, now)
         self._failed.remove(letter)
 
     def remove(self, job_id: str) -> None:
@@ -235,6 +245,7 @@ class MemoryJobs:
         for known in (self._entries, self._letters, self._completed, self._notes, self._keys):
             known.clear()
         self.schedules.clear()
+        self.flows.clear()
         self._all_completed = self._all_failed = 0
         self._queue.paused = False
 

@@ -89,6 +89,20 @@ class MemoryQueue:
         if self.max_length is not None or self.ttl is not None:
             self._drop_old(now)
 
+    def put_blocked(self, message: Message, now: float) -> Entry:
+        """Store a message that nobody gets until ``unblock``."""
+        self._seq = seq = self._seq + 1
+        entry = self.entries[seq] = Entry(seq, message, now, state="blocked")
+        if self.jobs is not None:
+            self.jobs.entered(self, entry)
+        return entry
+
+    def unblock(self, entry: Entry, now: float) -> None:
+        """Let a message in that was stored by ``put_blocked``."""
+        if entry.message.delay > 0:
+            entry.due = now + entry.message.delay
+        self._enter(entry, now)
+
     def put_again(self, entry: Entry, message: Message, now: float) -> bool:
         """Store the successor of a held message in its place, if its key demands that."""
         key = entry.message.ordering_key

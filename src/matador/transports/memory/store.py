@@ -133,6 +133,17 @@ class MemoryStore:
             outcomes.append(self.put([message])[0] if taken is None else taken)
         return outcomes
 
+    def add_flow(self, name: str, messages: Sequence[Message]) -> MatadorError | None:
+        """Store jobs of which some wait for others: all or none."""
+        jobs = self.jobs(name)
+        for message in messages:
+            error = jobs.add(message) or self._refusal(message)
+            if error is not None:
+                return error
+        jobs.flows.add(messages, self._clock.monotonic())
+        self._tend([self._queues[name]])
+        return None
+
     def retry_job(self, name: str, job_id: str) -> None:
         """Make a failed job wait again."""
         self.jobs(name).retry(job_id, self._clock.monotonic())
@@ -277,9 +288,11 @@ class MemoryStore:
                 return self._refusal(settlement.message)
             successor = dead_letter_of(settlement, entry.message)
             jobs = self._jobs.get(queue.name)
-            if jobs is not None and not jobs.fail(successor):
-                queue.remove(entry)
-                return None
+            if jobs is not None:
+                jobs.flows.failed(entry.message, settlement.reason, now)
+                if not jobs.fail(successor):
+                    queue.remove(entry)
+                    return None
         else:
             assert isinstance(settlement, Retry)
             successor = settlement.message

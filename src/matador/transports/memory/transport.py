@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -243,6 +243,7 @@ class MemoryTransport(BaseTransport):
             delete=True,
             unique=True,
             schedules=True,
+            flows=True,
         )
 
     async def open_jobs(self, queue: str) -> str:
@@ -325,6 +326,14 @@ class MemoryTransport(BaseTransport):
         schedules[schedule.key] = msgspec.structs.replace(stored, next_at=next_at)
         self._store.add_jobs(jobs)
         return True
+
+    async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
+        """See ``JobFlows``."""
+        return self._connected.add_flow(queue, jobs)
+
+    async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
+        """See ``JobFlows``."""
+        return self._connected.jobs(queue).flows.results(job_id)
 
     @property
     def _epoch(self) -> float:

@@ -1,0 +1,120 @@
+"""Jobs in memory that wait for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from matador.model import job as names
+from matador.model.message import REASON_HEADER, Message
+from matador.transports.kit.jobs import as_new
+from matador.transports.memory.entry import Entry
+from matador.transports.memory.queue import MemoryQueue
+
+FAILED_CHILD = "job.failedChild"
+"""The header of a job that failed because one did that it waited for: the id of that one."""
+
+
+class Letters(Protocol):
+    """Who keeps failed jobs."""
+
+    def fail(self, letter: Message) -> bool:
+        """Make room for one more; False if it is not to be kept."""
+        ...
+
+    def failed(self, job_id: str) -> Entry | None:
+        """The failed job with that id."""
+        ...
+
+
+class MemoryFlows:
+    """Who waits for whom in one queue, and what the others have returned."""
+
+    def __init__(self, queue: MemoryQueue, letters: MemoryQueue, jobs: Letters) -> None:
+        self._queue = queue
+        self._letters = letters
+        self._jobs = jobs
+        self._blocked: dict[str, Entry] = {}
+        self._missing: dict[str, set[str]] = {}
+        self._results: dict[str, dict[str, bytes | None]] = {}
+
+    def add(self, messages: Sequence[Message], now: float) -> None:
+        """Store the jobs of a flow."""
+        for message in messages:
+            parent = message.headers.get(names.PARENT)
+            if parent is not None:
+                self._missing.setdefault(str(parent), set()).add(message.id)
+        for message in messages:
+            if message.id in self._missing:
+                self._blocked[message.id] = self._queue.put_blocked(message, now)
+                self._results[message.id] = {}
+            else:
+                self._queue.put(message, now)
+
+    def results(self, job_id: str) -> Mapping[str, bytes | None]:
+        """What those have returned for whom this job has waited."""
+        return dict(self._results.get(job_id, {}))
+
+    def completed(self, message: Message, result: bytes | None, now: float) -> None:
+        """A job has completed: who waits for it may run if it was the last one."""
+        self._results.pop(message.id, None)
+        parent = str(message.headers.get(names.PARENT, ""))
+        missing = self._missing.get(parent)
+        if missing is None or message.id not in missing:
+            return
+        missing.discard(message.id)
+        self._results[parent][message.id] = result
+        entry = self._blocked.get(parent)
+        if not missing and entry is not None:
+            del self._missing[parent], self._blocked[parent]
+            self._queue.unblock(entry, now)
+
+    def failed(self, message: Message, reason: str, now: float) -> None:
+        """A job has failed for good: so has who waits for it."""
+        entry = self._blocked.pop(str(message.headers.get(names.PARENT, "")), None)
+        if entry is None:
+            return
+        text = f"job {message.id!r}, which it waited for, has failed: {reason}"
+        headers = {
+            **entry.message.headers,
+            names.ERROR: text,
+            REASON_HEADER: text,
+            FAILED_CHILD: message.id,
+        }
+        letter = msgspec.structs.replace(entry.message, queue=self._letters.name, headers=headers)
+        if self._jobs.fail(letter):
+            self._letters.put(letter, now)
+        self._queue.remove(entry)
+        self.failed(entry.message, text, now)
+
+    def retried(self, message: Message, now: float) -> bool:
+        """A failed job is to wait again. True: for others that have not completed.
+
+        Who failed because of it waits again, too.
+        """
+        parent = str(message.headers.get(names.PARENT, ""))
+        letter = self._jobs.failed(parent)
+        if letter is not None and letter.message.headers.get(FAILED_CHILD) == message.id:
+            self._wait_again(letter, now)
+        return message.id in self._missing
+
+    def _wait_again(self, letter: Entry, now: float) -> None:
+        message = letter.message
+        headers = {
+            name: value for name, value in as_new(message.headers).items() if name != FAILED_CHILD
+        }
+        again = msgspec.structs.replace(message, queue=self._queue.name, headers=headers)
+        self._blocked[message.id] = self._queue.put_blocked(again, now)
+        self._letters.remove(letter)
+        self.retried(again, now)
+
+    def block(self, message: Message, now: float) -> None:
+        """Store a job that waits for others."""
+        self._blocked[message.id] = self._queue.put_blocked(message, now)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for known in (self._blocked, self._missing, self._results):
+            known.clear()
