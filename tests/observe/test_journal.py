@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,31 @@ async def test_an_outcome_says_how_long_it_took_and_how_long_it_was_waited_for(
     (handled,) = of_kind(DeliveryRecord, tmp_path)
     assert handled.duration_ms == pytest.approx(250)
     assert handled.wait_ms == pytest.approx(2000), "since it was due, not since it was sent"
+
+
+async def test_a_message_from_a_sender_whose_clock_is_ahead_did_not_wait(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    @subscriber(description="Takes 1.2345678 ms.", idempotent="yes")
+    async def precise(envelope: Envelope[OrderPlaced]) -> None:
+        manual_clock.advance(0.0012345678)
+
+    ahead = ManualClock(start=manual_clock.now() + timedelta(minutes=1))
+    transport = MemoryTransport(clock=manual_clock)
+    app = Matador(
+        transport,
+        schema=Schema({OrderPlaced: [precise]}),
+        consume_from=["events"],
+        hooks=[Journal(tmp_path)],
+        clock=manual_clock,
+    )
+    async with app.with_(clock=ahead, consume_from=(), hooks=()) as sender:
+        await sender.send(OrderPlaced("1", 5))
+    async with app:
+        await wait_for(lambda: transport.completed("matador.events") == 1)
+    (handled,) = of_kind(DeliveryRecord, tmp_path)
+    assert (handled.wait_ms, handled.since_created_ms) == (0.0, 0.0)
+    assert handled.duration_ms == 1.235, "in milliseconds, to the microsecond"
 
 
 async def test_bytes_that_are_not_an_envelope_are_recorded_as_they_are(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def _handled(
     created = micros(docket.created_at)
     due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
     started = round(event.started_at * 1_000_000)
+    waited, since_created = started - due, started - created
     error_type, error = said or (None, None)
     return DeliveryRecord(
         envelope.id,
@@ -215,9 +216,9 @@ def _handled(
         docket.attempts,
         outcome,
         started,
-        round(event.duration * 1000, 3),
-        max(0.0, (started - due) / 1000),
-        max(0.0, (started - created) / 1000),
+        round(event.duration * 1_000_000) / 1000,
+        waited / 1000 if waited > 0 else 0.0,
+        since_created / 1000 if since_created > 0 else 0.0,
         created,
         docket.importance,
         now,
@@ -229,7 +230,7 @@ def _handled(
         None if reason is None else storable_text(reason),
         kind,
         docket.correlation_id,
-        replay_id(docket.metadata),
+        replay_id(docket.metadata) if docket.metadata else None,
     )
 
 
