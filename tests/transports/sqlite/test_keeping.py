@@ -14,7 +14,7 @@ from matador.model.message import REASON_HEADER, Complete, DeadLetter, StoredMes
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, wait_for
 from matador.transports.sqlite import SqliteTransport, sweep
-from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
+from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.database import open_for_writing
 from matador.transports.sqlite.session import WriterSession
 
@@ -184,7 +184,7 @@ def test_a_caretaker_that_finds_the_file_locked_comes_back_later(
 ) -> None:
     monkeypatch.setattr(sweep, "_QUIET", 0.0)
     connection = open_for_writing(file, synchronous="NORMAL", busy_timeout=1)
-    session = WriterSession(connection, file, DatabaseClock(ThisMachine()), busy_timeout=0)
+    session = WriterSession(connection, file, DatabaseClock(Machine()), busy_timeout=0)
     session.anchor()
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

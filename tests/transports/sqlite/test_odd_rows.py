@@ -24,7 +24,7 @@ from matador.model.message import (
 )
 from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.transports.sqlite import SqliteTransport, sweep
-from matador.transports.sqlite.clock import DatabaseClock
+from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.database import DELAYED, DONE, IN_FLIGHT, READY
 from matador.transports.sqlite.session import WriterSession
 
@@ -258,8 +258,10 @@ async def test_odd_settings_of_a_queue_are_no_settings(
     assert len(await browse(transport, "t.q.undeliverable")) == 1
 
 
-class _AfterReboot:
-    boot_id = "another"
+class _AfterReboot(Machine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.boot_id = "another"
 
     def wall(self) -> float:
         return 1000.0

@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from matador.transports.sqlite import browse, claim, send, settle, subscription, sweep
+from matador.transports.sqlite import browse, claim, connection, send, settle, sweep
 from matador.transports.sqlite.database import open_for_writing
 
 
 def statements() -> Iterator[str]:
-    for module in (claim, browse, send, settle, sweep, subscription):
+    for module in (claim, browse, send, settle, sweep, connection):
         for name, value in vars(module).items():
             if name.isupper():
                 for text in cast("tuple[object, ...]", value if type(value) is tuple else (value,)):

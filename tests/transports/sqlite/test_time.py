@@ -10,15 +10,16 @@ from pathlib import Path
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.testing import ManualClock
-from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
+from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.database import open_for_writing
 
 
-class FakeMachine:
+class FakeMachine(Machine):
     """A machine that can be rebooted and whose clock can be set."""
 
     def __init__(self) -> None:
-        self.boot_id: str | None = "first"
+        super().__init__()
+        self.boot_id = "first"
         self.time_of_day = 1_000_000.0
         self.since_boot = 50.0
 
@@ -88,8 +89,8 @@ def test_without_a_boot_id_the_time_of_day_is_all_there_is(file: Path) -> None:
 
 
 def test_this_machine_has_an_uptime_that_all_processes_share() -> None:
-    machine = ThisMachine()
-    assert machine.boot_id == ThisMachine().boot_id
+    machine = Machine()
+    assert machine.boot_id == Machine().boot_id
     first = machine.uptime()
     assert 0 < first <= machine.uptime()
 

@@ -1,4 +1,4 @@
-"""Looks at queues without changing them: browse, depth, read. Runs on a connection of its own."""
+"""Reads queues without changing them: browse, depth, read, split. Uses its own connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from matador.model.message import MessageState, QueueDepth, StoredMessage
 from matador.transports.kit.errors import no_retention
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
-from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import (
     read_body,
     read_headers,
@@ -19,7 +19,7 @@ from matador.transports.sqlite.wire import (
 )
 
 _PAGE_ROWS = 500
-_PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill the memory
+_PAGE_BYTES = 4 << 20  # a page ends here too, so that large bodies do not fill memory
 
 _ROWS = (
     "SELECT seq, id, body, headers, state, stored_at, due, deliveries, priority, ordering_key "
@@ -47,7 +47,7 @@ def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> Sqlite
 def browse_page(
     connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int | None, now: int
 ) -> list[StoredMessage]:
-    """The next few messages behind a row that are not finished; none: that was all."""
+    """The next few unfinished messages after a row; none if that was all."""
     rows = _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS)
     cursor = connection.execute(_BROWSE, (queue.id, after, _oldest(queue, now), rows))
     page: list[StoredMessage] = []
@@ -65,7 +65,7 @@ def browse_page(
 def read(
     connection: sqlite3.Connection, queue: SqliteQueue, after: int, limit: int, now: int
 ) -> Sequence[StoredMessage]:
-    """Up to ``limit`` messages behind a row, finished ones included until they are forgotten.
+    """Up to ``limit`` messages after a row, retained ones included.
 
     Raises:
         UnsupportedError: the queue has no retention.
@@ -84,12 +84,11 @@ def split(
     until: int | None,
     now: int,
 ) -> list[int]:
-    """The last rows of parts of about the same length, of what is behind one row and up to another.
+    """The last rows of parts of about the same length, after one row and up to another.
 
-    Every row is counted, even one that nobody can see any more: parts need not be exact.
+    All rows count, even those that are no longer visible: the parts need not be exact.
     """
-    last = _LAST_ROW if until is None else until
-    scope = (queue.id, after, last)
+    scope = (queue.id, after, _LAST_ROW if until is None else until)
     count, end = connection.execute(_SPAN, scope).fetchone()
     if not count:
         return []
@@ -99,15 +98,13 @@ def split(
 
 
 def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> QueueDepth:
-    """How many messages there are in which state, by the time that it is."""
-    if queue.ttl is None:
-        ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
+    """How many messages are in which state at this time."""
+    ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
+    if queue.ttl is None:  # answered by the index alone
         (count,) = connection.execute(ready, (queue.id,)).fetchone()
     else:
-        ready = (
-            f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY} AND stored_at > ?"
-        )
-        (count,) = connection.execute(ready, (queue.id, _oldest(queue, now))).fetchone()
+        scope = (queue.id, _oldest(queue, now))
+        (count,) = connection.execute(f"{ready} AND stored_at > ?", scope).fetchone()
     delayed = in_flight = 0
     for state, later, number in connection.execute(
         f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "

@@ -1,4 +1,4 @@
-"""Hands messages out: claims, takes by position, renewals, and what became due meanwhile."""
+"""Claims messages, takes them by position, renews leases, and makes ready what is due."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from matador.transports.sqlite.database import (
     READY,
     waiting,
 )
-from matador.transports.sqlite.session import WriterSession
+from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.sweep import sweep_expired
-from matador.transports.sqlite.topology import SqliteQueue
 from matador.transports.sqlite.wire import has_odd_key, read_delivery
 
 _PROMOTED_AT_ONCE = 5000
@@ -31,26 +30,26 @@ EARLIER = (
     "WHERE other.queue = messages.queue AND other.ordering_key = messages.ordering_key "
     f"AND other.ordering_key IS NOT NULL AND other.state <> {DONE} AND other.seq < messages.seq)"
 )
-"""Is there an unfinished message with the same key before this one?"""
+"""Is there an earlier unfinished message with the same key?"""
 
-# The states are written out: with a parameter there, SQLite would prepare the statement anew each
-# time, to see whether the partial index can be used.
+# The states are literals: with a parameter, SQLite would prepare the statement each time, to see
+# whether it can use the partial index.
 _PROMOTE = tuple(
     f"UPDATE messages SET state = CASE WHEN {EARLIER} THEN {BLOCKED} ELSE {READY} END, "
     f"token = NULL, due = NULL WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
     f"AND {waiting(state)} AND due <= ? ORDER BY due LIMIT {_PROMOTED_AT_ONCE})"
     for state in (DELAYED, IN_FLIGHT)
 )
-# Text and bytes compare as later than any number: what is no time is left to the caretaker.
+# Text and bytes compare as later than any number: the caretaker deals with such rows.
 _NEXT_DUE = ", ".join(
     f"ifnull((SELECT min(due) FROM messages WHERE queue = ?1 AND {waiting(state)} "
     f"AND due < {NEVER}), {NEVER})"
     for state in (DELAYED, IN_FLIGHT)
 )
 NEXT_DUE = f"SELECT min({_NEXT_DUE})"
-"""When the next message of a queue is due or its lease passes; ``NEVER``: there is none."""
+"""When the next message of a queue is due or its lease ends; ``NEVER``: there is none."""
 
-# A foreign entry must not start below 0: it could kill its workers that often, unnoticed.
+# A foreign row must not start below 0: it could kill that many workers unnoticed.
 _COUNTED = "max(deliveries, 0) + 1"
 # Two statements: RETURNING would copy every body once more.
 _NEXT = (
@@ -85,9 +84,9 @@ _encode_list = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim brought, of which queue, and until when it is held.
+    """The deliveries of a queue, and until when they are held.
 
-    If it brought nothing: when the next message of the queue is due; ``NEVER``: there is none.
+    Without deliveries, ``next_due`` is when the next message is due; ``NEVER``: there is none.
     """
 
     queue: SqliteQueue
@@ -97,12 +96,12 @@ class Claim:
 
 
 def seq_list(numbers: Sequence[int]) -> str:
-    """Row numbers as one parameter, so that one prepared statement serves any number of them."""
+    """Row numbers as one parameter, so that one prepared statement works for any number."""
     return _encode_list(numbers).decode()
 
 
 def handle_of(receipt: Receipt) -> tuple[int, int]:
-    """The row and the claim of a delivery; a receipt of another transport fits no row."""
+    """The row and the token of a delivery; no row matches a receipt of another transport."""
     handle = receipt.handle
     return cast("tuple[int, int]", handle) if type(handle) is tuple else (-1, -1)
 
@@ -126,7 +125,7 @@ def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) ->
 def take(
     session: WriterSession, queue: SqliteQueue, numbers: Sequence[int], lease: int
 ) -> list[Delivery | None]:
-    """Claim exactly these messages; for each its delivery, None if it is in other hands."""
+    """Claim exactly these messages. Returns a delivery, or None if it is held, for each."""
     promote(session, queue)
     token = secrets.randbits(62)
     rows = session.connection.execute(
@@ -138,31 +137,25 @@ def take(
 
 
 def renew(session: WriterSession, receipts: Sequence[Receipt], lease: int) -> list[bool]:
-    """Hold deliveries for another lease from now; for each: was it still held?"""
+    """Hold deliveries for another lease. Returns whether each was still held."""
     handles = [handle_of(receipt) for receipt in receipts]
     tokens = held(session, [seq for seq, _ in handles])
     kept = [tokens.get(seq) == token for seq, token in handles]
-    session.connection.execute(
-        _RENEW,
-        (
-            session.now + lease,
-            seq_list([seq for (seq, _), is_held in zip(handles, kept, strict=True) if is_held]),
-        ),
-    )
+    numbers = seq_list([seq for (seq, _), is_held in zip(handles, kept, strict=True) if is_held])
+    session.connection.execute(_RENEW, (session.now + lease, numbers))
     return kept
 
 
 def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
-    """Which claim holds each of these rows, for those that any claim holds."""
+    """The tokens of the claims that hold these rows; rows that are not held are left out."""
     (pairs,) = session.connection.execute(_HELD, (seq_list(numbers),)).fetchone()
     return dict(_decode_pairs(pairs))
 
 
 def promote(session: WriterSession, queue: SqliteQueue) -> int:
-    """Make ready what is due: delayed messages, and those whose lease has passed.
+    """Make ready what is due: delayed messages, and those whose lease has ended and is now lost.
 
-    Whoever holds such a lease has lost it from here on. The count of deliveries stays. Returns
-    when the next one will be due (``NEXT_DUE``).
+    Their delivery counts stay. Returns ``NEXT_DUE``.
     """
     execute = session.connection.execute
     (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
@@ -182,11 +175,7 @@ def _deliveries(
         delivery = read_delivery(name, token, row)
         deliveries.append(delivery)
         if delivery.problem is not None and has_odd_key(row):
-            _forget_key(session, queue, row[0])
+            # No receipt can carry such a key: remove it, so that nothing waits for its message.
+            session.connection.execute(_FOLLOWERS, (queue.id, row[0]))
+            session.connection.execute(_NO_KEY, (row[0],))
     return deliveries
-
-
-def _forget_key(session: WriterSession, queue: SqliteQueue, seq: int) -> None:
-    """Take away a key that no receipt can carry, so that nobody waits for its message."""
-    session.connection.execute(_FOLLOWERS, (queue.id, seq))
-    session.connection.execute(_NO_KEY, (seq,))

@@ -1,10 +1,9 @@
-"""The clock of a database: one for all processes of a machine, unmoved when the time is set.
+"""The clock of a database: shared by all processes of a machine, unaffected when the time is set.
 
-A delay that was stored with the time of day would fire early, or an hour late, when somebody sets
-the machine's clock. So the database keeps, for as long as the machine is up, the distance between
-the time of day and the machine's uptime as it was when the file was first opened; its "now" is the
-uptime plus that distance. After a reboot only the time of day is left, and a new distance is taken,
-never one that goes back behind what the file has seen.
+Delays stored by the time of day would end early or late when somebody sets the machine's clock.
+So the file stores the difference between the time of day and the machine's uptime when it is first
+opened, and "now" is the uptime plus that difference. After a reboot a new difference is stored,
+chosen so that the time never goes back behind what the file has seen.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from matador.transports.clock import Clock
 
@@ -21,70 +20,33 @@ _LATEST = 253_402_300_799_000  # the end of the year 9999; no date can be later
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Machine(Protocol):
-    """Where a database clock gets its time from."""
+class Machine:
+    """This machine, or in tests a ``Clock`` in its place. Times are in seconds.
 
-    @property
-    def boot_id(self) -> str | None:
-        """Names the period over which ``uptime`` counts; None: there is no such thing."""
-        ...
+    ``boot_id`` identifies the period over which ``uptime`` counts. Without one (not Linux), only
+    the time of day is used.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.boot_id: str | None = None
+        if clock is not None:
+            self.boot_id = f"given clock {os.getpid()}-{id(clock)}"
+            self.wall, self.uptime = clock.time, clock.monotonic
+        elif hasattr(time, "CLOCK_BOOTTIME"):
+            with suppress(OSError):
+                self.boot_id = _BOOT_ID.read_text("ascii").strip()
 
     def wall(self) -> float:
         """The time of day, in seconds since 1970."""
-        ...
-
-    def uptime(self) -> float:
-        """Seconds since the machine was started, the same in all its processes."""
-        ...
-
-
-class ThisMachine:
-    """The machine we run on. Where it has no boot id (not Linux), only the time of day is used."""
-
-    def __init__(self) -> None:
-        try:
-            self._boot_id: str | None = _BOOT_ID.read_text("ascii").strip()
-        except OSError:
-            self._boot_id = None
-        # Counts on while the machine sleeps, as delays should.
-        self._uptime_clock = getattr(time, "CLOCK_BOOTTIME", None)
-
-    @property
-    def boot_id(self) -> str | None:
-        """See ``Machine``."""
-        return self._boot_id if self._uptime_clock is not None else None
-
-    def wall(self) -> float:
-        """See ``Machine``."""
         return time.time()
 
     def uptime(self) -> float:
-        """See ``Machine``."""
-        return time.clock_gettime(self._uptime_clock) if self._uptime_clock is not None else 0.0
-
-
-class GivenClock:
-    """A ``Clock`` as a machine: its monotonic time is the uptime of a machine of its own."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    @property
-    def boot_id(self) -> str | None:
-        """See ``Machine``."""
-        return f"given clock {os.getpid()}-{id(self._clock)}"
-
-    def wall(self) -> float:
-        """See ``Machine``."""
-        return self._clock.time()
-
-    def uptime(self) -> float:
-        """See ``Machine``."""
-        return self._clock.monotonic()
+        """Seconds since the machine was started, the same in all processes. Includes sleep."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class DatabaseClock:
-    """Milliseconds since 1970 as this database counts them. Any thread may ask, once anchored."""
+    """Milliseconds since 1970, as this database counts them. Thread-safe once it is anchored."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -97,7 +59,7 @@ class DatabaseClock:
         return int((self._machine.uptime() + self._offset) * 1000)
 
     def adopt(self, connection: sqlite3.Connection) -> bool:
-        """Take over the distance that the file holds; False if it holds none for this boot."""
+        """Use the difference stored in the file; False if there is none for this boot."""
         boot_id = self._machine.boot_id
         stored = _stored(connection)
         if boot_id is not None:
@@ -107,12 +69,12 @@ class DatabaseClock:
         return True
 
     def anchor(self, connection: sqlite3.Connection) -> None:
-        """Store a distance, unless somebody just did. Call within a write transaction."""
+        """Store a difference, unless another process just did. Call in a write transaction."""
         if self.adopt(connection):
             return
         stored = _stored(connection)
         seen = int(stored.get("last_time", 0))
-        # Of a row that another program wrote, only what can be a time.
+        # Another program may have written the row: ignore what cannot be a time.
         for (newest,) in connection.execute(
             "SELECT stored_at FROM messages WHERE stored_at BETWEEN 0 AND ? "
             "ORDER BY seq DESC LIMIT 1",
@@ -127,7 +89,7 @@ class DatabaseClock:
         )
 
     def remember(self, connection: sqlite3.Connection) -> None:
-        """Store how late it is, for the next boot. Call within a write transaction."""
+        """Store the current time, for the next boot. Call in a write transaction."""
         connection.execute(
             "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_time', ?)", (str(self.now()),)
         )

@@ -1,4 +1,4 @@
-"""Everything of a transport that is there only while it is connected."""
+"""What a transport has only while it is connected: three connections to one file."""
 
 from __future__ import annotations
 
@@ -10,89 +10,71 @@ from pathlib import Path
 from typing import TypeVar
 
 from matador.errors import MatadorError
+from matador.transports.kit.wakeup import Wakeup
+from matador.transports.sqlite.claim import NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import Synchronous, open_for_reading, open_for_writing
+from matador.transports.sqlite.database import READY, open_for_reading, open_for_writing
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.session import WriterSession
-from matador.transports.sqlite.subscription import FileWatcher, SqliteSubscription
-from matador.transports.sqlite.topology import load_queues, no_such_queue
+from matador.transports.sqlite.options import SqliteOptions
+from matador.transports.sqlite.session import (
+    SqliteQueue,
+    WriterSession,
+    load_queues,
+    no_such_queue,
+)
 from matador.transports.sqlite.writer import Writer
 
 Result = TypeVar("Result")
 
+_PERIOD = 0.008  # seconds between two looks at the file
+
+_IS_THERE = "SELECT EXISTS (SELECT 1 FROM queues WHERE id = ? AND name = ?)"
+_IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
+
 
 class SqliteConnection:
-    """Three connections to the file: one that writes, one that looks, one that watches.
+    """One connection that writes, one that reads, one that watches. Belongs to the event loop."""
 
-    Made by ``open``; belongs to the event loop.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        clock: DatabaseClock,
-        writer: Writer,
-        *,
-        watching: sqlite3.Connection,
-        reading: sqlite3.Connection,
-        name: str,
-    ) -> None:
+    def __init__(self, path: Path, clock: DatabaseClock, options: SqliteOptions) -> None:
         self._path = path
-        self._reading = reading
+        self._options = options
+        name = f"matador-{options.name}"
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-reader")
         self.clock = clock
-        self.writer = writer
-        self.watcher = FileWatcher(watching, clock)
-        self.subscriptions: set[SqliteSubscription] = set()
+        self.writer = Writer(self._open_session, f"{name}-writer")
 
-    @classmethod
-    async def open(
-        cls,
-        path: Path,
-        clock: DatabaseClock,
-        *,
-        synchronous: Synchronous,
-        busy_timeout: float,
-        name: str,
-    ) -> SqliteConnection:
-        """Open the file; make it if it is not there.
+    async def open(self) -> None:
+        """Open the file; create it if it does not exist. Called once.
 
         Raises:
-            MatadorError: the file is not ours.
-            sqlite3.Error: whatever SQLite says.
+            MatadorError: the file belongs to another application.
+            sqlite3.Error: any error of SQLite.
         """
-
-        def start() -> WriterSession:
-            connection = open_for_writing(path, synchronous=synchronous, busy_timeout=busy_timeout)
-            try:
-                session = WriterSession(connection, path, clock, busy_timeout=busy_timeout)
-                session.anchor()
-            except BaseException:
-                connection.close()
-                raise
-            return session
-
-        writer = Writer(start, f"{name}-writer")
         try:
-            await writer.start()
-            watching = open_for_reading(path, busy_timeout=0)
-            reading = open_for_reading(path, busy_timeout=busy_timeout)
+            await self.writer.start()
+            self.watcher = FileWatcher(open_for_reading(self._path, busy_timeout=0), self.clock)
+            timeout = self._options.busy_timeout
+            self._reading = open_for_reading(self._path, busy_timeout=timeout)
         except BaseException:
-            writer.abandon()
+            self.writer.abandon()
             raise
-        return cls(path, clock, writer, watching=watching, reading=reading, name=name)
 
-    def wake(self, queues: set[str]) -> None:
-        """Wake the subscriptions of these queues."""
-        if queues:
-            for subscription in self.subscriptions:
-                if subscription.queue in queues:
-                    subscription.wake()
+    def _open_session(self) -> WriterSession:
+        path, timeout = self._path, self._options.busy_timeout
+        synchronous = self._options.synchronous
+        connection = open_for_writing(path, synchronous=synchronous, busy_timeout=timeout)
+        try:
+            session = WriterSession(connection, path, self.clock, busy_timeout=timeout)
+            session.anchor()
+        except BaseException:
+            connection.close()
+            raise
+        return session
 
     def submit(
         self, work: Callable[[WriterSession], Result]
     ) -> asyncio.Future[Sequence[Result | MatadorError]]:
-        """Run one operation in the writer; it must refuse, if it does, before it writes."""
+        """Run one operation in the writer. It may raise a MatadorError only before it writes."""
 
         def one(session: WriterSession, items: Sequence[None]) -> list[Result | MatadorError]:
             try:
@@ -128,8 +110,74 @@ class SqliteConnection:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
     async def close(self) -> None:
-        """Finish everything, then let the file go; the writer last, so that it folds in the log."""
+        """Finish all work and close the file; the writer last, so that it folds in the log."""
         self.watcher.close()
         self._reader.submit(self._reading.close)
         await asyncio.to_thread(self._reader.shutdown)
         await self.writer.stop()
+
+
+class FileWatcher:
+    """Wakes subscriptions when there may be something to claim. Belongs to the event loop.
+
+    While anybody waits, it reads the file's ``data_version`` a hundred times a second: a look into
+    shared memory that takes a few microseconds and needs no thread and no notification service.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, clock: DatabaseClock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Wakeup, tuple[SqliteQueue, int]] = {}
+        self._version = -1
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, wakeup: Wakeup, queue: SqliteQueue, next_due: int) -> None:
+        """Wait until another process writes to the queue, until ``next_due``, or until woken."""
+        self._waiting[wakeup] = queue, next_due
+        if self._timer is None:
+            self._timer = self._loop.call_later(_PERIOD, self._look)
+        try:
+            await wakeup.wait()
+        finally:
+            self._waiting.pop(wakeup, None)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._connection.close()
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        try:
+            self._wake_where_due()
+        except sqlite3.Error:
+            # The writer will meet the same problem, and reports it to those who claim.
+            for wakeup in list(self._waiting):
+                wakeup.wake()
+        self._timer = self._loop.call_later(_PERIOD, self._look)
+
+    def _wake_where_due(self) -> None:
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            queues = {queue for queue, _ in self._waiting.values()}
+            due_of = {queue: self._next_due(queue) for queue in queues}
+            for wakeup, (queue, _) in self._waiting.items():
+                self._waiting[wakeup] = queue, due_of[queue]
+        now = self._clock.now()
+        for wakeup, (_, due) in list(self._waiting.items()):
+            if due <= now:
+                wakeup.wake()
+
+    def _next_due(self, queue: SqliteQueue) -> int:
+        execute = self._connection.execute
+        (there,) = execute(_IS_THERE, (queue.id, queue.name)).fetchone()
+        (ready,) = execute(_IS_READY, (queue.id,)).fetchone()
+        # A missing queue is created again, or reported, by whoever claims from it.
+        return 0 if ready or not there else execute(NEXT_DUE, (queue.id,)).fetchone()[0]

@@ -1,4 +1,4 @@
-"""Opens the file: connection settings, schema, version. Knows nothing of what is stored in it."""
+"""Opens the file: connection settings, schema, version."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ VERSION = 1
 _BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 
-# States of a message. BLOCKED: an earlier message with its ordering key is not finished yet; kept
-# apart from READY so that a claim never has to step over messages it may not take.
+# States of a message. BLOCKED: an earlier message with its ordering key is unfinished. It is not
+# READY, so that a claim never has to skip messages.
 READY, DELAYED, IN_FLIGHT, DONE, BLOCKED = range(5)
 NEVER = 1 << 62
 """Later than any ``due``."""
 
-# `due` is when a DELAYED one becomes ready, the lease of an IN_FLIGHT one passes, or a DONE one is
-# forgotten (milliseconds of the database clock). `rank` is the priority that counts: NULL on
-# queues without priorities. `token` names the claim that holds the message.
+# `due` is when a DELAYED one becomes ready, the lease of an IN_FLIGHT one ends, or a DONE one is
+# deleted (milliseconds of the database clock). `rank` is the effective priority: NULL on queues
+# without priorities. `token` identifies the claim that holds the message.
 _SCHEMA = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE queues (
@@ -66,22 +66,20 @@ CREATE INDEX keyed ON messages (queue, ordering_key, seq)
 
 
 def waiting(state: int) -> str:
-    """The condition on messages in a state other than READY, so that SQLite uses their index.
-
-    It takes a partial index only if its own condition is repeated word for word.
-    """
+    """The condition for a state other than READY. SQLite uses a partial index only if the
+    condition of the index is repeated word for word."""
     return f"state = {state} AND state <> {READY}"
 
 
 def open_for_writing(
     path: Path, *, synchronous: Synchronous, busy_timeout: float
 ) -> sqlite3.Connection:
-    """The connection of the one writer; makes the file and its tables if they are not there.
+    """The connection of the one writer; creates the file and its tables if necessary.
 
     Raises:
         StorageCorruptError: the file belongs to another application.
-        ConnectionFailedError: it was made by a newer version of this package.
-        sqlite3.Error: whatever SQLite says.
+        ConnectionFailedError: it was created by a newer version of this package.
+        sqlite3.Error: any error of SQLite.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise UnsupportedError(
@@ -99,20 +97,28 @@ def open_for_writing(
 
 
 def open_for_reading(path: Path, *, busy_timeout: float) -> sqlite3.Connection:
-    """A connection that cannot change anything, for any one thread at a time."""
+    """A connection that cannot change anything, for one thread at a time."""
     connection = _open(path, busy_timeout)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
+def log_size(path: Path) -> int:
+    """The size of the write-ahead log in bytes, 0 if there is none."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size
+    except OSError:
+        return 0
+
+
 def make_private_file(path: Path) -> None:
-    """Make an empty file that its owner alone can read, if there is none; SQLite makes its log
+    """Create an empty file that only its owner can read, if there is none; SQLite creates its log
     and its shared memory with the same mode.
 
-    It is not opened: closing it would drop every lock that this process has on it, if another
-    thread was quick to open the new file.
+    The file is not opened: closing it would drop every lock that this process has on it, if another
+    thread has already opened the new file.
     """
-    # What is wrong with the path is found, and said, by whoever opens it.
+    # Whoever opens the file reports what is wrong with the path.
     with contextlib.suppress(OSError):
         os.mknod(path.resolve(), stat.S_IFREG | 0o600)
 
@@ -130,7 +136,7 @@ def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
 
 
 def _text(stored: bytes) -> str | bytes:
-    """Text as it is; what is no UTF-8 comes out as bytes instead of failing the whole query."""
+    """Text; or bytes if it is not UTF-8, which would otherwise fail the whole query."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -141,25 +147,30 @@ def _prepare(
     connection: sqlite3.Connection, path: Path, synchronous: Synchronous, busy_timeout: float
 ) -> None:
     if _check_owner(connection, path) == 0:
-        # Before the first table is made, or it has no effect.
+        # Has no effect after the first table is created.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    # Needs a new file for itself, and does not wait for it: others may be opening it, too.
+    # Needs exclusive access to a new file and does not wait for it: others may be opening it too.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    # Debian turns this on: it would overwrite every deleted message with zeros.
+    # Debian turns this on: it overwrites every deleted message with zeros.
     connection.execute("PRAGMA secure_delete = OFF")
-    # What a large batch would need to be undone must not go through a temporary file.
+    # The rollback data of a large batch must not go through a temporary file.
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA journal_size_limit = 16777216")
-    # Fewer, larger checkpoints: a page that was filled and emptied meanwhile is written once.
+    # Fewer, larger checkpoints: a page that is filled and emptied in between is written once.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -16000")
-    # From here on `lock` does the waiting.
+    # From here on `lock` waits.
     connection.execute("PRAGMA busy_timeout = 0")
     if _check_owner(connection, path) == 0:
         lock(connection, busy_timeout)
         try:
-            _create(connection, path)
+            # Again, under the lock: another process may have created the tables meanwhile.
+            if _check_owner(connection, path) == 0:
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -167,30 +178,17 @@ def _prepare(
             raise
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
-    # Again, under the lock: another process may have made the tables meanwhile.
-    if _check_owner(connection, path) == 0:
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
 def lock(connection: sqlite3.Connection, busy_timeout: float) -> None:
-    """Start a transaction that may write, once no other process is in one.
-
-    Raises:
-        sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
-    """
+    """Start a transaction that may write. Waits, and raises, as ``patiently`` does."""
     patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout)
 
 
 def patiently(work: Callable[[], object], busy_timeout: float) -> None:
-    """Do something again for as long as another process is in the way.
+    """Repeat ``work`` while another process holds a lock.
 
-    SQLite itself would wait longer and longer between its tries, up to 100 ms, and a process among
-    busy ones would starve for seconds. And it does not wait at all while others switch a new file
-    to a write-ahead log, or recover the log of an old one.
+    SQLite itself would wait up to 100 ms between two tries, and a process among busy ones would
+    starve for seconds. And it does not wait at all while others switch a new file to a write-ahead
+    log, or recover the log of an old one.
 
     Raises:
         sqlite3.OperationalError: still locked after ``busy_timeout`` seconds, or anything else.
@@ -208,7 +206,7 @@ def patiently(work: Callable[[], object], busy_timeout: float) -> None:
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the schema in the file, 0 if the file is empty."""
-    # In one statement: another process may be making the tables just now.
+    # In one statement: another process may be creating the tables now.
     application, version, tables = connection.execute(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
         "FROM pragma_application_id, pragma_user_version"

@@ -1,4 +1,4 @@
-"""What ``matador doctor`` looks at in a database file: permissions, free space, log, clock."""
+"""What ``matador doctor`` checks in a database file: permissions, free space, log, clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 from matador.model.message import Finding
-from matador.transports.sqlite.clock import DatabaseClock, ThisMachine
-from matador.transports.sqlite.database import OLDEST_SQLITE
+from matador.transports.sqlite.clock import DatabaseClock, Machine
+from matador.transports.sqlite.database import OLDEST_SQLITE, log_size
 
 _LITTLE_ROOM = 500 << 20
 _NO_ROOM = 20 << 20
@@ -43,7 +43,10 @@ def examine_file(path: Path) -> Iterator[Finding]:
         yield Finding("file", text, "change its owner or mode", serious=True)
     else:
         yield Finding("file", f"{path}, {_size(path.stat().st_size)}")
-        yield from _check_log(path)
+        if (log := log_size(path)) > _LARGE_LOG:
+            text = f"the write-ahead log is {_size(log)} large"
+            advice = "find the process that keeps a transaction open, such as a shell or a backup"
+            yield Finding("log", text, advice)
 
 
 def examine_clock(path: Path) -> Iterator[Finding]:
@@ -53,7 +56,7 @@ def examine_clock(path: Path) -> Iterator[Finding]:
     if ahead > _CLOCKS_APART:
         text = f"the file's modification time is {ahead:,.0f} s in the future"
         yield Finding("clock", text, "the machine's clock was set back")
-    clock = DatabaseClock(ThisMachine())
+    clock = DatabaseClock(Machine())
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         clock.anchor(connection)
     apart = clock.now() / 1000 - now
@@ -67,24 +70,10 @@ def examine_clock(path: Path) -> Iterator[Finding]:
 
 def _check_room(folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
-    text = f"{_size(free)} free"
+    advice = "free disk space" if free < _LITTLE_ROOM else ""
     if free < _NO_ROOM:
-        yield Finding("disk", text, "free disk space: sends will soon be refused", serious=True)
-    elif free < _LITTLE_ROOM:
-        yield Finding("disk", text, "free disk space")
-    else:
-        yield Finding("disk", text)
-
-
-def _check_log(path: Path) -> Iterator[Finding]:
-    log = path.with_name(f"{path.name}-wal")
-    size = log.stat().st_size if log.exists() else 0
-    if size > _LARGE_LOG:
-        yield Finding(
-            "log",
-            f"the write-ahead log is {_size(size)} large",
-            "find the process that keeps a transaction open, such as a shell or a backup",
-        )
+        advice += ": sends will soon be refused"
+    yield Finding("disk", f"{_size(free)} free", advice, serious=free < _NO_ROOM)
 
 
 def _size(number: float) -> str:

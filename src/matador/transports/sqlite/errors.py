@@ -1,4 +1,4 @@
-"""Translates what ``sqlite3`` raises into errors that say what happened and what to do."""
+"""Translates the errors of ``sqlite3`` into ours, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ UNSTORABLE: tuple[type[Exception], ...] = (
     msgspec.MsgspecError,
     sqlite3.DataError,
 )
-"""What is raised for a message that no file can hold, however often it is tried. SQLite undoes the
-statement alone, so that the rest of a transaction can go on."""
+"""Raised for a message that can never be stored. SQLite undoes only the statement, so that the rest
+of the transaction can go on."""
 
-_ROOM_TO_BREATHE = 1 << 20  # bytes; with less, an I/O error is taken for a full disk
+_LITTLE_ROOM = 1 << 20  # bytes; with less, an I/O error means that the disk is full
 
 
 def code_of(error: BaseException) -> int:
@@ -39,7 +39,7 @@ def code_of(error: BaseException) -> int:
 
 
 def is_whole(error: BaseException) -> bool:
-    """Does the error concern the database as a whole, so that trying again by parts is futile?"""
+    """Does the error concern the whole database, so that trying items one by one is futile?"""
     return code_of(error) in {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -53,7 +53,7 @@ def is_whole(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, path: Path, *, opening: bool = False) -> MatadorError:
-    """The error of this package that stands for ``error``, with ``error`` as its cause."""
+    """The error of this package for ``error``, which becomes its cause."""
     if isinstance(error, MatadorError):
         return error
     made = _translate(error, path, opening)
@@ -79,14 +79,14 @@ def _translate(error: BaseException, path: Path, opening: bool) -> MatadorError:
 
 
 def _is_bad_value(error: BaseException) -> bool:
-    """A part of the message is missing, or of a type that SQLite does not know."""
+    """Is a part of the message missing, or of a type that SQLite does not support?"""
     missing = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_NOTNULL
     return missing or str(error).startswith("Error binding parameter")
 
 
 def _is_full(path: Path) -> bool:
     try:
-        return shutil.disk_usage(path.parent).free < _ROOM_TO_BREATHE
+        return shutil.disk_usage(path.parent).free < _LITTLE_ROOM
     except OSError:
         return False
 

@@ -31,17 +31,17 @@ class SqliteOptions(Options):
         super().__post_init__()
         if str(self.path) in ("", ".", ":memory:"):
             raise ConfigurationError(
-                f"SQLite: path must name a file, got {str(self.path)!r}; "
-                f"for messages that need not last use MemoryTransport (memory://)"
+                f"SQLite: path must name a file, got {str(self.path)!r}; write {_FORMS}, or use "
+                f"MemoryTransport (memory://) for messages that need not last"
             )
 
 
 def read_url(url: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The path and the options of an address, with those ``given`` as keywords; not checked yet.
+    """The path and the options of an address, and those ``given`` as keywords; not checked yet.
 
     Raises:
-        ConfigurationError: it is malformed, has no path, or an unknown option. The message does
-            not repeat the address: it may be another broker's, with a password.
+        ConfigurationError: it is malformed, or has an unknown option. The message does not repeat
+            the address: it may be another broker's, with a password.
 
     Example:
         >>> read_url("sqlite:///shop.db?lease=60")
@@ -64,9 +64,4 @@ def read_url(url: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]
     if "#" in rest:
         raise ConfigurationError("SQLite: the address has a '#'; write %23 if the path has one")
     path = unquote(location.removeprefix("/"))
-    if not path or path == ":memory:":
-        raise ConfigurationError(
-            f"the address names no file; write {_FORMS}, "
-            f"or memory:// for messages that need not last"
-        )
     return {"path": path, **read_options(SqliteOptions, query, given)}

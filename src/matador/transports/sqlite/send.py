@@ -1,56 +1,78 @@
-"""Stores messages: many rows in one statement, so that the interpreter is left alone meanwhile."""
+"""Stores messages: many rows in one statement, so that other threads can run meanwhile.
+
+Messages sent "once" have their ids stored in the same transaction. The ids are kept until the part
+of the scope that they belong to is sealed; then one small row remains. The tables for them are
+created on first use: most files never have them.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from matador.errors import MatadorError
-from matador.model.message import Message
+from matador.model.message import Message, Once
 from matador.transports.kit.properties import headers_with_properties
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
-from matador.transports.sqlite.session import WriterSession
-from matador.transports.sqlite.topology import SqliteQueue, no_such_queue
+from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
 
 logger = logging.getLogger("matador.transports.sqlite")
 
 Row: TypeAlias = tuple[Any, ...]
+Item = TypeVar("Item")
 
-# A thread gives up the interpreter for every statement and gets it back late when others are
-# busy: many rows a statement. Few sizes, so that prepared statements are found again.
+# A thread releases the interpreter for every statement, and waits to get it back while others are
+# busy: so many rows in a statement. Few sizes, so that prepared statements are reused.
 _SIZES = (64, 16, 4, 1)
-_FULL = "queue, state, due, priority, rank, stored_at, ordering_key, id, headers, body"
-_FULL_WIDTH = _FULL.count(",") + 1
-_INSERT_FULL = {
-    size: f"INSERT INTO messages ({_FULL}) VALUES "
-    + ", ".join(["(" + ", ".join("?" * _FULL_WIDTH) + ")"] * size)
-    for size in _SIZES
-}
+
+
+def _of_each_size(insert: str, row: str) -> dict[int, str]:
+    # In SQLite a bare "?" has the number after the highest one so far, so "?1" stays shared.
+    return {size: f"{insert} VALUES {', '.join([row] * size)}" for size in _SIZES}
+
+
+_INSERT_FULL = _of_each_size(
+    "INSERT INTO messages (queue, state, due, priority, rank, stored_at, ordering_key, id, "
+    "headers, body)",
+    f"({', '.join('?' * 10)})",
+)
 # Most messages are ready at once, without priority or key. Fewer parameters take half the time.
-_PLAIN_WIDTH = 4
-_INSERT_PLAIN = {
-    size: "INSERT INTO messages (state, stored_at, queue, id, headers, body) VALUES "
-    + ", ".join(
-        f"({READY}, ?1, " + ", ".join(f"?{first + i}" for i in range(_PLAIN_WIDTH)) + ")"
-        for first in range(2, 2 + size * _PLAIN_WIDTH, _PLAIN_WIDTH)
-    )
-    for size in _SIZES
-}
+_INSERT_PLAIN = _of_each_size(
+    "INSERT INTO messages (state, stored_at, queue, id, headers, body)",
+    f"({READY}, ?1, ?, ?, ?, ?)",
+)
 _UNFINISHED = (
     f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
 )
+_OLDEST = (
+    "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY by_queue "
+    f"WHERE queue = ? AND state <> {IN_FLIGHT} ORDER BY seq LIMIT ?)"
+)
+
+_ONCE_TABLES = (
+    """CREATE TABLE IF NOT EXISTS once_scopes (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL DEFAULT -1
+    )""",
+    """CREATE TABLE IF NOT EXISTS once_ids (
+        scope INTEGER NOT NULL, batch INTEGER NOT NULL, id TEXT NOT NULL,
+        PRIMARY KEY (scope, batch, id)
+    ) WITHOUT ROWID""",
+)
+_ADD_ID = _of_each_size("INSERT INTO once_ids (scope, batch, id)", "(?1, ?2, ?)")
+_DELETED_AT_ONCE = 10_000  # ids
 
 encode_json = msgspec.json.Encoder().encode
 
 
 def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorError | None]:
-    """Store messages in the order given; for each None, or why it cannot be."""
+    """Store messages in the order given. Returns None or an error for each."""
     outcomes: list[MatadorError | None] = [None] * len(messages)
     run: list[Row] = []
     run_is_plain = True
@@ -78,11 +100,11 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
             outcomes[index] = translate(error, session.path)
             continue
         if plain is not run_is_plain:
-            _insert_run(session, run, run_is_plain)
+            insert(session, run, plain=run_is_plain)
             run, run_is_plain = [], plain
         run.append(row)
         used.add(message.queue)
-    _insert_run(session, run, run_is_plain)
+    insert(session, run, plain=run_is_plain)
     trim(session, (queues[name] for name in used))
     return outcomes
 
@@ -93,16 +115,16 @@ def make_row(
     message: Message,
     blocked: dict[tuple[int, str], bool],
 ) -> Row:
-    """The row of a message that is new in a queue.
+    """The row for a message that is new in a queue.
 
-    ``blocked`` remembers which ordering keys have an unfinished message, those of rows that were
-    made but not inserted yet included.
+    ``blocked`` caches which ordering keys have an unfinished message, in the table or in rows not
+    inserted yet.
     """
     now = session.now
     state, due = READY, None
     if message.delay > 0:
         state, due = DELAYED, now + math.ceil(message.delay * 1000)
-    # Nobody has to wait for a dead letter.
+    # Nothing waits for a dead letter.
     key = None if queue.dead_letters else message.ordering_key
     if key is not None:
         place = (queue.id, key)
@@ -111,58 +133,45 @@ def make_row(
         if blocked[place]:
             state = BLOCKED
         blocked[place] = True
-    return (
-        queue.id,
-        state,
-        due,
-        message.priority,
-        message.priority if queue.priorities else None,
-        now,
-        key,
-        message.id,
-        encode_headers(message),
-        message.body,
-    )
+    rank = message.priority if queue.priorities else None
+    where = (queue.id, state, due, message.priority, rank, now, key)
+    return (*where, message.id, encode_headers(message), message.body)
 
 
 def encode_headers(message: Message) -> bytes | None:
-    """The headers of a message as they are stored, its properties among them."""
+    """The headers of a message as they are stored, with its properties."""
     headers = headers_with_properties(message)
     return encode_json(headers) if headers else None
 
 
-def insert(session: WriterSession, rows: Sequence[Row]) -> None:
-    """Insert rows of ``make_row``, in this order."""
-    _insert_run(session, rows, plain=False)
-
-
-def _insert_run(session: WriterSession, rows: Sequence[Row], plain: bool) -> None:
+def insert(session: WriterSession, rows: Sequence[Row], *, plain: bool = False) -> None:
+    """Insert rows of ``make_row`` in this order; or ``plain`` ones, which have fewer columns."""
     statements = _INSERT_PLAIN if plain else _INSERT_FULL
     shared = [session.now] if plain else []
+    for group in _groups(rows):
+        values = [*shared, *chain.from_iterable(group)]
+        session.connection.execute(statements[len(group)], values)
+
+
+def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
     start = 0
     for size in _SIZES:
-        while len(rows) - start >= size:
-            values = [*shared, *chain.from_iterable(rows[start : start + size])]
-            session.connection.execute(statements[size], values)
+        while len(items) - start >= size:
+            yield items[start : start + size]
             start += size
 
 
 def trim(session: WriterSession, queues: Iterable[SqliteQueue]) -> None:
-    """Drop the oldest messages of queues that are over their length, but none that is held."""
+    """Delete the oldest messages of queues that exceed their length, except those in flight."""
     for queue in queues:
         if queue.max_length is None:
             continue
         (length,) = session.connection.execute(
             "SELECT count(*) FROM messages WHERE queue = ?", (queue.id,)
         ).fetchone()
-        excess = length - queue.max_length
-        if excess <= 0:
+        if length <= queue.max_length:
             continue
-        session.connection.execute(
-            "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages INDEXED BY by_queue "
-            f"WHERE queue = ? AND state <> {IN_FLIGHT} ORDER BY seq LIMIT ?)",
-            (queue.id, excess),
-        )
+        session.connection.execute(_OLDEST, (queue.id, length - queue.max_length))
         if queue.name not in session.warned:
             session.warned.add(queue.name)
             logger.warning(
@@ -170,3 +179,69 @@ def trim(session: WriterSession, queues: Iterable[SqliteQueue]) -> None:
                 queue.name,
                 queue.max_length,
             )
+
+
+# -- once -----------------------------------------------------------------------------------------
+
+
+def store_once(
+    session: WriterSession, messages: Sequence[Message], once: Once
+) -> Sequence[MatadorError | None]:
+    """Store the messages that were not stored before. Returns None or an error for each."""
+    scope, sealed = _scope(session, once.scope)
+    outcomes: list[MatadorError | None] = [None] * len(messages)
+    if once.batch <= sealed:
+        return outcomes
+    execute = session.connection.execute
+    new = _new_ids(session, (scope, once.batch), [message.id for message in messages])
+    chosen: list[int] = []
+    for index, message in enumerate(messages):
+        if message.id in new:
+            new.remove(message.id)  # the same id may be there twice
+            chosen.append(index)
+    stored = store(session, [messages[index] for index in chosen])
+    for index, outcome in zip(chosen, stored, strict=True):
+        outcomes[index] = outcome
+        if outcome is not None:
+            execute(
+                "DELETE FROM once_ids WHERE scope = ? AND batch = ? AND id = ?",
+                (scope, once.batch, messages[index].id),
+            )
+    return outcomes
+
+
+def _new_ids(session: WriterSession, part: tuple[int, int], ids: Sequence[str]) -> set[str]:
+    """Store ids. Returns those that were not stored before."""
+    new: set[str] = set()
+    for group in _groups(ids):
+        try:
+            session.connection.execute(_ADD_ID[len(group)], (*part, *group))
+            new.update(group)
+        except sqlite3.IntegrityError:  # rare: something is sent again
+            if len(group) > 1:
+                new.update(*(_new_ids(session, part, [id_]) for id_ in group))
+    return new
+
+
+def seal(session: WriterSession, once: Once) -> int:
+    """Store nothing more in a part and those before it, and delete some of their ids.
+
+    Returns how many were deleted; 0: done.
+    """
+    scope, sealed = _scope(session, once.scope)
+    execute = session.connection.execute
+    execute("UPDATE once_scopes SET sealed = ? WHERE id = ?", (max(once.batch, sealed), scope))
+    return execute(
+        "DELETE FROM once_ids WHERE (scope, batch, id) IN (SELECT scope, batch, id FROM once_ids "
+        f"WHERE scope = ? AND batch <= ? LIMIT {_DELETED_AT_ONCE})",
+        (scope, once.batch),
+    ).rowcount
+
+
+def _scope(session: WriterSession, name: str) -> tuple[int, int]:
+    """The number of a scope, created if need be, and how far it is sealed."""
+    execute = session.connection.execute
+    for table in _ONCE_TABLES:
+        execute(table)
+    execute("INSERT INTO once_scopes (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
+    return execute("SELECT id, sealed FROM once_scopes WHERE name = ?", (name,)).fetchone()

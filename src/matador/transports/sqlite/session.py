@@ -1,36 +1,76 @@
-"""What the writer's operations work with: the connection, the queues, and one "now" a turn."""
+"""The writer's view of the database: its transaction, its time, and the table of queues."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from matador.errors import StorageCorruptError
+from matador.errors import QueueNotFoundError, StorageCorruptError
 from matador.model.topology import Topology
+from matador.transports.kit.errors import queue_not_found
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import lock
-from matador.transports.sqlite.topology import (
-    SqliteQueue,
-    declare,
-    load_queues,
-    no_such_queue,
-    put_back,
-)
 
 logger = logging.getLogger("matador.transports.sqlite")
 
+_COLUMNS = "id, name, dead_letters, priorities, max_length, ttl, retention"
+_INSERT = f"INSERT INTO queues ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_UPSERT = f"""{_INSERT}
+ON CONFLICT (name) DO UPDATE SET dead_letters = excluded.dead_letters,
+    priorities = excluded.priorities, max_length = excluded.max_length,
+    ttl = excluded.ttl, retention = excluded.retention
+WHERE (dead_letters, priorities, max_length, ttl, retention) IS NOT
+    (excluded.dead_letters, excluded.priorities, excluded.max_length, excluded.ttl,
+     excluded.retention)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteQueue:
+    """A row of the table of queues. Times are in milliseconds."""
+
+    id: int
+    name: str
+    dead_letters: bool
+    priorities: bool
+    max_length: int | None
+    ttl: int | None
+    retention: int | None
+
+
+def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
+    """All queues by name."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM queues")
+    return {
+        name: SqliteQueue(
+            id_,
+            name,
+            bool(dead),
+            bool(priorities),
+            *(setting if type(setting) is int else None for setting in settings),
+        )
+        for id_, name, dead, priorities, *settings in rows
+        if type(name) is str
+    }
+
+
+def no_such_queue(name: str, known: Iterable[str], path: Path) -> QueueNotFoundError:
+    """The error for a queue that does not exist."""
+    return queue_not_found(name, f"{path}; add it to the topology and apply it", known)
+
 
 class WriterSession:
-    """The writer's view of the database. Belongs to the writer's thread alone.
+    """Used by the writer's thread only.
 
     Attributes:
         connection: the writer's connection; a transaction is open while an operation runs.
-        now: the time of the database at the start of the transaction, in milliseconds.
+        now: the database time at the start of the transaction, in milliseconds.
         queues: all queues by name, as they are in this transaction.
-        declared: those of the topologies that were applied; they are there for good.
-        warned: names of queues whose overflow was logged already.
+        warned: the names of queues whose overflow has been logged.
     """
 
     def __init__(
@@ -48,19 +88,19 @@ class WriterSession:
         self.clock = clock
         self.now = clock.now()
         self.queues: dict[str, SqliteQueue] = {}
-        self.declared: set[str] = set()
+        self._declared: set[str] = set()  # created again if somebody deletes them
         self.warned: set[str] = set()
         self._version = -1
 
     def anchor(self) -> None:
-        """Let the file set the clock. Called once, before anything else."""
+        """Set the clock from the file. Called once, before anything else."""
         if not self.clock.adopt(self.connection):
             self._lock()
             self.clock.anchor(self.connection)
             self.commit()
 
     def close(self) -> None:
-        """Note how late it is, and close the connection."""
+        """Store the current time, and close the connection."""
         try:
             self.begin()
             self.clock.remember(self.connection)
@@ -72,59 +112,70 @@ class WriterSession:
         """Start a transaction that may write; waits for other processes to end theirs."""
         self._lock()
         self.now = self.clock.now()
-        # Changes only when another process has written: only then may the queues be others.
+        # Changes only when another process has written. Only then can the queues have changed.
         (version,) = self.connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
-            self.reload()
+            self._reload()
             self._version = version
 
     def commit(self) -> None:
-        """Make everything of this transaction durable."""
+        """Make the changes of this transaction durable."""
         self.connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo everything of this transaction, if SQLite has not done so already."""
+        """Undo the changes of this transaction, unless SQLite has already done so."""
         self._version = -1
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
-
-    def declare(self, topology: Topology) -> None:
-        """Make the queues of a topology, or update their settings."""
-        names = declare(self.connection, topology)
-        self.reload()
-        self.declared.update(names)
-
-    def reload(self) -> None:
-        """Read the queues again, and put back what somebody deleted by hand."""
-        before, self.queues = self.queues, load_queues(self.connection)
-        for name in self.declared:
-            if name in before and before[name].id != self._id_of(name):
-                self._put_back(before[name])
-
-    def _id_of(self, name: str) -> int | None:
-        return self.queues[name].id if name in self.queues else None
-
-    def _put_back(self, queue: SqliteQueue) -> None:
-        """Make a queue again that was deleted, so that its messages belong to it as before."""
-        taken = any(other.id == queue.id for other in self.queues.values())
-        if queue.name not in self.queues:
-            logger.warning("%s: queue %s was deleted; creating it again", self.path, queue.name)
-            put_back(self.connection, queue, same_id=not taken)
-            self.queues = load_queues(self.connection)
-        elif not taken:  # another process was quicker: its queue gets the messages of ours
-            moved = (self.queues[queue.name].id, queue.id)
-            self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
     def queue(self, name: str) -> SqliteQueue:
         """A queue by its full name.
 
         Raises:
-            QueueNotFoundError: there is none.
+            QueueNotFoundError: it does not exist.
         """
         found = self.queues.get(name)
         if found is None:
             raise no_such_queue(name, self.queues, self.path)
         return found
+
+    def declare(self, topology: Topology) -> None:
+        """Create the queues of a topology, or update their settings. Deletes nothing.
+
+        ``exact`` queues are created too: no other application shares the file.
+        """
+        rows: list[tuple[None, str, bool, bool, int | None, int | None, int | None]] = []
+        for queue in topology.queues:
+            name, retention = topology.full_name(queue.name), _milliseconds(queue.retention)
+            rows.append((None, name, False, queue.priorities, None, None, retention))
+        for _, kind, name in topology.dead_letter_names():
+            settings = topology.dead_letters[kind]
+            ttl = _milliseconds(settings.ttl)
+            rows.append((None, name, True, False, settings.max_length, ttl, None))
+        self.connection.executemany(_UPSERT, rows)
+        self._reload()
+        self._declared.update(name for _, name, *_ in rows)
+
+    def _reload(self) -> None:
+        """Read the queues, and create again those that somebody deleted by hand."""
+        before, self.queues = self.queues, load_queues(self.connection)
+        for name in self._declared & before.keys():
+            found = self.queues.get(name)
+            if found is None or found.id != before[name].id:
+                self._put_back(before[name], found)
+
+    def _put_back(self, queue: SqliteQueue, other: SqliteQueue | None) -> None:
+        """Give the messages of a deleted queue their queue again, by the same id if it is free."""
+        taken = any(one.id == queue.id for one in self.queues.values())
+        if other is None:
+            logger.warning("%s: queue %s was deleted; creating it again", self.path, queue.name)
+            settings = (queue.dead_letters, queue.priorities, queue.max_length, queue.ttl)
+            row = (None if taken else queue.id, queue.name, *settings, queue.retention)
+            self.connection.execute(_INSERT, row)
+            self.queues = load_queues(self.connection)
+        elif not taken:  # another process has created it already: it gets the messages of ours
+            moved = (other.id, queue.id)
+            self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
     def _lock(self) -> None:
         if _identity(self.path) != self._file:
@@ -133,13 +184,17 @@ class WriterSession:
                 f"be lost; put the file back or restart"
             )
         if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")  # an earlier attempt to do so failed
+            self.connection.execute("ROLLBACK")  # an earlier attempt failed
         lock(self.connection, self._busy_timeout)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once a transaction
+        found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once per transaction
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Carries out settlements, each only if its delivery is still held by the claim it came from."""
+"""Carries out settlements, each only if the claim that it came from still holds the delivery."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from matador.transports.sqlite import send
 from matador.transports.sqlite.claim import EARLIER, handle_of, held, seq_list
 from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
-from matador.transports.sqlite.session import WriterSession
-from matador.transports.sqlite.topology import SqliteQueue
+from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers
 
 _GONE = "its lease ended and another receiver has it"
@@ -61,7 +60,7 @@ _UNBLOCK = (
 
 
 def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
-    """Carry out settlements; for each None, or why it was refused."""
+    """Carry out settlements. Returns None or an error for each."""
     handles = [handle_of(settlement.receipt) for settlement in settlements]
     if all(
         type(one) is Complete
@@ -90,10 +89,24 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
     return outcomes
 
 
+def refilled(settlements: Sequence[Settlement]) -> set[str]:
+    """The queues in which settlements may have made a message ready."""
+    names: set[str] = set()
+    for settlement in settlements:
+        receipt = settlement.receipt
+        if receipt.ordering_key is not None or isinstance(settlement, Release):
+            names.add(receipt.queue)
+        if isinstance(settlement, Retry):
+            names.add(settlement.message.queue)
+        elif isinstance(settlement, DeadLetter):
+            names.add(dead_letter_name(receipt.queue, settlement.kind))
+    return names
+
+
 def _delete(
     session: WriterSession, settlements: Sequence[Settlement], handles: Sequence[tuple[int, int]]
 ) -> list[MatadorError | None]:
-    """What nearly every batch is: all done, nobody waits for them; a claim at a time."""
+    """The usual batch: everything is complete and nothing waits for it. One claim at a time."""
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     claims: defaultdict[int, list[int]] = defaultdict(list)
     for seq, token in handles:
@@ -112,7 +125,7 @@ def _delete(
 
 
 class _SettleBatch:
-    """Does at once what can be: completions and releases; the successors of the others first."""
+    """Collects what can be done in one statement; does the rest at once."""
 
     def __init__(self, session: WriterSession) -> None:
         self._session = session
@@ -126,7 +139,7 @@ class _SettleBatch:
         """Take a settlement whose delivery is held.
 
         Raises:
-            QueueNotFoundError: its successor has nowhere to go; nothing was changed.
+            QueueNotFoundError: there is no queue for its successor; nothing was changed.
             Exception: one of ``UNSTORABLE``; nothing was changed.
         """
         receipt = settlement.receipt
@@ -142,13 +155,16 @@ class _SettleBatch:
                     self._retry_in_place(message, seq)
                     return
                 self._move(message, seq)
-            case DeadLetter():
-                self._bury(settlement, seq)
+            case DeadLetter(message=message):
+                if message is None:
+                    self._copy(settlement, seq)
+                else:
+                    self._move(dead_letter_of(settlement, message), seq)
         if receipt.ordering_key is not None:
             self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
 
     def finish(self) -> None:
-        """Carry out what was collected, then let the next of each freed ordering key through."""
+        """Do what was collected, then unblock the next message of each freed ordering key."""
         session = self._session
         execute = session.connection.execute
         gone = self._moved
@@ -167,25 +183,16 @@ class _SettleBatch:
         send.trim(session, self._filled)
 
     def _retry_in_place(self, message: Message, seq: int) -> None:
-        # It keeps its place, so that followers with its ordering key stay behind it.
+        # It keeps its place, so that later messages with its ordering key stay behind it.
         session = self._session
         queue = session.queue(message.queue)
         state, due = READY, None
         if message.delay > 0:
             state, due = DELAYED, session.now + math.ceil(message.delay * 1000)
-        session.connection.execute(
-            _RETRY,
-            (
-                state,
-                due,
-                message.id,
-                send.encode_headers(message),
-                message.body,
-                message.priority,
-                message.priority if queue.priorities else None,
-                seq,
-            ),
-        )
+        rank = message.priority if queue.priorities else None
+        headers = send.encode_headers(message)
+        stored = (message.id, headers, message.body, message.priority, rank)
+        session.connection.execute(_RETRY, (state, due, *stored, seq))
 
     def _move(self, message: Message, seq: int) -> None:
         session = self._session
@@ -194,21 +201,9 @@ class _SettleBatch:
         self._filled.add(queue)
         self._moved.append(seq)
 
-    def _bury(self, settlement: DeadLetter, seq: int) -> None:
-        session = self._session
-        name = dead_letter_name(settlement.receipt.queue, settlement.kind)
-        queue = session.queue(name)
-        message = settlement.message
-        if message is None:
-            self._copy(settlement, seq, queue)
-        else:
-            dead = dead_letter_of(settlement, message)
-            send.insert(session, [send.make_row(session, queue, dead, {})])
-        self._filled.add(queue)
-        self._moved.append(seq)
-
-    def _copy(self, settlement: DeadLetter, seq: int, queue: SqliteQueue) -> None:
-        """Keep a row as it is, whatever is in it: SQLite copies it."""
+    def _copy(self, settlement: DeadLetter, seq: int) -> None:
+        """Store a row as a dead letter, unread: SQLite copies it, whatever it contains."""
+        queue = self._session.queue(dead_letter_name(settlement.receipt.queue, settlement.kind))
         execute = self._session.connection.execute
         headers: Headers = {}
         if not settlement.bare:
@@ -220,5 +215,7 @@ class _SettleBatch:
         except sqlite3.DataError:
             if not settlement.bare:
                 raise
-            # The body alone is as large as a row may be.
+            # The body alone is as large as a row can be.
             execute(_COPY, (queue.id, self._session.now, None, seq))
+        self._filled.add(queue)
+        self._moved.append(seq)

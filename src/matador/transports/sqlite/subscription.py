@@ -1,60 +1,40 @@
-"""Subscriptions: they claim when asked to, and sleep until a watcher sees something to claim.
-
-The watcher asks the file for its ``data_version`` a hundred times a second while anybody waits: a
-look into shared memory of a few microseconds, no thread and no notification service needed.
-"""
+"""Subscriptions claim messages when asked to, and sleep while there is nothing to claim."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import MatadorError
 from matador.model.message import Delivery
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
-from matador.transports.sqlite.claim import NEXT_DUE, Claim
-from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import READY
-from matador.transports.sqlite.topology import SqliteQueue
-
-_PERIOD = 0.008  # seconds between two looks
-
-_IS_THERE = "SELECT EXISTS (SELECT 1 FROM queues WHERE id = ? AND name = ?)"
-_IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
+from matador.transports.sqlite.claim import Claim, claim
+from matador.transports.sqlite.connection import SqliteConnection
+from matador.transports.sqlite.session import SqliteQueue, WriterSession
 
 
 class SqliteSubscription(BaseSubscription):
-    """See ``matador.transports.base.Subscription``. Made by ``SqliteTransport.subscribe``."""
+    """See ``matador.transports.base.Subscription``. ``lease`` is in milliseconds."""
 
     def __init__(
         self,
         queue: SqliteQueue,
+        connection: SqliteConnection,
         *,
-        claim: Callable[[str, int], asyncio.Future[Sequence[Claim | MatadorError]]],
+        lease: int,
         give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
-        watcher: FileWatcher,
-        clock: DatabaseClock,
-        patience: int,
-        closed: Callable[[SqliteSubscription], None],
+        on_close: Callable[[SqliteSubscription], None],
     ) -> None:
         super().__init__(queue.name)
         self._queue = queue
-        self._new_claim = claim
+        self._connection = connection
+        self._lease = lease
         self._give_back = give_back
-        self._watcher = watcher
-        self._clock = clock
-        self._patience = patience
-        self._closed = closed
+        self._on_close = on_close
         self._woken = Wakeup()
-        # Outlives a cancelled receive(): the next one, or close(), takes care of what it brings.
+        # Outlives a cancelled receive(): the next one, or close(), deals with its result.
         self._claim: asyncio.Future[Sequence[Claim | MatadorError]] | None = None
-
-    @property
-    def queue_id(self) -> int:
-        """The number of the queue in the file."""
-        return self._queue.id
 
     def wake(self) -> None:
         """There may be something to claim."""
@@ -65,23 +45,27 @@ class SqliteSubscription(BaseSubscription):
         while self._active:
             if self._claim is None:
                 self._woken.clear()
-                self._claim = self._new_claim(self.queue, limit)
+                self._claim = self._new_claim(limit)
             pending = self._claim
             await asyncio.wait([pending])  # does not cancel it when we are cancelled
             if self._claim is not pending:
                 break  # close() has taken it over
             self._claim = None
-            (claim,) = pending.result()
-            if isinstance(claim, MatadorError):
-                raise claim
-            self._queue = claim.queue  # of another number, if it was deleted and made again
-            if claim.deliveries:
-                kept = await self._keep(claim, limit)
-                if kept:
-                    return kept
-            else:
-                await self._sleep(claim.next_due)
+            (found,) = pending.result()
+            if isinstance(found, MatadorError):
+                raise found
+            self._queue = found.queue  # has another id if it was deleted and created again
+            if not found.deliveries:
+                await self._connection.watcher.wait(self._woken, found.queue, found.next_due)
+            elif kept := await self._keep(found, limit):
+                return kept
         return []
+
+    def _new_claim(self, limit: int) -> asyncio.Future[Sequence[Claim | MatadorError]]:
+        def work(session: WriterSession) -> Claim:
+            return claim(session, session.queue(self.queue), limit, self._lease)
+
+        return self._connection.submit(work)
 
     async def close(self) -> None:
         """See ``Subscription``."""
@@ -90,89 +74,17 @@ class SqliteSubscription(BaseSubscription):
         self._active = False
         self._woken.wake()
         pending, self._claim = self._claim, None
-        self._closed(self)
+        self._on_close(self)
         if pending is not None:
-            (claim,) = await pending
-            if isinstance(claim, Claim) and claim.deliveries:
-                await self._give_back(claim.deliveries)
+            (found,) = await pending
+            if isinstance(found, Claim) and found.deliveries:
+                await self._give_back(found.deliveries)
 
-    async def _keep(self, claim: Claim, limit: int) -> Sequence[Delivery]:
-        # Both happen only to what a cancelled receive() left behind.
-        kept = claim.deliveries[:limit]
-        if self._clock.now() > claim.held_until - self._patience:
+    async def _keep(self, found: Claim, limit: int) -> Sequence[Delivery]:
+        # Both cases happen only to what a cancelled receive() left behind.
+        kept = found.deliveries[:limit]
+        if self._connection.clock.now() > found.held_until - self._lease // 2:
             kept = []  # too old to be worked on safely
-        if len(kept) < len(claim.deliveries):
-            await self._give_back(claim.deliveries[len(kept) :])
+        if len(kept) < len(found.deliveries):
+            await self._give_back(found.deliveries[len(kept) :])
         return kept
-
-    async def _sleep(self, next_due: int) -> None:
-        self._watcher.add(self, next_due)
-        try:
-            await self._woken.wait()
-        finally:
-            self._watcher.discard(self)
-
-
-class FileWatcher:
-    """Wakes waiters. Belongs to the event loop."""
-
-    def __init__(self, connection: sqlite3.Connection, clock: DatabaseClock) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[SqliteSubscription, int] = {}
-        self._version = -1
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, waiter: SqliteSubscription, next_due: int) -> None:
-        """Wake ``waiter`` when another process writes to its queue, or at ``next_due``."""
-        self._waiting[waiter] = next_due
-        if self._timer is None:
-            self._timer = self._loop.call_later(_PERIOD, self._look)
-
-    def discard(self, waiter: SqliteSubscription) -> None:
-        """It waits no more."""
-        self._waiting.pop(waiter, None)
-
-    def close(self) -> None:
-        """Wake nobody any more."""
-        self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._connection.close()
-
-    def _look(self) -> None:
-        self._timer = None
-        if not self._waiting:
-            return
-        try:
-            self._wake_where_due()
-        except sqlite3.Error:
-            # The writer will meet the same trouble, and reports it to those who claim.
-            for waiter in list(self._waiting):
-                waiter.wake()
-        self._timer = self._loop.call_later(_PERIOD, self._look)
-
-    def _wake_where_due(self) -> None:
-        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-        if version != self._version:
-            self._version = version
-            self._look_into_queues()
-        now = self._clock.now()
-        for waiter, due in list(self._waiting.items()):
-            if due <= now:
-                waiter.wake()
-
-    def _look_into_queues(self) -> None:
-        execute = self._connection.execute
-        seen: dict[int, int] = {}
-        for waiter in self._waiting:
-            queue = waiter.queue_id
-            if queue not in seen:
-                (there,) = execute(_IS_THERE, (queue, waiter.queue)).fetchone()
-                (ready,) = execute(_IS_READY, (queue,)).fetchone()
-                # A queue that is gone is made again, or missed, by whoever claims from it.
-                now = ready or not there
-                seen[queue] = 0 if now else execute(NEXT_DUE, (queue,)).fetchone()[0]
-            self._waiting[waiter] = seen[queue]

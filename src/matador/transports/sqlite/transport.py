@@ -12,7 +12,6 @@ from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     ConnectionState,
-    DeadLetter,
     Delivery,
     Finding,
     Message,
@@ -20,26 +19,22 @@ from matador.model.message import (
     QueueDepth,
     Receipt,
     Release,
-    Retry,
     Settlement,
     StoredMessage,
     TopologyNote,
 )
 from matador.model.options import Seconds
-from matador.model.topology import Topology, dead_letter_name
+from matador.model.topology import Topology
 from matador.transports.clock import Clock
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
-from matador.transports.sqlite.claim import Claim
-from matador.transports.sqlite.clock import DatabaseClock, GivenClock, ThisMachine
+from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
-from matador.transports.sqlite.once import forget, seal, store_once
 from matador.transports.sqlite.options import SqliteOptions, read_url
-from matador.transports.sqlite.session import WriterSession
 from matador.transports.sqlite.subscription import SqliteSubscription
 
 _LONGEST_ROW = 19  # digits of the largest row number
@@ -48,17 +43,17 @@ _LONGEST_ROW = 19  # digits of the largest row number
 class SqliteTransport(BaseTransport):
     """Messages in an SQLite file: no server, several processes, nothing lost. See ``Transport``.
 
-    Everything that writes goes through one thread, which puts whatever is pending into one
-    transaction. Wake-up takes about 10 ms across processes. The file must be on a local disk.
-    A process must not fork while connected: connect in the child.
+    One thread does all the writing, and puts whatever is pending into one transaction. Another
+    process is woken within about 10 ms. The file must be on a local disk. A process must not fork
+    while connected: connect in the child.
 
     Args:
-        path: the file; made if it is not there, its folder is not.
+        path: the file; created if it does not exist, but its folder is not.
         synchronous: ``FULL``: a confirmed send survives a power failure. ``NORMAL``: it survives
-            the death of every process, but a power failure may take back the last moments.
+            the death of every process, but a power failure may lose the last moments.
         lease: seconds for which a delivery belongs to its receiver unless renewed.
         busy_timeout: seconds to wait while another process writes.
-        clock: for tests; by default the machine's own, proof against being set.
+        clock: for tests; the default is not affected when the machine's clock is set.
         name: for logs and metrics.
 
     Example:
@@ -88,8 +83,9 @@ class SqliteTransport(BaseTransport):
         self._options = options
         self._path = Path(path).absolute()
         self._lease = round(options.lease * 1000)
-        self._machine = ThisMachine() if clock is None else GivenClock(clock)
+        self._machine = Machine(clock)
         self._connection: SqliteConnection | None = None
+        self._subscriptions: set[SqliteSubscription] = set()
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None, **options: Any) -> SqliteTransport:
@@ -143,13 +139,8 @@ class SqliteTransport(BaseTransport):
         """
         self._change_state(ConnectionState("connecting"))
         try:
-            self._connection = await SqliteConnection.open(
-                self._path,
-                DatabaseClock(self._machine),
-                synchronous=self._options.synchronous,
-                busy_timeout=self._options.busy_timeout,
-                name=f"matador-{self._name}",
-            )
+            connection = SqliteConnection(self._path, DatabaseClock(self._machine), self._options)
+            await connection.open()
         except Exception as error:
             failure = translate(error, self._path, opening=True)
             self._change_state(ConnectionState("failed", attempt=1, error=failure))
@@ -159,14 +150,14 @@ class SqliteTransport(BaseTransport):
         except BaseException:
             self._change_state(ConnectionState("disconnected"))
             raise
+        self._connection = connection
         self._change_state(ConnectionState("connected"))
 
     async def _close(self) -> None:
-        connection = self._connection
+        for subscription in list(self._subscriptions):
+            await subscription.close()
+        connection, self._connection = self._connection, None
         if connection is not None:
-            for subscription in list(connection.subscriptions):
-                await subscription.close()
-            self._connection = None
             await connection.close()
         self._change_state(ConnectionState("disconnected"))
 
@@ -180,48 +171,43 @@ class SqliteTransport(BaseTransport):
     # -- sending and receiving ---------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. ``exact`` queues are made, too."""
+        """See ``Transport``. ``exact`` queues are created too."""
         await self._connected.write(lambda session: session.declare(topology))
         return [*ignored_arguments(topology), *ignored_exchanges(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
-        connection = self._connected
-        outcomes = await connection.writer.submit(send.store, messages)
-        connection.wake({message.queue for message in messages if message.delay <= 0})
+        outcomes = await self._connected.writer.submit(send.store, messages)
+        self._wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
 
     async def subscribe(self, queue: str, *, prefetch: int) -> SqliteSubscription:
-        """See ``Transport``. ``prefetch`` does not matter: nothing is held in advance."""
+        """See ``Transport``. ``prefetch`` is ignored: nothing is claimed in advance."""
         connection = self._connected
-        found = await connection.read(queue, browse.find)
         subscription = SqliteSubscription(
-            found,
-            claim=self._claim,
+            await connection.read(queue, browse.find),
+            connection,
+            lease=self._lease,
             give_back=self._give_back,
-            watcher=connection.watcher,
-            clock=connection.clock,
-            patience=self._lease // 2,
-            closed=connection.subscriptions.discard,
+            on_close=self._subscriptions.discard,
         )
-        connection.subscriptions.add(subscription)
+        self._subscriptions.add(subscription)
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is carried out in one transaction."""
-        connection = self._connected
-        outcomes = await connection.writer.submit(settle.settle, settlements)
-        connection.wake(_refilled(settlements))
+        """See ``Transport``. Each settlement is carried out in one transaction."""
+        outcomes = await self._connected.writer.submit(settle.settle, settlements)
+        self._wake(settle.refilled(settlements))
         return outcomes
-
-    def _claim(self, queue: str, limit: int) -> asyncio.Future[Sequence[Claim | MatadorError]]:
-        def work(session: WriterSession) -> Claim:
-            return claim.claim(session, session.queue(queue), limit, self._lease)
-
-        return self._connected.submit(work)
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         await self.settle([Release(delivery.receipt) for delivery in deliveries])
+
+    def _wake(self, queues: set[str]) -> None:
+        if queues:
+            for subscription in self._subscriptions:
+                if subscription.queue in queues:
+                    subscription.wake()
 
     # -- optional abilities ------------------------------------------------------------------
 
@@ -234,7 +220,7 @@ class SqliteTransport(BaseTransport):
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``. Pages are read as the iteration goes on."""
+        """See ``Browsing``. Reads a page at a time."""
         position = _start(after)
         left = limit
         while left is None or left > 0:
@@ -280,20 +266,18 @@ class SqliteTransport(BaseTransport):
     async def send_once(
         self, messages: Sequence[Message], once: Once
     ) -> Sequence[MatadorError | None]:
-        """See ``Deduplicating``. Ids are noted in the transaction that stores the messages."""
-        connection = self._connected
-        outcomes = await connection.writer.submit(partial(store_once, once=once), messages)
-        connection.wake({message.queue for message in messages if message.delay <= 0})
+        """See ``Deduplicating``. Ids are stored in the same transaction as the messages."""
+        work = partial(send.store_once, once=once)
+        outcomes = await self._connected.writer.submit(work, messages)
+        self._wake({message.queue for message in messages if message.delay <= 0})
         return outcomes
 
     async def seal(self, once: Once) -> None:
-        """See ``Deduplicating``. Ids are forgotten a few at a time, so that nobody waits long."""
-        connection = self._connected
-        await connection.write(partial(seal, once=once))
-        while await connection.write(partial(forget, once=once)):
+        """See ``Deduplicating``. Ids are deleted a few at a time, so that nobody waits long."""
+        while await self._connected.write(partial(send.seal, once=once)):
             pass
 
-    # -- for people: what is there before anything is opened ---------------------------------
+    # -- for `matador doctor` ----------------------------------------------------------------
 
     @property
     def missing_storage(self) -> str | None:
@@ -310,34 +294,14 @@ class SqliteTransport(BaseTransport):
         return await asyncio.to_thread(lambda: list(doctor.examine_clock(self._path)))
 
 
-def _refilled(settlements: Sequence[Settlement]) -> set[str]:
-    """The queues in which a settlement may have made a message ready."""
-    names: set[str] = set()
-    for settlement in settlements:
-        receipt = settlement.receipt
-        if receipt.ordering_key is not None or isinstance(settlement, Release):
-            names.add(receipt.queue)
-        if isinstance(settlement, Retry):
-            names.add(settlement.message.queue)
-        elif isinstance(settlement, DeadLetter):
-            names.add(dead_letter_name(receipt.queue, settlement.kind))
-    return names
-
-
 def _start(after: str | None) -> int:
-    """The row behind which to start.
-
-    Raises:
-        ConfigurationError: not a position of this transport.
-    """
-    if after is None:
-        return 0
-    row = _row(after)
+    """The row after which to start."""
+    row = 0 if after is None else _row(after)
     if row < 0:
         raise ConfigurationError(f"{after!r} is not a position; use StoredMessage.position")
     return row
 
 
 def _row(position: str) -> int:
-    """The row of a position; -1, which no row has, if it is not one of ours."""
+    """The row of a position; -1, which no row has, if it is not a position of this transport."""
     return int(position) if position.isdecimal() and len(position) < _LONGEST_ROW else -1
