@@ -1,4 +1,4 @@
-"""A message in memory, the hold that a receiver has on it, and what others see of it."""
+"""A message in memory, the hold of a receiver on it, and how others see it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matador.errors import ConfigurationError
 from matador.model.message import Delivery, Message, MessageState, Receipt, StoredMessage
 
 EntryState: TypeAlias = Literal["fresh", "ready", "blocked", "delayed", "held", "done"]
-"""``fresh``: next in the deque. ``ready``: next in the heap. ``blocked``: behind its key."""
+"""``fresh``: in the deque. ``ready``: in the heap. ``blocked``: behind another of its key."""
 
 _STATES: dict[EntryState, MessageState] = {
     "fresh": "ready",
@@ -34,24 +34,24 @@ class Entry(msgspec.Struct, gc=False):
     state: EntryState = "fresh"
     deliveries: int = 0
     turn: int = 0
-    """Counts the times it was held, so that an older hold can be told from the present one."""
+    """How often it was held, to tell an older hold from the current one."""
     lease_until: float = inf
 
 
 class MemoryHold(msgspec.Struct, frozen=True, gc=False):
-    """The handle of a delivery: which message, and which turn of it."""
+    """The handle of a delivery: the message, and its turn."""
 
     entry: Entry
     turn: int
 
     @property
     def valid(self) -> bool:
-        """Is the message still in these hands?"""
+        """Is this still the current hold?"""
         return self.entry.state == "held" and self.entry.turn == self.turn
 
 
 def delivery_of(queue: str, hold: MemoryHold) -> Delivery:
-    """What a receiver gets to see of a message it holds."""
+    """A held message, as its receiver sees it."""
     entry = hold.entry
     message = entry.message
     count = entry.deliveries
@@ -60,7 +60,7 @@ def delivery_of(queue: str, hold: MemoryHold) -> Delivery:
 
 
 def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:
-    """A message as it is stored; ``epoch``: the time of day when the monotonic clock was 0."""
+    """A stored message; ``epoch`` is the time of day when the monotonic clock was 0."""
     message = entry.message
     return StoredMessage(
         # Padded, so that positions sort as text too.
@@ -79,7 +79,7 @@ def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:
 
 
 def place_of(position: str | None) -> int:
-    """The place that a position names; 0, which is before the first, for None."""
+    """The place of a position; 0, which is before the first, for None."""
     if position is None:
         return 0
     if not position.isdecimal():

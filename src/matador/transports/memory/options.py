@@ -1,4 +1,4 @@
-"""The options of the in-process transport, and what it can do with them."""
+"""The options of the in-process transport, and the capabilities that follow from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ability: TypeAlias = Literal[
     "routing",
     "jobs",
 ]
-"""What ``MemoryTransport(without=...)`` can do without."""
+"""What ``MemoryTransport(without=...)`` can turn off."""
 
 
 def _check_abilities(given: Any, what: str) -> frozenset[str]:
@@ -52,13 +52,11 @@ class MemoryOptions(Options):
     )
 
     def capabilities(self) -> Capabilities:
-        """All abilities but those taken away."""
+        """All abilities except those turned off."""
         without = self.without
-        modes: set[DeliveryMode] = {"at-least-once"}
-        if "at-most-once" not in without:
-            modes.add("at-most-once")
+        modes: list[DeliveryMode] = ["at-least-once", "at-most-once"]
         return Capabilities(
-            delivery_modes=frozenset(modes),
+            delivery_modes=frozenset(mode for mode in modes if mode not in without),
             delays="delays" not in without,
             dead_letters="native",
             attempt_tracking=True,

@@ -1,16 +1,16 @@
-"""One queue in memory: who is next, who waits for what, who is held.
+"""One queue in memory: what is next, what is delayed, blocked or held.
 
-A plain data structure: it knows no loop and no clock, time is passed in. A message that needs
-nothing special (no delay, no priority, nobody of its key before it) takes the short way through a
-deque; all others are sorted by heaps. An entry that leaves a deque or heap from the middle is left
-there and skipped later: its state, or its turn, tells that it is gone.
+A plain data structure without a loop or a clock: the time is passed in. Messages without a delay, a
+priority or an earlier message of their key go through a deque; all others are sorted by heaps. An
+entry that leaves a deque or heap from the middle stays there and is skipped later: its state, or
+its turn, says that it is gone.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Protocol, TypeAlias
 
@@ -19,7 +19,7 @@ from matador.transports.kit.wakeup import Waiters
 from matador.transports.memory.entry import Entry, EntryState, MemoryHold
 
 Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
-"""A heap: what it is sorted by, then the place and the turn of the entry when it came in."""
+"""A heap: the sort key, then the place and the turn of the entry when it was added."""
 
 
 class JobIndex(Protocol):
@@ -39,8 +39,8 @@ class JobIndex(Protocol):
 
 
 class MemoryQueue:
-    """The messages of one queue. ``entries`` has them in order of sending, finished ones of a
-    queue with a retention included."""
+    """The messages of one queue. ``entries`` has them in the order in which they were sent,
+    including retained ones."""
 
     def __init__(self, name: str, *, ordered: bool) -> None:
         self.name = name
@@ -52,12 +52,17 @@ class MemoryQueue:
         self.jobs: JobIndex | None = None
         self.paused = False
         self.receivers = 0
-        self.entries: dict[int, Entry] = {}
-        self.completed = 0
-        self.held = 0
-        self.delayed = 0
         self.waiters = Waiters()
         self._seq = 0
+        self.entries: dict[int, Entry] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete everything, including what is held."""
+        for entry in self.entries.values():
+            entry.state = "done"
+        self.entries = {}
+        self.held = self.delayed = self.completed = 0
         self._fresh: deque[Entry] = deque()
         self._ready: Sorted = []
         self._delayed: Sorted = []
@@ -104,7 +109,7 @@ class MemoryQueue:
         self._enter(entry, now)
 
     def put_again(self, entry: Entry, message: Message, now: float) -> bool:
-        """Store the successor of a held message in its place, if its key demands that."""
+        """Store the successor of a held message in its place, if it has the same key."""
         key = entry.message.ordering_key
         if key is None or message.ordering_key != key or not self.ordered:
             return False
@@ -133,7 +138,7 @@ class MemoryQueue:
     # -- out --------------------------------------------------------------------------------------
 
     def take_next(self, limit: int, lease_until: float = inf) -> list[MemoryHold]:
-        """Hold up to ``limit`` messages that are due, the most urgent first."""
+        """Hold up to ``limit`` messages that are ready, the most urgent first."""
         holds: list[MemoryHold] = []
         if self.paused:
             return holds
@@ -142,7 +147,7 @@ class MemoryQueue:
         return holds
 
     def take(self, entry: Entry, lease_until: float = inf) -> MemoryHold | None:
-        """Hold one message whatever its place; None if it is in other hands, or finished."""
+        """Hold one message, ready or not; None if it is held or finished."""
         if entry.state in ("held", "done"):
             return None
         if entry.state == "delayed":
@@ -171,7 +176,7 @@ class MemoryQueue:
             heappush(self._leases, (lease_until, entry.seq, turn, entry))
         return MemoryHold(entry, turn)
 
-    # -- what becomes of the held -----------------------------------------------------------------
+    # -- settling ---------------------------------------------------------------------------------
 
     def complete(self, entry: Entry, now: float) -> None:
         """Finish a held message."""
@@ -183,7 +188,7 @@ class MemoryQueue:
         self._finish(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Forget a message that is not finished, whoever holds it."""
+        """Delete an unfinished message, even if it is held."""
         del self.entries[entry.seq]
         self._finish(entry)
 
@@ -207,14 +212,14 @@ class MemoryQueue:
             self._enter(line[0], inf)
 
     def give_back(self, entry: Entry, now: float, *, counted: bool) -> None:
-        """Put a held message back in its place; ``counted``: its delivery counts as one."""
+        """Put a held message back in its place; ``counted``: the delivery counts."""
         self.held -= 1
         if not counted:
             entry.deliveries -= 1
         self._enter(entry, now)
 
     def give_back_all(self, now: float) -> None:
-        """Put back, counted, all that is held."""
+        """Put back everything that is held; the deliveries count."""
         for entry in self.entries.values():
             if entry.state == "held":
                 self.give_back(entry, now, counted=True)
@@ -227,12 +232,12 @@ class MemoryQueue:
     # -- time -------------------------------------------------------------------------------------
 
     def next_time(self) -> float:
-        """When ``pass_time`` has something to do, at the earliest."""
+        """The earliest time at which ``pass_time`` has something to do."""
         due = self._delayed[0][0] if self._delayed else inf
         return min(due, self._leases[0][0]) if self._leases else due
 
     def pass_time(self, now: float) -> None:
-        """Let in what is due, take back what was held for too long, drop what is too old."""
+        """End delays and leases, and delete what is too old."""
         delayed, leases = self._delayed, self._leases
         while delayed and delayed[0][0] <= now:
             item = heappop(delayed)
@@ -260,35 +265,25 @@ class MemoryQueue:
         for entry in drop:
             self.remove(entry)
 
-    # -- from outside -----------------------------------------------------------------------------
+    # -- browsing ---------------------------------------------------------------------------------
 
     @property
     def depth(self) -> QueueDepth:
-        """How many are in which state; the blocked are ready."""
+        """How many messages are in which state; blocked ones count as ready."""
         unfinished = len(self.entries) - len(self._finished)
         ready = unfinished - self.held - self.delayed
         return QueueDepth(ready=ready, delayed=self.delayed, in_flight=self.held)
 
     def page(self, after: int, limit: int, *, finished: bool) -> list[Entry]:
-        """Up to ``limit`` entries behind a place, in order of sending."""
-        found: list[Entry] = []
-        for entry in self._behind(after):
-            if len(found) >= limit:
-                break
-            if finished or entry.state != "done":
-                found.append(entry)
-        return found
-
-    def _behind(self, after: int) -> Iterator[Entry]:
-        if not self.entries:
-            return
-        for seq in range(max(after + 1, next(iter(self.entries))), self._seq + 1):
-            entry = self.entries.get(seq)
-            if entry is not None:
-                yield entry
+        """Up to ``limit`` entries after a place, in the order in which they were sent."""
+        first = next(iter(self.entries), self._seq + 1)
+        entries = map(self.entries.get, range(max(after + 1, first), self._seq + 1))
+        there = (entry for entry in entries if entry is not None)
+        wanted = (entry for entry in there if finished or entry.state != "done")
+        return list(islice(wanted, max(limit, 0)))
 
     def purge(self) -> int:
-        """Forget all that nobody holds, the finished left alone; how many there were."""
+        """Delete what is neither held nor finished. Returns how many there were."""
         gone = [entry for entry in self.entries.values() if entry.state not in ("held", "done")]
         for entry in gone:
             self.remove(entry)
@@ -297,20 +292,8 @@ class MemoryQueue:
         self._delayed.clear()
         return len(gone)
 
-    def clear(self) -> None:
-        """Forget everything, what is held included."""
-        for entry in self.entries.values():
-            entry.state = "done"
-        self.entries.clear()
-        for heap in (self._ready, self._delayed, self._leases):
-            heap.clear()
-        self._fresh.clear()
-        self._keys.clear()
-        self._finished.clear()
-        self.held = self.delayed = self.completed = 0
-
     def wake(self) -> None:
-        """Wake as many waiting receivers as there may be messages for."""
+        """Wake as many waiting receivers as there may be messages."""
         if self.paused:
             return
         self.waiters.wake(len(self._fresh) + len(self._ready))

@@ -1,6 +1,6 @@
-"""The broker inside: queues and exchanges by name, what is stored and settled, one alarm for all.
+"""The broker in memory: queues and exchanges by name, storing, settling, and one alarm for all.
 
-Knows nothing of connections. Every change is made in one go, without awaiting anything.
+Knows nothing of connections. No change awaits anything, so each is atomic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WHERE = "memory"
 
 
 class MemoryStore:
-    """All queues. While it is open, an alarm ends delays and leases in time."""
+    """All queues. An alarm ends delays and leases on time."""
 
     def __init__(self, capabilities: Capabilities, clock: Clock) -> None:
         self._can = capabilities
@@ -55,11 +55,11 @@ class MemoryStore:
         self._queues: dict[str, MemoryQueue] = {}
         self._jobs: dict[str, MemoryJobs] = {}
         self._routes = RoutingTable()
-        self._once: dict[Once, set[str]] = {}  # the ids of every part that is not sealed
+        self._once: dict[Once, set[str]] = {}  # the ids of each part that is not sealed
         self._sealed: dict[str, int] = {}  # how far each scope is sealed
 
     def queue(self, name: str) -> MemoryQueue:
-        """A queue in its present state: what is due has come, what is too old has gone.
+        """A queue, after ``pass_time``.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -71,7 +71,7 @@ class MemoryStore:
         return queue
 
     def apply(self, topology: Topology) -> Sequence[TopologyNote]:
-        """Make what is missing, set what may have changed."""
+        """Create missing queues and exchanges, and update settings."""
         notes: list[TopologyNote] = []
         for declared in topology.queues:
             full = topology.full_name(declared.name)
@@ -93,7 +93,7 @@ class MemoryStore:
         return notes
 
     def made(self, name: str) -> MemoryQueue:
-        """The queue of that name, made if it is not there."""
+        """The queue of that name, created if it does not exist."""
         queue = self._queues.get(name)
         if queue is None:
             ordered = self._can.ordering == "partition"
@@ -159,7 +159,7 @@ class MemoryStore:
     # -- in and out -------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[Message]) -> list[MatadorError | None]:
-        """Store messages; for each None, or why not."""
+        """Store messages. Returns None or an error for each."""
         now = self._clock.monotonic()
         touched: set[MemoryQueue] = set()
         outcomes: list[MatadorError | None] = []
@@ -185,7 +185,7 @@ class MemoryStore:
         return None
 
     def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
-        """Store each message in the queues bound to its routing key; how many there are."""
+        """Store each message in the queues bound to its key. Returns how many, or an error."""
         outcomes: list[int | MatadorError] = []
         for message in messages:
             key = message.properties.routing_key if message.properties is not None else None
@@ -200,7 +200,7 @@ class MemoryStore:
         return outcomes
 
     def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
-        """Store what was not stored under ``once`` yet; for each None, or why not."""
+        """Store what was not stored under ``once`` before. Returns None or an error for each."""
         if once.batch <= self._sealed.get(once.scope, -1):
             return [None] * len(messages)
         stored = self._once.setdefault(once, set())
@@ -215,14 +215,14 @@ class MemoryStore:
         return outcomes
 
     def seal(self, once: Once) -> None:
-        """Forget the ids of a part and of those before it."""
+        """Forget the ids of a part and those before it."""
         self._sealed[once.scope] = max(once.batch, self._sealed.get(once.scope, -1))
         for part in [one for one in self._once if one.scope == once.scope]:
             if part.batch <= once.batch:
                 del self._once[part]
 
     def take_next(self, queue: MemoryQueue, limit: int) -> list[MemoryHold]:
-        """Hold up to ``limit`` messages that are due."""
+        """Hold up to ``limit`` messages that are ready."""
         now = self._clock.monotonic()
         queue.pass_time(now)
         holds = queue.take_next(limit, self._lease_until(now))
@@ -230,17 +230,12 @@ class MemoryStore:
         return holds
 
     def take(self, queue: MemoryQueue, places: Sequence[int]) -> list[MemoryHold | None]:
-        """Hold the messages at these places; None for those that somebody holds."""
+        """Hold the messages at these places; None for each that is held or missing."""
         until = self._lease_until(self._clock.monotonic())
         entries = [queue.entries.get(place) for place in places]
         holds = [None if entry is None else queue.take(entry, until) for entry in entries]
         self._set_alarm(queue.next_time())
         return holds
-
-    def forget(self, queue: MemoryQueue, holds: Sequence[MemoryHold]) -> None:
-        """Remove what is held without counting it as completed."""
-        for hold in holds:
-            queue.remove(hold.entry)
 
     def _lease_until(self, now: float) -> float:
         return inf if self._can.lease is None else now + self._can.lease
@@ -248,7 +243,7 @@ class MemoryStore:
     # -- settling ---------------------------------------------------------------------------------
 
     def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
-        """Carry out settlements; for each None, or why not."""
+        """Carry out settlements. Returns None or an error for each."""
         now = self._clock.monotonic()
         if self._can.lease is not None:
             self.pass_time()
@@ -274,7 +269,7 @@ class MemoryStore:
         now: float,
         touched: set[MemoryQueue],
     ) -> MatadorError | None:
-        # By type and the most frequent first: a match statement is several times slower here.
+        # By type, the most frequent first: a match statement is several times slower here.
         if type(settlement) is Complete:
             if queue.jobs is not None and (jobs := self._jobs.get(queue.name)) is not None:
                 jobs.complete(entry, settlement.result)
@@ -307,7 +302,7 @@ class MemoryStore:
         return error
 
     def renew(self, receipts: Sequence[Receipt]) -> list[bool]:
-        """Hold deliveries for another lease; for each, whether it was still held."""
+        """Hold deliveries for another lease. Returns whether each was still held."""
         self.pass_time()
         until = self._lease_until(self._clock.monotonic())
         renewed: list[bool] = []
@@ -321,20 +316,20 @@ class MemoryStore:
         return renewed
 
     def give_back_all(self) -> None:
-        """Put back, counted, whatever is held."""
+        """Put back everything that is held; the deliveries count."""
         now = self._clock.monotonic()
         for queue in self._queues.values():
             queue.give_back_all(now)
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Delete all messages."""
         for queue in self._queues.values():
             queue.clear()
 
     # -- time -------------------------------------------------------------------------------------
 
     def pass_time(self) -> None:
-        """Let delays and leases end, and have the alarm set for the next."""
+        """End delays and leases, and set the alarm for the next."""
         self.cancel_alarm()
         now = self._clock.monotonic()
         for queue in self._queues.values():
@@ -342,7 +337,7 @@ class MemoryStore:
         self._tend(self._queues.values())
 
     def cancel_alarm(self) -> None:
-        """Let time stand still until the next ``pass_time``."""
+        """End no delays and leases until the next ``pass_time``."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm, self._alarm_at = None, inf
@@ -361,7 +356,7 @@ class MemoryStore:
 
 
 def _is_sound(message: Message) -> bool:
-    """Can it be sorted in, and read by whoever receives it? Checked here, nothing fails halfway."""
+    """Can it be sorted and received? Checked first, so that nothing fails halfway."""
     if type(message.body) is not bytes:
         return False
     if (
@@ -370,7 +365,7 @@ def _is_sound(message: Message) -> bool:
         and message.ordering_key is None
         and type(message.headers) is dict
     ):
-        return True  # nearly every message: no more than this is asked
+        return True  # nearly every message
     return (
         isinstance(message.headers, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance] - users
         and type(message.delay) in (float, int)

@@ -15,9 +15,9 @@ from matador.transports.memory.store import MemoryStore
 
 
 class MemorySubscription(BaseSubscription):
-    """Takes messages at the moment they are asked for, never before: nothing is held back.
+    """Takes messages when they are asked for, never in advance.
 
-    ``settled``: what it returns is finished already, as answers are.
+    ``settled``: what it returns is already finished, as replies are.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MemorySubscription(BaseSubscription):
         queue.receivers += 1
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
-        """See ``Subscription``. Gives others a turn first, even if messages are there."""
+        """See ``Subscription``. Lets others run first, even if messages are ready."""
         if limit < 1:
             raise ConfigurationError(f"receive: limit must be at least 1, got {limit}")
         await asyncio.sleep(0)
@@ -45,7 +45,8 @@ class MemorySubscription(BaseSubscription):
             holds = self._store.take_next(self._queue, limit)
             if holds:
                 if self._settled:
-                    self._store.forget(self._queue, holds)
+                    for hold in holds:  # removed: replies do not count as completed
+                        self._queue.remove(hold.entry)
                 name = self._queue.name
                 return [delivery_of(name, hold) for hold in holds]
             await self._wait()

@@ -41,13 +41,13 @@ _PAGE = 500
 class MemoryTransport(BaseTransport):
     """A broker inside this process, for tests, single processes and as a fall-back.
 
-    Messages live in this object: they stay while it is disconnected, and go with the process.
+    Messages live in this object: they stay while it is disconnected, and end with the process.
 
     Args:
         name: for logs and metrics.
-        clock: where time comes from; one that implements ``Alarms`` also decides when delays end.
+        clock: the source of time; one that implements ``Alarms`` also decides when delays end.
         lease: seconds for which a delivery belongs to its receiver; None: until ``disconnect``.
-        without: abilities taken away, to see how an application does on a lesser broker.
+        without: abilities to turn off, to see how an application works on a simpler broker.
 
     Example:
         >>> transport = MemoryTransport(without=["delays"])
@@ -95,9 +95,9 @@ class MemoryTransport(BaseTransport):
         self._store.pass_time()
 
     async def _close(self) -> None:
-        """What was delivered and not settled goes back, counted.
+        """Put back what was delivered and not settled; the deliveries count.
 
-        Delays that end meanwhile are delivered after the next ``connect``.
+        Messages that are due meanwhile are delivered after the next ``connect``.
         """
         for subscription in list(self._subscriptions):
             await subscription.close()
@@ -115,7 +115,7 @@ class MemoryTransport(BaseTransport):
     # -- the protocol -----------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Nobody else makes queues in here, so ``exact`` ones are made too."""
+        """See ``Transport``. ``exact`` queues are created too: nobody else could."""
         return [*ignored_arguments(topology), *self._connected.apply(topology)]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
@@ -123,7 +123,7 @@ class MemoryTransport(BaseTransport):
         return self._connected.put(messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
-        """See ``Transport``. ``prefetch`` is not needed: nothing is taken unasked."""
+        """See ``Transport``. ``prefetch`` is ignored: nothing is taken in advance."""
         return self._subscribe(queue)
 
     def _subscribe(self, queue: str, *, settled: bool = False) -> MemorySubscription:
@@ -168,7 +168,7 @@ class MemoryTransport(BaseTransport):
             place, left = page[-1].seq, left - len(page)
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
-        """See ``Browsing``. Takes delayed messages, and those behind others of their key, too."""
+        """See ``Browsing``. Also takes delayed messages, and those behind others of their key."""
         store = self._able("browse", self._capabilities.browse)
         places = [place_of(position) for position in positions]
         holds = store.take(store.queue(queue), places)
@@ -342,7 +342,7 @@ class MemoryTransport(BaseTransport):
     # -- for tests: these work whether it is connected or not -------------------------------------
 
     def messages(self, queue: str) -> list[StoredMessage]:
-        """What is in a queue and not finished, in order of sending.
+        """The unfinished messages of a queue, in the order in which they were sent.
 
         Raises:
             QueueNotFoundError: there is no such queue.
@@ -358,9 +358,9 @@ class MemoryTransport(BaseTransport):
         return self.messages(dead_letter_name(queue, kind))
 
     def completed(self, queue: str) -> int:
-        """How many messages of a queue were completed since it was made, or cleared."""
+        """How many messages of a queue were completed since it was created or cleared."""
         return self._store.queue(queue).completed
 
     def clear(self) -> None:
-        """Forget all messages; queues and subscriptions stay. What was delivered is lost too."""
+        """Delete all messages, delivered ones included; queues and subscriptions stay."""
         self._store.clear()
