@@ -129,8 +129,11 @@ def _carry_out(session: WriterSession, jobs: Sequence[_WriteJob]) -> None:
             if failure is None:
                 alone = _WriteJob(job.work, [item], job.future)
                 error = _attempt(session, [alone])
-                outcome = translate(error, session.path) if error else alone.outcomes[0]
-                failure = outcome if error and is_whole(error) else None
+                if error is None:
+                    (outcome,) = alone.outcomes
+                else:
+                    outcome = translate(error, session.path)
+                    failure = outcome if is_whole(error) else None
             outcomes.append(outcome)
         job.outcomes = outcomes
 
