@@ -18,6 +18,7 @@ from matador.errors import (
     PermanentJobError,
     UniqueJobError,
 )
+from matador.jobs.adding import Unsupported
 from matador.jobs.declared import DeclaredJob, current_job
 from matador.jobs.events import (
     JobActive,
@@ -37,7 +38,7 @@ from matador.jobs.handle import JobHandle
 from matador.jobs.job import ActiveJob, Job
 from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
 from matador.jobs.provider import JobProvider
-from matador.jobs.queue import Queue, QueueHealth, QueueStats, Unsupported
+from matador.jobs.queue import Queue, QueueHealth, QueueStats
 from matador.jobs.schedules import Schedule
 from matador.jobs.worker import Worker
 from matador.model.job import JobCapabilities, JobStatus, Keep

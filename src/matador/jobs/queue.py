@@ -7,11 +7,9 @@ import builtins
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, get_args, overload
-from uuid import uuid4
 
 import msgspec
 
@@ -24,17 +22,16 @@ from matador.errors import (
     MatadorError,
     UniqueJobError,
 )
-from matador.jobs.data import encode_json
+from matador.jobs.adding import JobMaker, Unsupported
 from matador.jobs.declared import DeclaredJob, DeclareJob
 from matador.jobs.events import Observable, QueuePaused, QueueResumed
 from matador.jobs.flows import INTO, Step
 from matador.jobs.functions import JobFunction
 from matador.jobs.handle import FlowStep
-from matador.jobs.job import Job, job_from, metadata_json
-from matador.jobs.options import CheckedOptions, JobOptions, MakeId, check_id, check_options
+from matador.jobs.job import Job, job_from
+from matador.jobs.options import JobOptions, MakeId, check_id
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
 from matador.jobs.schedules import Schedule, schedule_from
-from matador.jobs.wire import new_message
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message
@@ -49,16 +46,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MOST_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsupported:
-    """An option that the provider cannot honour, and that was left out."""
-
-    queue: str
-    option: str
-    value: Any
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +123,8 @@ class Queue(Observable):
         for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
             if given is not None and not callable(given):
                 raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
-        self._defaults: Mapping[str, Any] = dict(default_options or {})
-        check_options(self._defaults, f"{self._where} default_options")
+        self._maker = JobMaker(name, self._where, default_options or {}, job_id, on_unsupported)
         self._given = provider
-        self._make_id = job_id
-        self._on_unsupported = on_unsupported
-        self._warned: set[str] = set()
         self._provider: JobProvider | None = None
         self._full_name: str | None = None
         self._declared: dict[str | None, JobFunction] = {}
@@ -181,6 +164,7 @@ class Queue(Observable):
             if self._provider is None or self._full_name is None:
                 provider = self.provider
                 self._full_name = await provider.open(self._name, self)
+                self._maker.bind(self._full_name, provider.capabilities, provider.transport.name)
                 self._adds = Coalescer(provider.store.add_jobs, max_batch=_MOST_AT_ONCE)
                 self._provider = provider
             return self._provider
@@ -207,7 +191,7 @@ class Queue(Observable):
     @property
     def default_options(self) -> Mapping[str, Any]:
         """Options for all jobs."""
-        return self._defaults
+        return self._maker.defaults
 
     @property
     def capabilities(self) -> JobCapabilities:
@@ -240,7 +224,7 @@ class Queue(Observable):
             JobProviderError: it could not be stored, or nobody knows whether it was.
         """
         await self.open()
-        message, job = self._new(name, data, job_id, options)
+        message, job = self._maker.make(name, data, job_id, options)
         assert self._adds is not None
         error = await calling(self._adds.submit(message), self._name, job.id)
         if error is None:
@@ -261,7 +245,7 @@ class Queue(Observable):
             JobsNotAddedError: some could not be stored. Its ``errors`` say which, and why.
         """
         await self.open()
-        made = [self._new(name, data, None, options) for name, data in jobs]
+        made = [self._maker.make(name, data, None, options) for name, data in jobs]
         assert self._adds is not None
         futures = self._adds.submit_many([message for message, _ in made])
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -279,84 +263,6 @@ class Queue(Observable):
                 queue=self._name,
             )
         return [job for _, job in made]
-
-    def _new(
-        self, name: str, data: Any, job_id: str | None, options: Mapping[str, Any]
-    ) -> tuple[Message, Job[Any]]:
-        where = f"{self._where} add"
-        if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise InvalidJobError(f"{where}: name must be a non-empty string, got {name!r}")
-        checked = check_options({**self._defaults, **options}, where)
-        checked = self._supported(checked)
-        if job_id is None:
-            job_id = str(uuid4()) if self._make_id is None else self._make_id(name, data)
-        check_id(job_id, where)
-        where = f"{where} {name!r}"
-        encoded = encode_json(data, f"{where}: data")
-        metadata = metadata_json(checked.metadata, where)
-        now = time.time()
-        assert self._full_name is not None
-        message = new_message(self._full_name, job_id, name, encoded, metadata, checked, now)
-        limit = self.capabilities.max_job_size
-        if limit is not None and len(message.body) > limit:
-            raise InvalidJobError(
-                f"{where}: the job has {len(message.body):,} bytes, the provider takes {limit:,}"
-            )
-        created = datetime.fromtimestamp(now, UTC)
-        due = datetime.fromtimestamp(now + checked.delay, UTC) if checked.delay else None
-        job: Job[Any] = Job(
-            id=job_id,
-            name=name,
-            queue=self._name,
-            data=data,
-            status="waiting" if due is None else "delayed",
-            max_attempts=checked.attempts,
-            created_at=created,
-            scheduled_for=due,
-            priority=checked.priority,
-            metadata=dict(checked.metadata or {}),
-        )
-        return message, job
-
-    def _supported(self, options: CheckedOptions) -> CheckedOptions:
-        """The options that the provider can honour. The others are warned about and left out."""
-        can = self.capabilities
-        lacking: dict[str, Any] = {}
-        if options.delay and not can.delays:
-            lacking["delay"] = 0.0
-        elif options.delay and can.max_delay is not None and options.delay > can.max_delay:
-            raise InvalidJobError(
-                f"{self._where} add: the provider delays by at most {can.max_delay:g} s, "
-                f"got {options.delay:g} s"
-            )
-        if options.priority is not None and not can.priorities:
-            lacking["priority"] = None
-        if options.backoff is not None and not can.backoff:
-            lacking["backoff"] = None
-        if options.unique is not None and not can.unique:
-            lacking["unique"] = None
-        if not can.keep:
-            for name in ("keep_completed", "keep_failed"):
-                if getattr(options, name) is not None:
-                    lacking[name] = None
-        for name in lacking:
-            self._warn(_OPTIONS.get(name, name), getattr(options, name))
-        return replace(options, **lacking) if lacking else options
-
-    def _warn(self, option: str, value: Any) -> None:
-        text = (
-            f"{self._where} the provider {self.provider.transport.name!r} does not support "
-            f"{option!r}: it is ignored"
-        )
-        if option not in self._warned:
-            self._warned.add(option)
-            log.warning("%s (said once)", text)
-        if self._on_unsupported is not None:
-            found = Unsupported(queue=self._name, option=option, value=value, message=text)
-            try:
-                self._on_unsupported(found)
-            except Exception:
-                log.exception("%s on_unsupported raised an error", self._where)
 
     # -- declaring --------------------------------------------------------------------------------
 
@@ -520,7 +426,7 @@ class Queue(Observable):
     def _flow_job(self, step: FlowStep) -> tuple[Message, Job[Any]]:
         if step.options.get("unique"):
             raise InvalidJobError(f"{self._where} step {step.name!r}: a flow has no unique jobs")
-        message, job = self._new(step.name, step.data, step.id, step.options)
+        message, job = self._maker.make(step.name, step.data, step.id, step.options)
         headers: dict[str, str | int] = dict(message.headers)
         if step.parent is not None:
             headers[names.PARENT] = step.parent
@@ -577,7 +483,7 @@ class Queue(Observable):
             raise InvalidJobError(str(error)) from None
         if options.get("delay") or options.get("unique"):
             raise InvalidJobError(f"{where}: a schedule has neither delay nor unique")
-        message, _ = self._new(name, data, key, options)
+        message, _ = self._maker.make(name, data, key, options)
         stored = JobSchedule(
             key=key,
             name=name,
@@ -625,8 +531,6 @@ class Queue(Observable):
 
 _OF_ONE = (names.ID, names.CREATED_AT)
 """Headers that every job of a schedule has its own of."""
-
-_OPTIONS = {"keep_completed": "remove_on_complete", "keep_failed": "remove_on_fail"}
 
 
 def _named(error: MatadorError, queue: str, job_id: str) -> JobError:
