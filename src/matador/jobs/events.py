@@ -97,7 +97,7 @@ class JobProgress(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShuttingDown:
-    """A worker is closing."""
+    """A worker is closing: it receives nothing more, and waits for the jobs that run."""
 
     queue: str
 

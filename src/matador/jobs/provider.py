@@ -96,7 +96,7 @@ def provider_for(given: ProviderLike | None, queue: str, where: str) -> JobProvi
     if callable(given):
         return provider_for(given(queue), queue, where)
     raise ConfigurationError(
-        f"{where}: provider must be a URL, a transport, a JobProvider, or a function that makes "
+        f"{where} provider must be a URL, a transport, a JobProvider, or a function that makes "
         f"one from the name of a queue, got {given!r}"
     )
 

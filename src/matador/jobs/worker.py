@@ -223,12 +223,12 @@ class Worker(Observable):
         worker, provider = self._worker, self._provider
         assert worker is not None
         assert provider is not None
-        self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
         try:
             if self._scheduler is not None:
                 await self._scheduler.stop()
                 self._scheduler = None
             await worker.stop_receiving()
+            self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
             try:
                 async with asyncio.timeout(limit if finish_active else 0):
                     await worker.finish()
