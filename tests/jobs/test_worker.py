@@ -43,7 +43,7 @@ class Told:
     def __init__(self, worker: Worker) -> None:
         self.all: list[tuple[str, Any]] = []
         for name in (*self.NAMES, *self.MORE):
-            worker.on(name, self._hear(name))  # type: ignore[arg-type]
+            worker.on(name, self._hear(name))
 
     def _hear(self, name: str) -> Callable[[Any], None]:
         return lambda event: self.all.append((name, event))
