@@ -20,6 +20,7 @@ from matador.errors import (
     EventAssertionError,
     InvalidSchemaError,
     InvalidTopologyError,
+    JobError,
     MatadorError,
     MessageTooLargeError,
     MissingExtraError,
@@ -57,11 +58,15 @@ def test_an_error_has_a_name_and_a_description(kind: type[MatadorError]) -> None
 @each_error
 def test_an_error_as_plain_data(kind: type[MatadorError]) -> None:
     error = make(kind)
-    assert error.as_dict() == {
+    fields: dict[str, object] = {
         "name": kind.__name__,
         "message": str(error),
         "description": kind.description,
     }
+    if isinstance(error, JobError):
+        fields |= {"type": error.type, "code": error.code, "retryable": error.retryable}
+        fields |= {"queue": error.queue, "job_id": error.job_id}
+    assert error.as_dict() == fields
 
 
 @each_error

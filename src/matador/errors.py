@@ -698,9 +698,15 @@ class JobsNotAddedError(JobError):
     type = "DataError"
     code = "ENQUEUE"
 
-    def __init__(self, message: str, errors: Mapping[int, JobError], *, queue: str) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        errors: Mapping[int, JobError] | None = None,
+        *,
+        queue: str | None = None,
+    ) -> None:
         super().__init__(message, queue=queue)
-        self.errors = errors
+        self.errors: Mapping[int, JobError] = errors or {}
 
 
 class JobNotFoundError(JobError):
