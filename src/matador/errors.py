@@ -1,54 +1,55 @@
-"""Every error Matador raises, each with its cause and what to do about it.
+"""Every error that Matador raises.
 
-The whole tree::
+The first paragraph of a docstring below is the error's ``description``: what it means and what to
+do. The classes stand in the order of this tree::
 
     MatadorError
     ├── LifecycleError
-    │   ├── NotStartedError                 the application was not started
-    │   ├── ShuttingDownError               it is shutting down, or has
-    │   ├── WrongLoopError                  it was started in another event loop
-    │   └── TimeoutError                    something took too long (also a builtin one)
+    │   ├── NotStartedError                 the application has not been started
+    │   ├── ShuttingDownError               the application is shutting down or has stopped
+    │   ├── WrongLoopError                  the application runs in another event loop
+    │   └── TimeoutError                    the operation timed out (also a built-in TimeoutError)
     ├── TransportError
     │   ├── NotConnectedError               there is no connection to the broker
-    │   ├── TransportClosedError            the transport was closed
-    │   ├── ConnectionFailedError           the broker could not be reached, or refused us
-    │   ├── SendFailedError                 something of an event could not be stored
-    │   │   ├── SendRefusedError            the broker refused it: it is not stored
-    │   │   └── SendUnconfirmedError        the connection was lost meanwhile: it may be stored
+    │   ├── TransportClosedError            the transport has been closed
+    │   ├── ConnectionFailedError           the broker is unreachable or refused the connection
+    │   ├── SendFailedError                 some messages of an event were not stored
+    │   │   ├── SendRefusedError            the broker refused the message: it is not stored
+    │   │   └── SendUnconfirmedError        the connection was lost: it may be stored
     │   │       └── SendTimeoutError        no confirmation in time: it may be stored
-    │   ├── AllTransportsFailedError        nor by any fall-back
-    │   ├── DelaysNotSupportedError         the transport cannot keep a message for later
-    │   ├── UnsupportedError                the transport lacks an ability that was asked for
-    │   ├── QueueNotFoundError              no such queue
-    │   ├── UnstorableError                 the broker can never store it: trying again is no use
-    │   │   └── MessageTooLargeError        over the size limit
-    │   ├── StorageFullError                the disk, or the broker, is full
-    │   ├── StorageCorruptError             the file is not what it should be
-    │   ├── StorageLockedError              another process keeps the file locked
-    │   ├── LeaseLostError                  somebody else has this message by now
+    │   ├── AllTransportsFailedError        the transport and all its fallbacks failed
+    │   ├── UnsupportedError                the transport lacks a capability
+    │   │   └── DelaysNotSupportedError     the transport cannot delay messages
+    │   ├── QueueNotFoundError              the queue does not exist
+    │   ├── UnstorableError                 the broker can never store the message
+    │   │   └── MessageTooLargeError        the message exceeds the size limit
+    │   ├── StorageFullError                the disk or the broker is full
+    │   ├── StorageCorruptError             the database file is damaged or not ours
+    │   ├── StorageLockedError              another process keeps the database file locked
+    │   ├── LeaseLostError                  another worker has the message now
     │   └── MissingExtraError               the client library is not installed
     ├── SchemaError
-    │   ├── InvalidSchemaError              all problems of a schema, at once
-    │   ├── InvalidTopologyError            all problems of a topology, at once
-    │   ├── EventNotRegisteredError         no such event in the schema
-    │   ├── SubscriberNotRegisteredError    no such subscriber of that event
-    │   ├── NoSubscribersError              the event has no subscriber
-    │   ├── SubscriberIsStubError           a stub cannot be executed here
-    │   └── InProcessCannotRunStubError     nor dispatched to by the in-process transport
-    ├── InvalidEventError                   a payload that does not fit its type
-    │   └── AmbiguousPayloadError           a JSON object in it has a key twice
-    ├── DecodeError                         bytes that are not an envelope
-    ├── ConfigurationError                  an option that cannot be (also a ValueError)
-    ├── ApplicationImportError              the module of an application raised an error
-    ├── ClusterError                        a Spark cluster could not do its work
-    ├── SparkPreparationError               what lets Spark start sooner could not be made
-    ├── MaybePoisonedError                  delivered too often
-    ├── NonIdempotentCannotRetryError       redelivered, and not safe to run again
+    │   ├── InvalidSchemaError              lists every problem of a schema
+    │   ├── InvalidTopologyError            lists every problem of a topology
+    │   ├── EventNotRegisteredError         the event is not in the schema
+    │   ├── SubscriberNotRegisteredError    the event has no such subscriber
+    │   ├── NoSubscribersError              the event has no subscribers
+    │   ├── SubscriberIsStubError           a stub cannot run here
+    │   └── InProcessCannotRunStubError     the in-process transport cannot reach a stub
+    ├── InvalidEventError                   the payload does not match the event's type
+    │   └── AmbiguousPayloadError           a JSON object in the payload has a duplicate key
+    ├── DecodeError                         the message is not a valid envelope
+    ├── ConfigurationError                  an option is invalid (also a ValueError)
+    ├── ApplicationImportError              the application's module cannot be imported
+    ├── ClusterError                        work on a Spark cluster keeps failing
+    ├── SparkPreparationError               the files for a faster Spark start cannot be created
+    ├── MaybePoisonedError                  the message was delivered too often
+    ├── NonIdempotentCannotRetryError       redelivered, but not safe to run again
     ├── CheckpointError
-    │   ├── DuplicateStepKeyError           io() called twice with one key
-    │   └── CheckpointStoreError            the store failed
-    │       ├── UnreadableStepValueError    what is stored of a step cannot be read
-    │       └── UnstorableStepValueError    a step returned what cannot be stored
+    │   ├── DuplicateStepKeyError           two steps of one run have the same key
+    │   └── CheckpointStoreError            the checkpoint store failed
+    │       ├── UnreadableStepValueError    a stored step result cannot be read
+    │       └── UnstorableStepValueError    a step result cannot be stored
     ├── JobError
     │   ├── InvalidJobError                 an argument, or data that cannot be written
     │   ├── DuplicateJobError               a job with that id is there already
@@ -61,9 +62,9 @@ The whole tree::
     │   ├── JobFailedError                  the job whose result was awaited has failed
     │   ├── JobTimeoutError                 a job, or its result, took too long
     │   └── PermanentJobError               raised by a handler: do not retry
-    ├── DoRetry                             raised by a callback: try again
-    ├── DontRetry                           raised by a callback: never again
-    └── EventAssertionError                 raised by a callback: this event is wrong
+    ├── DoRetry                             raised by a callback: retry the message
+    ├── DontRetry                           raised by a callback: do not retry the message
+    └── EventAssertionError                 raised by a callback: the event is wrong
 """
 
 from __future__ import annotations
@@ -76,10 +77,9 @@ _LONGEST = 300
 
 
 class MatadorError(Exception):
-    """The root of all errors of this package.
+    """The base class of all errors.
 
-    ``description`` says what the error means and what to do about it; the message says what
-    happened this time.
+    ``description`` says what the error means and what to do; the message says what happened.
 
     Example:
         >>> from matador.errors import NotStartedError
@@ -88,6 +88,10 @@ class MatadorError(Exception):
     """
 
     description: ClassVar[str] = "Something went wrong in Matador."
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__ and cls.__doc__ and "description" not in vars(cls):
+            cls.description = " ".join(cls.__doc__.partition("\n\n")[0].split())
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message if message is not None else self.description)
@@ -99,12 +103,13 @@ class MatadorError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened this time."""
+        """What happened."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled and copied by its parts: many errors take other arguments than their message.
-        return _remade, (type(self), self.args), self.__dict__ or None
+        # By default, an exception is copied by calling its class with ``args``: the message. Many
+        # errors here take other arguments.
+        return _rebuild, (type(self), self.args), self.__dict__ or None
 
     def as_dict(self) -> Mapping[str, Any]:
         """The error as plain data, for logs and for JSON.
@@ -116,111 +121,75 @@ class MatadorError(Exception):
         return {"name": self.name, "message": str(self), "description": self.description}
 
 
-def _excerpt(text: str) -> str:
-    """A text that may repeat what strangers wrote, as one short line that can be printed."""
-    line = text[:_LONGEST]
-    if not line.isprintable():
-        line = "".join(one if one.isprintable() else _escaped(one) for one in line)
-    return line if len(text) <= _LONGEST >= len(line) else f"{line[: _LONGEST - 1]}…"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def _remade(kind: type[MatadorError], args: tuple[Any, ...]) -> MatadorError:
+def _rebuild(kind: type[MatadorError], args: tuple[Any, ...]) -> MatadorError:
     error = kind.__new__(kind, *args)
     error.args = args
     return error
 
 
-# -- the application's life -------------------------------------------------------------------
+# -- life cycle -----------------------------------------------------------------------------------
 
 
 class LifecycleError(MatadorError):
-    """The application is not in a state to do this."""
+    """The application cannot do this in its current state."""
 
 
 class NotStartedError(LifecycleError):
-    """An operation needs a started application."""
-
-    description = (
-        "The application has not been started. Use `async with app:` or `await app.start()` first."
-    )
+    """The application has not been started. Use `async with app:` or `await app.start()` first."""
 
 
 class ShuttingDownError(LifecycleError):
-    """The application is shutting down, or has shut down."""
-
-    description = (
-        "The application is shutting down and accepts no new events. "
-        "Send before the shutdown, or through another instance."
-    )
+    """The application is shutting down and accepts no new events. Send before the shutdown, or
+    through another instance."""
 
 
 class WrongLoopError(LifecycleError):
-    """The application was started in another event loop, or another thread, than this one."""
-
-    description = (
-        "An application belongs to the event loop in which it was started. In another loop or "
-        "thread use an application of its own (`app.producer()`), or `app.sync()`, which any "
-        "thread may call."
-    )
+    """An application belongs to the event loop in which it was started. In another loop or thread,
+    use a separate application (`app.producer()`), or `app.sync()`, which any thread may call."""
 
 
 class TimeoutError(LifecycleError, builtins.TimeoutError):
-    """Something took longer than it may. Also caught by ``except TimeoutError`` of the builtins."""
+    """The operation took longer than its time limit. Raise the limit, or find out what is slow.
 
-    description = (
-        "The operation took longer than its time limit. Raise the limit, or find out what is slow."
-    )
+    The built-in ``except TimeoutError`` catches it too.
+    """
 
 
-# -- transports -------------------------------------------------------------------------------
+# -- transports -----------------------------------------------------------------------------------
 
 
 class TransportError(MatadorError):
-    """The transport could not do what was asked."""
-
-    description = "The transport failed. See the cause."
+    """The transport failed. See the cause."""
 
 
 class NotConnectedError(TransportError):
-    """There is no connection to the broker."""
-
-    description = (
-        "The transport is not connected. Start the application first; if it was started, "
-        "the broker is unreachable: check that it runs and that the URL is right."
-    )
+    """The transport is not connected. Start the application first. If it is running, the broker is
+    unreachable: check that the broker is up and that the URL is right."""
 
 
 class TransportClosedError(TransportError):
-    """The transport was closed on purpose."""
-
-    description = "The transport has been closed. Start the application again to use it."
+    """The transport has been closed. Start the application again to use it."""
 
 
 class ConnectionFailedError(TransportError):
-    """The broker could not be reached, or refused the connection."""
-
-    description = (
-        "The connection to the broker could not be made. "
-        "Check host, port, credentials and that the broker runs."
-    )
+    """Could not connect to the broker. Check the host, port and credentials, and that the broker
+    is running."""
 
 
 class SendFailedError(TransportError):
-    """Not all of an event could be stored; or, in ``SendResult.errors``, one message of it.
+    """Not every message is confirmed as stored; `result` says which ones are. A message whose
+    outcome is unknown may be stored, so sending it again may create a duplicate.
+
+    Raised by ``send`` and ``send_many``, and kept in ``SendResult.errors`` for each message that
+    failed; there, ``result`` is None and ``results`` is empty. The transport's error is the cause
+    (``__cause__``).
 
     Attributes:
-        result: the ``SendResult`` of the event: what was stored, and every error. Raised by
-            ``send_many``, it is that of the first event that failed.
-        results: the results of all events of ``send_many``, in order; of ``send``, the one.
-        subscriber, queue: the message that could not be stored; of several, the first.
-        unknown: whether a message may be stored all the same, so that sending again may make two.
-
-    What the transport said about that message is the cause (``__cause__``). For an error in
-    ``SendResult.errors``, ``result`` is None and ``results`` is empty.
+        result: the ``SendResult`` of the event: what was stored, and every error. For
+            ``send_many``, the first result with errors.
+        results: the results of all events of ``send_many``, in order; for ``send``, the only one.
+        subscriber, queue: the first message that was not stored.
+        unknown: whether a message may be stored despite the error.
 
     Example:
         >>> try:
@@ -228,11 +197,6 @@ class SendFailedError(TransportError):
         ... except SendFailedError as error:
         ...     print(error.result.sent, [one.subscriber for one in error.result.errors])
     """
-
-    description = (
-        "Not everything that was sent is confirmed as stored; `result` says what is. Where the "
-        "outcome is unknown the message may be stored: sending it again may make two of it."
-    )
 
     def __init__(
         self,
@@ -255,39 +219,25 @@ class SendFailedError(TransportError):
 
 
 class SendRefusedError(SendFailedError):
-    """The broker refused the message: it is not stored."""
-
-    description = (
-        "The broker refused the message, so it is not stored. A queue with a length limit may be "
-        "full (`x-overflow: reject-publish`): consume it, or raise the limit."
-    )
+    """The broker refused the message, so it is not stored. A queue with a length limit may be full
+    (`x-overflow: reject-publish`): consume it, or raise the limit."""
 
 
 class SendUnconfirmedError(SendFailedError):
-    """The connection was lost before the broker confirmed the message: it may be stored."""
-
-    description = (
-        "The connection to the broker was lost before it confirmed the message, so the message may "
-        "or may not be stored. Send it again if arriving twice does no harm."
-    )
+    """The connection was lost before the broker confirmed the message, so the message may or may
+    not be stored. Send it again if duplicates do no harm."""
 
 
 class SendTimeoutError(SendUnconfirmedError, builtins.TimeoutError):
-    """The broker did not confirm the message in time: it may be stored."""
-
-    description = (
-        "The broker did not confirm the message in time, so the message may or may not be stored. "
-        "The broker is overloaded or blocks publishers (memory or disk alarm): look at its logs."
-    )
+    """The broker did not confirm the message in time, so the message may or may not be stored. The
+    broker is overloaded or blocks publishers (memory or disk alarm): check its logs."""
 
 
 class AllTransportsFailedError(TransportError):
-    """The chosen transport and every fall-back failed; ``errors`` has each reason by name."""
+    """No transport of the group could store the message. Check each of them: the causes are listed.
 
-    description = (
-        "No transport of the group could store the message. "
-        "Check each of them: the causes are listed."
-    )
+    ``errors`` has the name and the error of each transport.
+    """
 
     def __init__(self, errors: Sequence[tuple[str, BaseException]]) -> None:
         listed = "; ".join(f"{name}: {error}" for name, error in errors)
@@ -296,55 +246,35 @@ class AllTransportsFailedError(TransportError):
 
 
 def may_be_stored(error: BaseException | None) -> bool:
-    """Does this error of a send leave open whether the message was stored?"""
+    """Does this send error leave open whether the message was stored?"""
     if isinstance(error, AllTransportsFailedError):
         return any(may_be_stored(one) for _, one in error.errors)
     return isinstance(error, SendUnconfirmedError) or getattr(error, "unknown", False)
 
 
 class UnsupportedError(TransportError):
-    """The transport does not have the ability that was asked for."""
-
-    description = (
-        "This transport cannot do that. `transport.capabilities` says what it can; "
-        "choose another transport or do without."
-    )
+    """This transport does not support the operation. See `transport.capabilities` for what it
+    supports, and use another transport if you need more."""
 
 
 class DelaysNotSupportedError(UnsupportedError):
-    """The transport cannot keep a message for later."""
-
-    description = (
-        "This transport cannot delay messages safely. Send without a delay, use a transport that "
-        'can, or pass `unsupported_delays="deliver-now"` to have them delivered at once.'
-    )
+    """This transport cannot delay messages safely. Send without a delay, use a transport that
+    supports delays, or pass `unsupported_delays="deliver-now"` to deliver such messages at once."""
 
 
 class QueueNotFoundError(TransportError):
-    """No such queue."""
-
-    description = (
-        "The queue does not exist. Add it to the topology, or apply the topology "
-        "(`matador topology apply`) if it was added lately."
-    )
+    """The queue does not exist. Add it to the topology, or apply the topology (`matador topology
+    apply`) if you have just added it."""
 
 
 class UnstorableError(TransportError):
-    """The broker can never store this message in this form, however often it is tried."""
-
-    description = (
-        "The message cannot be stored by this broker: a part of it is too long or cannot be "
-        "encoded. Sending it again does not help; the message says which part it is."
-    )
+    """The broker cannot store this message: part of it is too long or cannot be encoded. Sending
+    it again does not help; the error message names the part."""
 
 
 class MessageTooLargeError(UnstorableError):
-    """A message is over the size limit; nothing was sent."""
-
-    description = (
-        "The message is larger than the limit. Send a reference to the data instead of the data, "
-        "compress it (`codec=CompressedCodec(...)`), or raise `max_message_size`."
-    )
+    """The message is larger than the limit, so it was not sent. Send a reference to the data
+    instead of the data, compress it (`codec=CompressedCodec(...)`), or raise `max_message_size`."""
 
     def __init__(self, size: int, limit: int, *, what: str = "message", why: str = "") -> None:
         super().__init__(f"the {what} has {size:,} bytes, the limit is {limit:,} bytes{why}")
@@ -353,231 +283,175 @@ class MessageTooLargeError(UnstorableError):
 
 
 class StorageFullError(TransportError):
-    """The disk or the broker is full. What was stored before is intact."""
-
-    description = "There is no room to store the message. Free some space; nothing was damaged."
+    """There is no space left to store the message. Free some space; stored messages are intact."""
 
 
 class StorageCorruptError(TransportError):
-    """The file is not a Matador database, or it is damaged."""
-
-    description = (
-        "The file cannot be read as a Matador database. Point the URL at another file, "
-        "or restore this one from a backup."
-    )
+    """The file is damaged or is not a Matador database. Use another file in the URL, or restore
+    this one from a backup."""
 
 
 class StorageLockedError(TransportError):
-    """Another process held the write lock for too long. Nothing was changed."""
-
-    description = (
-        "The database file is locked by another process. Look for one that keeps a transaction "
-        "open (a shell, a backup), or raise `busy_timeout`."
-    )
+    """The database file is locked by another process, so nothing was changed. Look for a process
+    that keeps a transaction open (a shell, a backup), or raise `busy_timeout`."""
 
 
 class LeaseLostError(TransportError):
-    """The message was held for too long without a renewal and belongs to somebody else now."""
-
-    description = (
-        "The lease on the message was lost before it was settled (the process was frozen, or the "
-        "machine slept). The settlement was refused; the message is handled by another worker."
-    )
+    """The lease on the message expired before the message was settled (the process was frozen, or
+    the machine slept). The settlement was refused; another worker handles the message."""
 
 
 class MissingExtraError(TransportError):
-    """The client library of a broker is not installed."""
-
-    description = "An optional dependency is missing. Install the extra named in the message."
+    """An optional dependency is missing. Install the extra named in the message."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an extra: pip install 'matador-events[{extra}]'")
         self.extra = extra
 
 
-# -- schema and topology ----------------------------------------------------------------------
+# -- schema and topology --------------------------------------------------------------------------
 
 
 class SchemaError(MatadorError):
-    """Events, subscribers or queues do not fit together."""
+    """Events, subscribers and queues do not match."""
 
 
 class InvalidSchemaError(SchemaError):
-    """A schema with problems; ``problems`` lists every one."""
-
-    description = "The schema is not valid. Fix every problem listed."
+    """The schema is invalid. Fix every problem listed (`problems`)."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        super().__init__(f"Schema validation failed:{listed}")
+        super().__init__(_listed("Schema", problems))
         self.problems = tuple(problems)
 
 
 class InvalidTopologyError(SchemaError):
-    """A topology with problems; ``problems`` lists every one."""
-
-    description = "The topology is not valid. Fix every problem listed."
+    """The topology is invalid. Fix every problem listed (`problems`)."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        super().__init__(f"Topology validation failed:{listed}")
+        super().__init__(_listed("Topology", problems))
         self.problems = tuple(problems)
 
 
-class EventNotRegisteredError(SchemaError):
-    """The schema has no such event."""
+def _listed(what: str, problems: Sequence[str]) -> str:
+    return "\n  - ".join((f"{what} validation failed:", *problems))
 
-    description = "The event is not in the schema. Add it to the `Schema`, or correct the key."
+
+class EventNotRegisteredError(SchemaError):
+    """The event is not in the schema. Add it to the `Schema`, or correct the key."""
 
 
 class SubscriberNotRegisteredError(SchemaError):
-    """The event has no such subscriber."""
-
-    description = (
-        "The event has no subscriber of that name. It may have been renamed, or this worker runs "
-        "older code than the sender: deploy it, then redrive the unhandled messages."
-    )
+    """The event has no subscriber with that name. It may have been renamed, or this worker runs
+    older code than the sender: deploy the new code, then redrive the unhandled messages."""
 
 
 class NoSubscribersError(SchemaError):
-    """The event has no subscribers."""
-
-    description = "The event has no subscribers, so there is nobody to send it to. Add one."
+    """The event has no subscribers, so it would be sent to nobody. Add a subscriber."""
 
 
 class SubscriberIsStubError(SchemaError):
-    """A stub was asked to run."""
-
-    description = (
-        "The subscriber is a stub: its code lives in another service. Let that service consume "
-        "the queue, give the stub a queue of its own, or register the real subscriber here."
-    )
+    """The subscriber is a stub: its code is in another service. Let that service consume the
+    queue, give the stub a queue of its own, or register the real subscriber here."""
 
 
 class InProcessCannotRunStubError(SchemaError):
-    """The in-process transport was given a message for a stub."""
-
-    description = (
-        "The in-process transport delivers only within this process, and a stub's code is "
-        "elsewhere: the message could never be handled. Use a transport both services can reach."
-    )
+    """The in-process transport delivers only within this process, but the stub's code is in another
+    service, so the message would never be handled. Use a transport that both services can reach."""
 
 
-# -- messages ---------------------------------------------------------------------------------
+# -- messages -------------------------------------------------------------------------------------
 
 
 class InvalidEventError(MatadorError):
-    """A payload that does not fit its event type; the message names the field."""
-
-    description = "The payload does not fit the event's type. Correct the field that is named."
+    """The payload does not match the event's type. Correct the field named in the message."""
 
 
 class AmbiguousPayloadError(InvalidEventError):
-    """A payload in which one JSON object has a key twice: parsers disagree about what it says."""
-
-    description = (
-        "The payload has a key twice in one object, so it is not clear what it says. "
-        "Correct the program that sent it."
-    )
+    """A JSON object in the payload has a duplicate key, so its meaning is ambiguous. Correct the
+    program that sent it."""
 
 
 class DecodeError(MatadorError):
-    """Bytes that are not an envelope. The message is short and printable, whatever they were."""
+    """The message could not be decoded. It is kept unchanged among the dead letters: find out who
+    sent it, or configure the codec it was encoded with.
 
-    description = (
-        "The message could not be decoded. It is kept as it is in the dead letters; "
-        "find out who sent it, or configure the codec it was written with."
-    )
+    The error message is short and printable, whatever the bytes contain.
+    """
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(None if message is None else _excerpt(message))
 
 
-class ConfigurationError(MatadorError, ValueError):
-    """An option that cannot be. Also a ``ValueError``."""
+def _excerpt(text: str) -> str:
+    """Text that may quote an unknown sender, as one short printable line."""
+    line = text[:_LONGEST]
+    if not line.isprintable():
+        line = "".join(
+            one if one.isprintable() else one.encode("unicode_escape").decode() for one in line
+        )
+    return line if len(text) <= _LONGEST >= len(line) else f"{line[: _LONGEST - 1]}…"
 
-    description = "An option has a value that cannot be. The message names it."
+
+class ConfigurationError(MatadorError, ValueError):
+    """An option is invalid. The message names it."""
 
 
 class ApplicationImportError(MatadorError):
-    """The module of an application raised an error while it was imported."""
-
-    description = "The application's module cannot be imported. The message names the line."
+    """The application's module cannot be imported. The message names the line."""
 
 
 class ClusterError(MatadorError):
-    """A Spark cluster failed again and again to do what it was given."""
-
-    description = (
-        "What was given to the Spark cluster failed again and again. The message has the last "
-        "reason; the logs of the executors have more."
-    )
+    """Work on the Spark cluster keeps failing. The message has the last reason; see the logs of
+    the executors for more."""
 
 
 class SparkPreparationError(MatadorError):
-    """What lets Spark start sooner could not be made."""
-
-    description = (
-        "Spark could not be prepared on this machine; it starts all the same, only slower. The "
-        "message says why: often the folder for caches cannot be written (see MATADOR_CACHE)."
-    )
+    """Spark could not be prepared on this machine. It still starts, but more slowly. The message
+    says why; often the cache folder is not writable (see MATADOR_CACHE)."""
 
 
 class MaybePoisonedError(MatadorError):
-    """A message was delivered too often without an outcome: it may kill its worker."""
-
-    description = (
-        "The message was delivered many times and never settled, so it may crash whoever handles "
-        "it. Look at the payload and the worker's logs before redriving it."
-    )
+    """The message was delivered many times and never settled, so it may crash its worker. Look at
+    the payload and the worker's logs before you redrive it."""
 
 
 class NonIdempotentCannotRetryError(MatadorError):
-    """A message came a second time to a subscriber that must not run twice."""
-
-    description = (
-        "The message was delivered before, and its subscriber is not declared safe to run again. "
-        'Check what it did; declare it `idempotent="yes"` or `"resumable"` if it can be repeated.'
-    )
+    """The message was delivered before, and its subscriber is not declared safe to run again. Check
+    what it did; declare it `idempotent="yes"` or `"resumable"` if it can be repeated."""
 
 
-# -- resumable subscribers --------------------------------------------------------------------
+# -- checkpoints ----------------------------------------------------------------------------------
 
 
 class CheckpointError(MatadorError):
-    """A resumable subscriber could not keep or find its steps."""
+    """The steps of a resumable subscriber could not be stored or read."""
 
 
 class DuplicateStepKeyError(CheckpointError):
-    """``io()`` was called twice with the same key in one run."""
-
-    description = (
-        "Two steps of one run have the same key, so their results cannot be told apart. "
-        "Give each step a key of its own, stable between attempts."
-    )
+    """Two steps of one run have the same key, so their results cannot be told apart. Give each
+    step its own key, and use the same keys in every attempt."""
 
 
 class CheckpointStoreError(CheckpointError):
-    """The checkpoint store failed."""
-
-    description = "The checkpoint store failed. Check that it is reachable and has room."
+    """The checkpoint store failed. Check that it is reachable and has space left."""
 
 
 class UnreadableStepValueError(CheckpointStoreError):
-    """What is stored of a step cannot be read here. The step is not run again for that."""
+    """The stored result of a step is damaged, comes from another version of its class, or names a
+    class that is not loaded here; the store never causes an import. Define the class at the top of
+    the subscriber's module, or import it there.
 
-    description = (
-        "The stored result of a step is damaged, was made by another version of its class, or "
-        "names a class that this process has not loaded: none is imported because a store says so. "
-        "Define the class at the top of the subscriber's module, or import it there."
-    )
+    The step does not run again.
+    """
 
 
-# -- control of retries -----------------------------------------------------------------------
+# -- control of retries ---------------------------------------------------------------------------
 
 
 class DoRetry(MatadorError):
-    """Raise it in a callback to have the message retried, idempotent or not.
+    """The subscriber asked for a retry, regardless of its idempotency.
+
+    Raise it in a callback to retry the message.
 
     Example:
         >>> raise DoRetry("the gateway is down for a minute")
@@ -585,11 +459,11 @@ class DoRetry(MatadorError):
         matador.errors.DoRetry: the gateway is down for a minute
     """
 
-    description = "The subscriber asked for another attempt, whatever its idempotency."
-
 
 class DontRetry(MatadorError):
-    """Raise it in a callback to send the message to the dead letters at once.
+    """The subscriber reported that a retry would not help.
+
+    Raise it in a callback to move the message to the dead letters at once.
 
     Example:
         >>> raise DontRetry("the card was declined")
@@ -597,25 +471,20 @@ class DontRetry(MatadorError):
         matador.errors.DontRetry: the card was declined
     """
 
-    description = "The subscriber said that another attempt is of no use."
-
 
 class UnstorableStepValueError(CheckpointStoreError, DontRetry):
-    """A step returned a value that cannot be stored. Not retried: the step has had its effect."""
+    """A step's result must be JSON data, or a dataclass, msgspec, pydantic or attrs object. Return
+    something simpler from the step, for example an id.
 
-    description = (
-        "A step's result must be JSON data, or a dataclass, msgspec, pydantic or attrs object. "
-        "Return something simpler from the step, for example an id."
-    )
+    The message is not retried, because the step has already had its effect.
+    """
 
 
 class EventAssertionError(MatadorError, AssertionError):
-    """The event is not what the subscriber was promised. Never retried.
+    """An assertion about the event failed. A retry would fail again, so there is none.
 
-    ``envelope`` is the one in question, if it was given.
+    ``envelope`` is the envelope in question, if given.
     """
-
-    description = "An assertion about the event failed; trying again would fail again."
 
     def __init__(self, message: str | None = None, *, envelope: object = None) -> None:
         super().__init__(message)

@@ -377,7 +377,7 @@ def test_paths_of_other_storage_are_refused(
     before = sorted(folder.iterdir())
     result = cli("lake", *command)
     assert result.code == 2
-    assert "is not supported, only paths of a file system" in result.err
+    assert "is not supported, only local paths" in result.err
     assert "secret" not in result.err
     assert sorted(folder.iterdir()) == before
 

@@ -82,7 +82,7 @@ def test_a_dry_run_touches_nothing(cli: Cli, folder: Path) -> None:
     first = result.json["would_send"][0]
     assert (first["subscriber"], first["queue"]) == ("email-receipt", "shop.events")
     assert first["bytes"] > len(ORDER)
-    assert first["warnings"] == ["sent without its priority: its queue has none"]
+    assert first["warnings"] == ["sent without its priority: the queue does not support priorities"]
     assert not (folder / "shop.db").exists()
     people = cli("send", "shop.py", "order.placed", ORDER, "--dry-run")
     assert "order.placed would be sent to" in people.out

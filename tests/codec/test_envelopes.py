@@ -177,10 +177,10 @@ def test_a_lone_surrogate_in_the_docket_is_refused(codec: Codec, text: str) -> N
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"a": NAN}, r"nan cannot be written as JSON - at `\$\.a`"),
+        ({"a": NAN}, r"nan cannot be encoded as JSON - at `\$\.a`"),
         (
             {"a": [0.5, {"b": float("-inf")}]},
-            r"-inf cannot be written as JSON - at `\$\.a\[1\]\.b`",
+            r"-inf cannot be encoded as JSON - at `\$\.a\[1\]\.b`",
         ),
         ({"a": (NAN,)}, r"nan .* `\$\.a\[0\]`"),
         ({"a": {NAN}}, r"nan .* `\$\.a\[0\]`"),

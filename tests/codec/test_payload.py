@@ -437,7 +437,7 @@ def test_json_refuses_what_is_not_finite_instead_of_writing_null(
     loose: type[Any], fields: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(
-        InvalidEventError, match=rf"(nan|inf) cannot be written as JSON - at `{path}"
+        InvalidEventError, match=rf"(nan|inf) cannot be encoded as JSON - at `{path}"
     ):
         JsonCodec().encode_payload(type_of(loose), loose(**fields))
 
@@ -446,7 +446,7 @@ def test_json_names_nan_where_the_type_has_no_room_for_null_either() -> None:
     class Priced(msgspec.Struct):
         price: float
 
-    with pytest.raises(InvalidEventError, match=r"nan cannot be written as JSON - at `\$\.price`"):
+    with pytest.raises(InvalidEventError, match=r"nan cannot be encoded as JSON - at `\$\.price`"):
         JsonCodec().encode_payload(type_of(Priced), Priced(NAN))
 
 
@@ -467,7 +467,7 @@ def test_pydantic_constants_that_are_not_json_are_refused() -> None:
         model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
         price: float
 
-    with pytest.raises(InvalidEventError, match="nan cannot be written as JSON"):
+    with pytest.raises(InvalidEventError, match="nan cannot be encoded as JSON"):
         JsonCodec().encode_payload(type_of(Constants), Constants(price=NAN))
 
 

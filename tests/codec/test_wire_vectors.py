@@ -426,7 +426,7 @@ def test_an_unknown_importance_is_the_usual_one_with_a_warning(
         assert {one.importance for one in dockets} == {"should-investigate"}
     (warning,) = caplog.records
     assert (warning.levelname, warning.name) == ("WARNING", "matador.codec")
-    text = "'test-of-one-warning' is not an importance: read as 'should-investigate'"
+    text = "unknown importance 'test-of-one-warning': using 'should-investigate'"
     assert warning.message == text
 
 
@@ -628,7 +628,7 @@ def test_data_of_an_older_body_may_be_anything(codec: HeaderCodec | JsonCodec, d
 def test_a_wrong_field_of_an_older_body_is_an_error(
     codec: HeaderCodec | JsonCodec, field: str, value: Any
 ) -> None:
-    with pytest.raises(DecodeError, match="older body"):
+    with pytest.raises(DecodeError, match="body of the older format"):
         read_older(codec, **{field: value})
 
 

@@ -147,7 +147,7 @@ async def test_purging_forgets_the_steps_of_what_was_deleted_only() -> None:
 async def test_a_transport_that_cannot_look_says_so() -> None:
     app = make_app(MemoryTransport(without=["browse"]), consume_from=())
     async with app:
-        with pytest.raises(UnsupportedError, match="cannot look at its messages"):
+        with pytest.raises(UnsupportedError, match="cannot browse messages"):
             await app.dead_letters.choose(Selection())
 
 

@@ -49,8 +49,8 @@ async def test_the_next_one_takes_what_a_queue_cannot() -> None:
     assert sorted(one.order_id for one in handler.data) == ["o-1", "o-2"]
     first, second = heard.of("enqueue_warning")
     assert first.queue == second.queue == "shop.second"
-    assert "shop.events could not take it (shop.events is full)" in first.text
-    assert "sent instead to shop.second" in first.text
+    assert "could not send to queue shop.events (shop.events is full)" in first.text
+    assert "sent to shop.second instead" in first.text
     assert [event.queue for event in heard.of("enqueue_success")] == ["shop.second"] * 2
 
 

@@ -134,7 +134,7 @@ async def test_a_producer_of_a_running_application_has_its_own_connection(tmp_pa
 
 
 async def test_an_application_in_memory_cannot_be_doubled_while_it_runs(app: Matador) -> None:
-    with pytest.raises(LifecycleError, match="running on memory"):
+    with pytest.raises(LifecycleError, match="transport memory cannot be shared"):
         app.producer()
 
 

@@ -360,7 +360,7 @@ def test_room_is_left_for_the_errors_that_a_retry_adds(
             with pytest.raises(SendFailedError, match=f"the limit is {limit:,} bytes") as caught:
                 await app.send(OrderPlaced("x" * (filling + 1)), **options)
             assert len(stored(app)) == 1
-        assert (limit < ours) == ("the broker takes" in str(caught.value))
+        assert (limit < ours) == ("the broker accepts" in str(caught.value))
 
     asyncio.run(send())
 
@@ -478,7 +478,7 @@ async def test_or_is_delivered_at_once_with_a_warning() -> None:
         result = await app.send(OrderPlaced("o-1"), delay=5)
     assert result.ok
     (warning,) = heard.of("enqueue_warning")
-    assert "delivered at once" in warning.text
+    assert "sent without the delay" in warning.text
 
 
 async def test_a_delay_over_an_hour_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -508,11 +508,15 @@ async def test_a_priority_goes_first_where_the_queue_has_them() -> None:
 @pytest.mark.parametrize(
     ("transport", "options", "text"),
     [
-        (MemoryTransport, {"priority": 5}, "sent without its priority: its queue has none"),
+        (
+            MemoryTransport,
+            {"priority": 5},
+            "sent without its priority: the queue does not support priorities",
+        ),
         (
             lambda: MemoryTransport(without=["priorities"]),
             {"priority": 5},
-            "sent without its priority: the transport has none",
+            "sent without its priority: the transport does not support priorities",
         ),
         (
             lambda: MemoryTransport(without=["ordering"]),

@@ -34,7 +34,7 @@ def try_codec(sample: Sample) -> str:
     try:
         envelope = codec.decode(sample.body, sample.headers, STAMP)
     except DecodeError as error:
-        return "duplicate key" if "twice in one object" in str(error) else "not an envelope"
+        return "duplicate key" if "duplicate key" in str(error) else "not an envelope"
     again = codec.encode(envelope)
     if codec.decode(again.body, again.headers, STAMP).id != envelope.id:
         raise AssertionError("written again, it is another message")

@@ -147,7 +147,7 @@ def test_the_mark_is_no_field_of_the_payload() -> None:
 
 @pytest.mark.parametrize("thing", [len, "text", 5, None], ids=repr)
 def test_only_classes_can_be_events(thing: Any) -> None:
-    with pytest.raises(ConfigurationError, match="goes on a class"):
+    with pytest.raises(ConfigurationError, match="must decorate a class"):
         event("a", description="x")(thing)
 
 

@@ -156,18 +156,18 @@ def test_a_good_schema_has_no_problems() -> None:
             {make_event("a", aliases=("b",)): [], make_event("b"): []},
             "event 'a': alias 'b' is the key of an event",
         ),
-        ({make_event("a", aliases=("a",)): []}, "event 'a': alias 'a' repeats the event's own key"),
-        ({make_event("a", aliases=("b", "b")): []}, "event 'a': alias 'b' is there twice"),
+        ({make_event("a", aliases=("a",)): []}, "event 'a': alias 'a' repeats its own key"),
+        ({make_event("a", aliases=("b", "b")): []}, "duplicate alias 'b' of event 'a'"),
         (
             {make_event("a", aliases=("c",)): [], make_event("b", aliases=("c",)): []},
-            "event 'b': alias 'c' is an alias of event 'a' too",
+            "event 'b': alias 'c' is also an alias of event 'a'",
         ),
         ({make_event("a", description=" "): []}, "event 'a': the description is empty"),
         (
             {make_event("a"): [sub("x"), SubscriberStub("x", description="y")]},
             "event 'a': 2 subscribers are called 'x'",
         ),
-        ({make_event("a"): [sub("")]}, "event 'a', subscriber '': a subscriber has an empty name"),
+        ({make_event("a"): [sub("")]}, "event 'a', subscriber '': the name is empty"),
         (
             {make_event("a"): [sub("x", description="")]},
             "event 'a', subscriber 'x': the description is empty",
@@ -231,7 +231,7 @@ def test_an_event_can_be_added_and_the_old_schema_stays() -> None:
 @pytest.mark.parametrize("key", ["order.placed", "order.created"])
 def test_a_key_that_is_taken_must_be_overridden(key: str) -> None:
     other = make_event(key)
-    with pytest.raises(InvalidSchemaError, match=f"'{key}' is registered already"):
+    with pytest.raises(InvalidSchemaError, match=f"'{key}' is already registered"):
         SCHEMA.with_event(other, [AUDIT])
     assert SCHEMA.with_event(other, [AUDIT], override=True).event(key).payload is other
 

@@ -199,7 +199,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"delivery": "at-least-one"}, "did you mean 'at-least-once'"),
     ({"name": 5}, "name must be a string"),
     ({"description": None}, "description must be a string"),
-    ({"queue": 5}, "queue must be the name of a queue"),
+    ({"queue": 5}, "queue must be a string"),
     ({"enabled": False}, "enabled must be a function.*lambda: False"),
 ]
 

@@ -56,7 +56,7 @@ def test_dots_need_exact() -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\n", ".a"])
 def test_even_an_exact_name_must_be_one(name: str) -> None:
-    with pytest.raises(InvalidTopologyError, match="not a name a broker would take"):
+    with pytest.raises(InvalidTopologyError, match="invalid name"):
         Topology("shop", queues=[WorkQueue(name, exact=True)])
 
 
@@ -75,12 +75,12 @@ def test_there_must_be_a_queue() -> None:
     ids=str,
 )
 def test_names_are_unique(queues: list[str | WorkQueue]) -> None:
-    with pytest.raises(InvalidTopologyError, match="'events' is there twice"):
+    with pytest.raises(InvalidTopologyError, match="duplicate queue 'events'"):
         Topology("shop", queues=queues)
 
 
 def test_an_exact_name_may_not_be_the_full_name_of_another_queue() -> None:
-    with pytest.raises(InvalidTopologyError, match="full name of another queue"):
+    with pytest.raises(InvalidTopologyError, match="another queue has this full name"):
         Topology("shop", queues=["events", WorkQueue("shop.events", exact=True)])
 
 
@@ -94,14 +94,16 @@ def test_every_problem_is_listed_at_once() -> None:
 
 
 def test_a_fallback_must_be_a_queue_and_a_close_one_is_suggested() -> None:
-    with pytest.raises(InvalidTopologyError, match="'event' is not a queue; did you mean 'events'"):
+    with pytest.raises(
+        InvalidTopologyError, match="unknown fallback queue 'event'; did you mean 'events'"
+    ):
         Topology("shop", queues=["events", WorkQueue("billing", fallback="event")])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_fallbacks_may_not_go_round_in_a_circle(length: int) -> None:
     queues = [WorkQueue(f"q{i}", fallback=f"q{(i + 1) % length}") for i in range(length)]
-    with pytest.raises(InvalidTopologyError, match="circle") as caught:
+    with pytest.raises(InvalidTopologyError, match="its fallbacks form a cycle") as caught:
         Topology("shop", queues=[*queues, WorkQueue("outside", fallback="q0")])
     assert len(caught.value.problems) == length
 
@@ -212,7 +214,7 @@ def test_a_queue_is_found_by_its_short_and_its_full_name(name: str, full: str) -
 @pytest.mark.parametrize("name", ["", "event", "shop", "shop.old.orders", "shop.events.retry"])
 def test_an_unknown_queue_is_not_found(name: str) -> None:
     assert not SHOP.has_queue(name)
-    with pytest.raises(QueueNotFoundError, match=r"it has events, billing, old\.orders"):
+    with pytest.raises(QueueNotFoundError, match=r"only events, billing, old\.orders"):
         SHOP.queue(name)
 
 
@@ -266,14 +268,14 @@ def test_types_and_arguments_are_kept_and_cannot_be_changed_behind_its_back() ->
     ("options", "said"),
     [
         ({"type": "quorom"}, "did you mean 'quorum'"),
-        ({"type": "quorum", "priorities": True}, "cannot be a quorum queue"),
-        ({"type": "classic", "exact": True}, "made by its owner"),
-        ({"arguments": {"x-a": 1}, "exact": True}, "made by its owner"),
+        ({"type": "quorum", "priorities": True}, "a quorum queue cannot have priorities"),
+        ({"type": "classic", "exact": True}, "have no effect on an exact queue"),
+        ({"arguments": {"x-a": 1}, "exact": True}, "have no effect on an exact queue"),
         ({"arguments": [("x-a", 1)]}, "must be a mapping"),
-        ({"arguments": {"max-length": 1}}, "must be a name like"),
-        ({"arguments": {5: 1}}, "must be a name like"),
-        ({"arguments": {"x-a": 1.5}}, "x-a must be a text"),
-        ({"arguments": {"x-a": [1]}}, "x-a must be a text"),
+        ({"arguments": {"max-length": 1}}, "invalid argument name"),
+        ({"arguments": {5: 1}}, "invalid argument name"),
+        ({"arguments": {"x-a": 1.5}}, "x-a must be a string, an integer"),
+        ({"arguments": {"x-a": [1]}}, "x-a must be a string, an integer"),
         ({"arguments": {"x-a": 1 << 63}}, "does not fit in 64 bits"),
         ({"arguments": {"x-queue-type": "classic"}}, "as type="),
     ],
@@ -287,5 +289,5 @@ def test_types_and_arguments_that_cannot_be(options: dict[str, Any], said: str) 
 def test_a_name_whose_dead_letters_no_broker_takes_is_a_problem(exact: bool) -> None:
     longest = 255 - len(".undeliverable") - (0 if exact else len("shop."))
     Topology("shop", queues=[WorkQueue("q" * longest, exact=exact)])
-    with pytest.raises(InvalidTopologyError, match="too long for brokers"):
+    with pytest.raises(InvalidTopologyError, match="longer than 255 bytes"):
         Topology("shop", queues=[WorkQueue("q" * (longest + 1), exact=exact)])

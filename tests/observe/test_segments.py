@@ -131,7 +131,7 @@ def test_links_are_neither_read_nor_recovered(
     assert list(finished(folder)) == [recovered]
     assert secret.read_bytes() == LINE + b"half a line"
     for name in (".open-b", ".open-d", ".open-f"):
-        assert f"{name}.jsonl, it stays where it is" in caplog.text
+        assert f"{name}.jsonl; it is left in place" in caplog.text
         assert os.path.lexists(folder / f"{name}.jsonl")
     for name in ("a", "c", "e"):
         with pytest.raises(OSError, match=f"{name}.jsonl"):
@@ -278,7 +278,7 @@ def test_what_is_recovered_is_on_the_disk_before_it_appears(
         ("rename", path.name),
         ("fsync", tmp_path.name),
     ]
-    assert f"left behind: {path}" in caplog.text
+    assert f"recovered an abandoned segment: {path}" in caplog.text
 
 
 def test_the_last_whole_line_is_found_wherever_it_ends(

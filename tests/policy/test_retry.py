@@ -116,7 +116,7 @@ def test_4_do_retry_until_the_attempts_are_used_up(
     context = make_context(
         error=DoRetry("busy"), attempts=attempts, idempotent=idempotent, redelivered=redelivered
     )
-    assert POLICY.decide(context) == RetryLater(2.0 ** (attempts - 1), "retry asked for")
+    assert POLICY.decide(context) == RetryLater(2.0 ** (attempts - 1), "retry requested")
 
 
 @pytest.mark.parametrize("attempts", [3, 4])

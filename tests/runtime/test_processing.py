@@ -306,7 +306,7 @@ async def test_with_dead_letters_switched_off_they_are_discarded_and_the_hooks_s
     assert len(decisions) == 3
     for decision in decisions:
         assert isinstance(decision, Discard)
-        assert "switched off" in decision.reason
+        assert "are disabled" in decision.reason
 
 
 async def test_a_codec_that_breaks_costs_one_message_and_keeps_it() -> None:

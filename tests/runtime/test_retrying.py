@@ -23,6 +23,7 @@ from tests.support.shop import (
     settled,
     subscribed,
 )
+from tests.support.taking import take_stored
 
 from matador import (
     Context,
@@ -31,6 +32,7 @@ from matador import (
     Envelope,
     EventAssertionError,
     Hooks,
+    JsonCodec,
     Matador,
     RetryQueues,
     StandardRetryPolicy,
@@ -39,10 +41,11 @@ from matador import (
     assert_event,
 )
 from matador.errors import MaybePoisonedError, NonIdempotentCannotRetryError
+from matador.events.dead_letters import Selection
 from matador.model.envelope import Docket
-from matador.model.message import Complete, DeadLetter, Message, Retry
+from matador.model.message import Complete, DeadLetter, Message, Properties, Release, Retry
 from matador.policy.retry import Discard, RetryContext, RetryLater, SendToDeadLetters
-from matador.testing import ManualClock, wait_for
+from matador.testing import ManualClock, make_docket, make_envelope, wait_for
 from matador.transports.memory import MemoryTransport
 
 
@@ -72,6 +75,28 @@ async def test_a_failure_is_retried_later_with_what_went_wrong(manual_clock: Man
     assert (third.correlation_id, third.metadata) == ("c-1", {"a": 1})
     assert [event.decision.delay for event in heard.of("error")] == [1.0, 2.0]
     assert len(heard.of("success")) == 1
+
+
+async def test_retries_dead_letters_and_redrives_keep_the_properties() -> None:
+    sent = Properties(reply_to="answers", correlation_id="c-1", type="order", expires_at=1e10)
+    handler = failing(*[ValueError("again and again")] * 4)
+    retry = StandardRetryPolicy(max_attempts=2, base_delay=0)
+    async with make_app(None, handler, retry=retry) as app:
+        docket = make_docket(event_key="order.placed", subscriber="handle")
+        raw = make_envelope(msgspec.Raw(b'{"order_id":"o-1"}'), id="m-1", docket=docket)
+        body = JsonCodec().encode(raw).body
+        assert await app.transport.send([Message("m-1", QUEUE, body, properties=sent)]) == [None]
+        for runs in (2, 4):
+            await wait_for(lambda: bool(dead(app)), message="the dead letter")
+            assert handler.runs == runs
+            (letter,) = dead(app)
+            (taken,) = await take_stored(memory(app), letter.queue, [letter.position])
+            assert taken.properties == sent
+            assert await app.transport.settle([Release(taken.receipt)]) == [None]
+            places = await app.dead_letters.choose(Selection())
+            assert (await app.dead_letters.redrive(places)).done == 1
+        await settled(app)
+    assert handler.runs == 5
 
 
 async def test_a_retry_keeps_its_priority_and_its_ordering_key(manual_clock: ManualClock) -> None:

@@ -17,10 +17,7 @@ from matador.testing import ManualClock
 
 
 async def pragma(store: SqliteCheckpointStore, name: str) -> Any:
-    def ask(connection: sqlite3.Connection) -> Any:
-        return connection.execute(f"PRAGMA {name}").fetchone()[0]
-
-    return await store._use(ask)
+    return (await store._execute((f"PRAGMA {name}",)))[0][0]
 
 
 def modes(folder: Path) -> set[int]:

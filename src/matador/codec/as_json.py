@@ -1,4 +1,4 @@
-"""Any payload as JSON, whatever the codec of the application: for records and for people."""
+"""Encodes payloads as JSON, independent of the application's codec: for records and for display."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def as_json(payload: Any) -> bytes:
-    """A payload of any of the five kinds, or plain data, as JSON. Not checked against its type.
+    """Encode a payload of any supported type, or plain data, as JSON, without validation.
 
     Raises:
-        TypeError: something in it cannot be written as JSON.
+        TypeError: part of it cannot be encoded.
     """
     serializer = getattr(payload, "__pydantic_serializer__", None)
     if serializer is not None:

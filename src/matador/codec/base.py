@@ -1,4 +1,4 @@
-"""The codec protocol: an envelope with its payload still encoded, to bytes and headers and back."""
+"""The codec protocol: converts envelopes to bytes and headers, and back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from matador.model.event import EventType
 from matador.model.message import Headers
 
 RawEnvelope: TypeAlias = Envelope[msgspec.Raw]
-"""An envelope whose ``data`` and ``before`` are bytes of the codec's format, not yet looked at."""
+"""An envelope whose ``data`` and ``before`` are still encoded."""
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """What a transport is given: the body, and the headers that belong to it."""
+    """An encoded envelope: the body and the headers of a message."""
 
     body: bytes
     headers: Headers
 
 
 class Stamp(Protocol):
-    """Where a codec gets what older messages lack: the time, and a new id."""
+    """Provides the time and new ids, for older messages that lack them."""
 
     def now(self) -> datetime:
         """The current time, in UTC."""
@@ -42,40 +42,40 @@ PayloadDecoder: TypeAlias = Callable[[msgspec.Raw], Any]
 """``decode_payload`` for one event."""
 
 Stencil: TypeAlias = Callable[[str, msgspec.Raw, datetime], Encoded]
-"""``stencil(id, data, created_at)``: an envelope encoded, all else of it known beforehand."""
+"""``stencil(id, data, created_at)``: encodes an envelope whose other fields are known."""
 
 
 class Codec(Protocol):
-    """Turns envelopes into bytes and back. Pure: no I/O, no clock; safe to share between threads.
+    """Encodes and decodes envelopes. Pure: no I/O, no clock; safe to share between threads.
 
-    The payload is encoded once (``encode_payload``) for any number of subscribers, and decoded
-    once, straight into the user's type (``decode_payload``), after the docket was looked at.
+    ``encode_payload`` encodes a payload once for any number of subscribers. ``decode_payload``
+    decodes it into the user's type, after the docket has been read.
     """
 
     @property
     def content_type(self) -> str:
-        """The media type of what ``encode`` makes."""
+        """The media type of an encoded body."""
         ...
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
-        """A payload as bytes.
+        """Encode a payload.
 
         Raises:
-            InvalidEventError: it does not fit the event's type; the field is named.
+            InvalidEventError: it does not match the event's type; names the field.
         """
         ...
 
     def decode_payload(self, event: EventType, raw: msgspec.Raw) -> Any:
-        """Bytes as a payload of the event's type.
+        """Decode a payload of the event's type.
 
         Raises:
-            AmbiguousPayloadError: a JSON object in it has a key twice.
-            InvalidEventError: they do not fit the type; the field is named.
+            AmbiguousPayloadError: a JSON object in it has a duplicate key.
+            InvalidEventError: it does not match the type; names the field.
         """
         ...
 
     def encode(self, envelope: RawEnvelope) -> Encoded:
-        """An envelope as body and headers.
+        """Encode an envelope.
 
         Raises:
             InvalidEventError: the metadata cannot be encoded.
@@ -83,22 +83,22 @@ class Codec(Protocol):
         ...
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """Body and headers as an envelope.
+        """Decode an envelope, except for its payload.
 
         Raises:
-            DecodeError: empty, malformed, or not an envelope; the message says which.
+            DecodeError: the body is empty, malformed, or not an envelope.
         """
         ...
 
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A codec that can be told beforehand what most of the envelopes of an event have in common."""
+    """A codec that can prepare for the envelopes of an event, to encode and decode them faster."""
 
     def prepare(self, docket: Docket) -> Stencil:
-        """How envelopes with this docket are encoded, whenever they are created.
+        """Prepare to encode envelopes with this docket and any time of creation.
 
-        The stencil makes the very bytes and headers that ``encode`` makes, in less time.
+        The stencil produces the same bytes and headers as ``encode``, in less time.
 
         Raises:
             InvalidEventError: the docket cannot be encoded.
@@ -109,7 +109,7 @@ class Preparing(Protocol):
         """``encode_payload`` for payloads of this event.
 
         Raises:
-            InvalidEventError: its type cannot be a payload.
+            InvalidEventError: its type cannot be used as a payload.
         """
         ...
 
@@ -117,16 +117,16 @@ class Preparing(Protocol):
         """``decode_payload`` for payloads of this event.
 
         Raises:
-            InvalidEventError: its type cannot be a payload.
+            InvalidEventError: its type cannot be used as a payload.
         """
         ...
 
 
 def preparing(codec: Codec) -> Preparing | None:
-    """The codec, if what it prepares is what it does.
+    """The codec as ``Preparing``, if it can prepare.
 
-    Not so if a subclass does something else in ``encode`` or ``encode_payload``, and inherits what
-    prepares it.
+    None for a subclass that overrides ``encode`` or ``encode_payload``, but inherits the methods
+    that prepare them: these would not do the same.
     """
     if not isinstance(codec, Preparing):
         return None

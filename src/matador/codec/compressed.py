@@ -1,4 +1,4 @@
-"""Compression around another codec: gzip, or zstd where it is installed."""
+"""Compresses the output of another codec with gzip, or with zstd if it is installed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CompressedCodec:
-    """Compresses what another codec encodes, if it has at least ``threshold`` bytes.
+    """Compresses encoded bodies of at least ``threshold`` bytes.
 
-    Bodies say by themselves whether and how they are compressed, so a worker with this codec reads
-    compressed and plain messages alike: switch the workers first, then the senders. What has more
-    than ``max_size`` bytes before it is compressed is not sent, nor inflated.
+    The body shows how it is compressed, so a worker with this codec reads compressed and plain
+    messages: upgrade the workers first, then the senders. Bodies of more than ``max_size`` bytes
+    before compression are neither sent nor decompressed.
 
     Example:
         >>> from matador import CompressedCodec, JsonCodec
@@ -87,7 +87,7 @@ class CompressedCodec:
         size = len(plain.body)
         if size < self._threshold:
             return plain
-        # A retry is not refused: it is larger by the texts of its errors, which may be read.
+        # A retry is not refused: it may be larger, because of its errors.
         if size > self._max_size and envelope.docket.last_error is None:
             raise MessageTooLargeError(size, self._max_size, what="message before compression")
         return Encoded(
@@ -101,10 +101,10 @@ class CompressedCodec:
 
 
 def inflate(body: bytes, max_size: int) -> bytes:
-    """The body itself, or what it is a compressed form of.
+    """The decompressed body; a plain body is returned unchanged.
 
     Raises:
-        DecodeError: damaged, or larger than ``max_size`` once inflated.
+        DecodeError: it is damaged, or larger than ``max_size`` after decompression.
     """
     if body.startswith(_GZIP):
         return _inflate_gzip(body, max_size)
@@ -136,12 +136,12 @@ def _inflate_zstd(body: bytes, max_size: int) -> bytes:
 
 def _within(plain: bytes, max_size: int) -> bytes:
     if len(plain) > max_size:
-        raise DecodeError(f"the body inflates to more than the limit of {max_size:,} bytes")
+        raise DecodeError(f"the decompressed body exceeds the limit of {max_size:,} bytes")
     return plain
 
 
 class _Zstd:
-    """The three things needed of a zstd library, whichever is there."""
+    """A common interface to the two zstd libraries."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -162,12 +162,12 @@ class _Zstd:
         decompressor = self._module.ZstdDecompressor()
         plain = decompressor.decompress(body, max_length=limit)
         if decompressor.unused_data or (decompressor.needs_input and not decompressor.eof):
-            raise self.error("it does not end where it should")
+            raise self.error("it is truncated or has extra data")
         return plain
 
 
 def _zstd_module() -> _Zstd:
-    for name in ("compression.zstd", "zstandard"):  # the first is there from Python 3.14 on
+    for name in ("compression.zstd", "zstandard"):  # the first exists since Python 3.14
         try:
             return _Zstd(importlib.import_module(name))
         except ImportError:

@@ -1,6 +1,6 @@
-"""The docket in message headers, payload and metadata in the body: what travels on AMQP.
+"""The codec for AMQP: the docket in message headers, payload and metadata in the body.
 
-The same bytes that services in other languages write and expect (``x-matador-*``).
+Compatible with services in other languages (``x-matador-*``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ABSENT = msgspec.Raw(b"")
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is written."""
+    """A body that is written."""
 
     id: str
     data: msgspec.Raw
@@ -52,7 +52,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _ReadBody(msgspec.Struct, frozen=True):
-    """What is read. With the last two it may be an older body."""
+    """A body that is read. With the last two fields, it may have the older format."""
 
     id: str
     data: msgspec.Raw
@@ -86,24 +86,24 @@ class HeaderCodec(PayloadCodec):
         """See ``Codec``."""
         docket = envelope.docket
         metadata = docket.metadata
-        headers: dict[str, str | int] = {
-            EVENT_KEY: docket.event_key,
-            SUBSCRIBER: docket.target_subscriber,
-            CREATED_AT: _written(docket, docket.created_at),
-            IMPORTANCE: docket.importance,
-            ATTEMPTS: docket.attempts,
-        }
-        for name, value in (
-            (ORIGINAL_QUEUE, docket.original_queue),
-            (FIRST_ERROR, docket.first_error),
-            (LAST_ERROR, docket.last_error),
-            (CORRELATION_ID, docket.correlation_id),
-        ):
-            if value is not None:
-                headers[name] = value
-        if docket.scheduled_for is not None:
-            headers[SCHEDULED_FOR] = _written(docket, docket.scheduled_for)
         try:
+            headers: dict[str, str | int] = {
+                EVENT_KEY: docket.event_key,
+                SUBSCRIBER: docket.target_subscriber,
+                CREATED_AT: to_wire(docket.created_at),
+                IMPORTANCE: docket.importance,
+                ATTEMPTS: docket.attempts,
+            }
+            for name, value in (
+                (ORIGINAL_QUEUE, docket.original_queue),
+                (FIRST_ERROR, docket.first_error),
+                (LAST_ERROR, docket.last_error),
+                (CORRELATION_ID, docket.correlation_id),
+            ):
+                if value is not None:
+                    headers[name] = value
+            if docket.scheduled_for is not None:
+                headers[SCHEDULED_FOR] = to_wire(docket.scheduled_for)
             for text in headers.values():
                 if isinstance(text, str) and not text.isascii():
                     text.encode()
@@ -131,10 +131,10 @@ class HeaderCodec(PayloadCodec):
         return stencil
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Reads the older body too."""
+        """See ``Codec``. Also reads the older format."""
         try:
             if not body.isascii():
-                str(body, "utf-8")  # payloads are not looked at yet
+                str(body, "utf-8")  # payloads are not validated yet
             read = self._read(body)
         except (ValueError, RecursionError) as error:
             fields = read_json_object(body)
@@ -143,7 +143,7 @@ class HeaderCodec(PayloadCodec):
                 return read_older_body(fields, headers, stamp)
             raise DecodeError(f"not an envelope: {error}") from error
         parts = (b'{"id":', self._encode(read.id), b',"data":', read.data, b"}")
-        if b"".join(parts) != body:  # else only its payload can have a key twice: see there
+        if b"".join(parts) != body:  # otherwise, decode_payload finds any duplicate key
             refuse_duplicate_keys(body)
         if len(read.key) and len(read.target_subscriber):
             fields = read_json_object(body)
@@ -151,13 +151,6 @@ class HeaderCodec(PayloadCodec):
                 return read_older_body(fields, headers, stamp)
         docket = _docket(headers, read.metadata or {})
         return Envelope(read.id, read.data, docket, none_if(read.before, b"null"))
-
-
-def _written(docket: Docket, moment: datetime) -> str:
-    try:
-        return to_wire(moment)
-    except ValueError as error:
-        raise unwritable(docket, error) from error
 
 
 def _docket(headers: Headers, metadata: dict[str, Any]) -> Docket:
@@ -185,7 +178,7 @@ def _attempts(headers: Headers) -> int:
         attempts = int(text)
         if 1 <= attempts <= MOST_ATTEMPTS:
             return attempts
-    raise DecodeError(f"the header {ATTEMPTS} must be a number from 1 on, it is {text[:20]!r}")
+    raise DecodeError(f"the header {ATTEMPTS} must be a number >= 1, got {text[:20]!r}")
 
 
 def _created_at(headers: Headers) -> datetime:

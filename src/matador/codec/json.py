@@ -25,7 +25,7 @@ from matador.model.message import Headers
 
 _NO_HEADERS: Headers = {}
 
-# Where the seconds of the two times end in a docket; the first is cut to milliseconds by then.
+# Where the seconds of the two times end in a docket, after the first is cut to milliseconds.
 _CREATED_AT = len('{"createdAt":"2026-11-15T19:02:37')
 _SCHEDULED_FOR = len('{"createdAt":"2026-11-15T19:02:37.435Z","scheduledFor":"2026-11-15T19:02:37')
 
@@ -56,7 +56,7 @@ class JsonCodec(PayloadCodec):
         """See ``Codec``."""
         docket = envelope.docket
         metadata = docket.metadata
-        # Put together by hand, as a time with milliseconds is not one that msgspec writes.
+        # Joined by hand, because msgspec does not write times with milliseconds.
         try:
             body = self._encode_quickly(envelope) or self._encode_slowly(envelope)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -86,7 +86,7 @@ class JsonCodec(PayloadCodec):
         return stencil
 
     def _encode_quickly(self, envelope: RawEnvelope) -> bytes | None:
-        """Nearly every envelope, all in one go; None for one that has a time or a field more."""
+        """The fast path for most envelopes; None if it has more fields or another time zone."""
         docket, encode = envelope.docket, self._encode
         if envelope.before is not None or docket.scheduled_for is not None:
             return None
@@ -113,17 +113,17 @@ class JsonCodec(PayloadCodec):
         return b"".join((*start, *before, b',"docket":', text, b"}"))
 
     def decode(self, body: bytes, headers: Headers, stamp: Stamp) -> RawEnvelope:
-        """See ``Codec``. Reads the older body too."""
+        """See ``Codec``. Also reads the older format."""
         try:
             if not body.isascii():
-                str(body, "utf-8")  # payloads are not looked at yet
+                str(body, "utf-8")  # payloads are not validated yet
             envelope = self._read(body)
         except (ValueError, RecursionError):
             envelope = self._read_otherwise(body, headers, stamp)
             refuse_duplicate_keys(body)
             return envelope
-        # Written back to the same bytes, it can have a key twice only in its payload, which is
-        # found when that is decoded.
+        # If it encodes to the same bytes, only its payload can have a duplicate key, which
+        # decode_payload finds.
         if self._encode_quickly(envelope) != body:
             refuse_duplicate_keys(body)
         return envelope
@@ -144,7 +144,7 @@ def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:
     """The fields of a JSON object, each still encoded.
 
     Raises:
-        DecodeError: empty, not UTF-8, not JSON or not an object.
+        DecodeError: the body is empty, not UTF-8, not JSON, or not an object.
     """
     if not body:
         raise DecodeError("the body is empty")

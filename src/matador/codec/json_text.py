@@ -1,4 +1,4 @@
-"""What can be wrong with a text though it looks like JSON: keys twice, halves of characters."""
+"""Finds problems in JSON that parsers do not report well: duplicate keys and lone surrogates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _HALF_IN_UTF8 = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
 def find_duplicate_key(body: bytes) -> str | None:
-    """The first key that one JSON object of the body has twice (the start of a long one), or None.
+    """The first duplicate key of a JSON object in the body (the start of a long one), or None.
 
-    Parsers keep one of the two and drop the other in silence, so such a body is ambiguous. A body
-    that reads and writes back to the same bytes has no duplicates; only others are searched. What
-    is not JSON, or nested too deeply to be read, has none: it is refused elsewhere.
+    Such a body is ambiguous, because parsers silently drop one of the values. A body that decodes
+    and encodes to the same bytes has no duplicates; only others are searched. Invalid JSON, or JSON
+    that is nested too deeply, yields None: it is refused elsewhere.
     """
     try:
         if _ENCODER.encode(_ANY.decode(body)) == body:
             return None
     except (ValueError, RecursionError):
-        pass  # it may hold numbers that only a payload's type can read
+        pass  # it may contain numbers that need the payload's type
     found: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
@@ -47,10 +47,10 @@ def find_duplicate_key(body: bytes) -> str | None:
 
 
 def refuse_duplicate_keys(body: bytes) -> None:
-    """Refuse a body in which one JSON object has a key twice.
+    """Refuse a body with a duplicate key.
 
     Raises:
-        DecodeError: there is one; it is named.
+        DecodeError: a JSON object has a duplicate key; names it.
     """
     twice = find_duplicate_key(body)
     if twice is not None:
@@ -58,12 +58,12 @@ def refuse_duplicate_keys(body: bytes) -> None:
 
 
 def duplicate_key(key: str) -> str:
-    """What is wrong with a body that has a key twice."""
-    return f"the body has the key {storable_text(key, _LONGEST_KEY)!r} twice in one object"
+    """The error text for a duplicate key."""
+    return f"the body has the duplicate key {storable_text(key, _LONGEST_KEY)!r}"
 
 
 def escaped_surrogate(body: bytes) -> str | None:
-    """What is wrong with JSON that has half of a character in an escape (``\\ud800``), or None."""
+    """The error text for JSON with a lone surrogate in an escape (``\\ud800``), or None."""
     high: re.Match[bytes] | None = None
     for escape in _ESCAPE.finditer(body):
         code = int(escape[1] or b"0", 16)
@@ -82,7 +82,7 @@ def escaped_surrogate(body: bytes) -> str | None:
 
 
 def written_surrogate(body: bytes) -> str | None:
-    """What is wrong with bytes that have half of a character as if it were UTF-8, or None."""
+    """The error text for bytes with a lone surrogate encoded like UTF-8, or None."""
     half = _HALF_IN_UTF8.search(body)
     if half is None:
         return None

@@ -1,4 +1,4 @@
-"""MessagePack: smaller than JSON, and binary."""
+"""The MessagePack codec: a binary format, smaller than JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NIL = b"\xc0"
 
 
 class _Docket(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A docket as it is written: its times as text, as in JSON, and not as MessagePack has them."""
+    """An encoded docket, with its times as text, as in JSON."""
 
     created_at: str
     event_key: str

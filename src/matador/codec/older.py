@@ -1,4 +1,4 @@
-"""The older body, still written by services that were not upgraded: read, never written.
+"""The older format, still written by services that have not been upgraded. Read, never written.
 
 ``{key, data, metadata, universal: {event_id, user_id, correlation_id, …}, before?,
 options: {delayMs}?, targetSubscriber}``
@@ -29,7 +29,7 @@ _OPTIONS = msgspec.json.Decoder(_Options | None)
 
 
 def is_older_body(fields: Mapping[str, msgspec.Raw]) -> bool:
-    """Is it one? Strings ``key`` and ``targetSubscriber``, and ``data``, but no ``payload``."""
+    """Does it have strings ``key`` and ``targetSubscriber``, and ``data``, but no ``payload``?"""
     return (
         "data" in fields
         and "payload" not in fields
@@ -41,10 +41,10 @@ def is_older_body(fields: Mapping[str, msgspec.Raw]) -> bool:
 def read_older_body(
     fields: Mapping[str, msgspec.Raw], headers: Headers, stamp: Stamp
 ) -> RawEnvelope:
-    """The older body as an envelope of today.
+    """Convert the older format to an envelope.
 
     Raises:
-        DecodeError: a field that is there has the wrong type.
+        DecodeError: a field has the wrong type.
     """
     try:
         key = _STRING.decode(fields["key"])
@@ -59,7 +59,7 @@ def read_older_body(
         event_id = _text(universal.pop("event_id", None), "universal.event_id")
         correlation = _text(universal.pop("correlation_id", None), "universal.correlation_id")
     except (ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"an older body with a wrong field: {error}") from error
+        raise DecodeError(f"invalid field in a body of the older format: {error}") from error
     user_id = universal.pop("user_id", None)
     if user_id is not None:
         metadata["user_id"] = user_id

@@ -1,7 +1,7 @@
-"""Payloads of all five kinds to bytes and back, one precompiled pair of functions a type.
+"""Encodes and decodes payloads of all five kinds, with precompiled functions for each type.
 
-msgspec reads and writes dataclasses, structs, attrs classes and TypedDicts itself; pydantic models
-bring their own validator, which is used without importing pydantic here.
+msgspec supports dataclasses, structs, attrs classes and TypedDicts. Pydantic models have their own
+validator, which is used without importing pydantic.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _LONGEST_PROBLEM = 1000
 
 
 class _Coder(NamedTuple):
-    """How payloads of one type are written and read.
+    """How payloads of one type are encoded and decoded.
 
     Attributes:
-        lost: says what of a payload cannot be written. It may raise what ``encode`` raises.
-        loses: reading it again may not show it.
-        keys: its mappings may have keys that come out as one: JSON knows no 1, only ``"1"``.
-        clash: says which ones did, given the payload, its bytes, and what was read of them.
-        again: writes what was read, to the same bytes unless they are unusual; None: not so.
+        lost: describes the part of a payload that cannot be encoded. May raise like ``encode``.
+        loses: encoding may lose such a part without an error, and decoding may not detect it.
+        keys: mappings may have different keys with the same text, such as 1 and ``"1"`` in JSON.
+        clash: describes such keys, given the payload, its bytes and the decoded payload.
+        again: encodes a decoded payload, usually to the same bytes; None if that is not so.
     """
 
     encode: Callable[[Any], bytes]
@@ -60,11 +60,11 @@ class _Coder(NamedTuple):
 def _clash_in_json(
     encode: Callable[[Any], bytes] | None,
 ) -> Callable[[Any, bytes, Any], str | None]:
-    """With ``encode`` what was read is written again, which is much quicker than to search."""
+    """With ``encode``, the payload is encoded again, which is much faster than a search."""
 
     def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
         if encode is not None and encode(read) == encoded:
-            return None  # what was read has no key twice, and is all that was written
+            return None  # nothing was lost, so there is no duplicate key
         twice = find_duplicate_key(encoded)
         return None if twice is None else same_key(twice)
 
@@ -72,10 +72,10 @@ def _clash_in_json(
 
 
 class PayloadCodec:
-    """The half of a codec that has to do with payloads; makes what it needs for a type once.
+    """The part of a codec for payloads. Prepares its functions once for each type.
 
-    With ``check_sends`` (the default) a payload is read again once it is written, so that a wrong
-    field is the sender's error, at once; without, it is the worker's, later.
+    With ``check_sends`` (the default), a payload is decoded again after encoding, so that the
+    sender gets the error for an invalid field; without it, the worker does, later.
     """
 
     __slots__ = ("_check", "_decoders", "_encoders", "_format")
@@ -101,7 +101,7 @@ class PayloadCodec:
         def unchecked(payload: Any) -> msgspec.Raw:
             try:
                 return msgspec.Raw(encode(payload))
-            except Exception as error:  # the user's own serializers may raise anything
+            except Exception as error:  # users' serializers may raise anything
                 raise _invalid(event, error, _why(error, lost, payload)) from error
 
         def checked(payload: Any) -> msgspec.Raw:
@@ -110,9 +110,7 @@ class PayloadCodec:
             except Exception as error:
                 raise _invalid(event, error, _why(error, lost, payload)) from error
             try:
-                read = decode(
-                    encoded
-                )  # the sender learns of a wrong field, not the worker hours later
+                read = decode(encoded)
             except Exception as error:  # noqa: BLE001 - see payload_decoder
                 raise _invalid(event, error, lost(payload)) from _cause(error)
             if loses and encoded.find(b"null") >= 0 and (what := lost(payload)) is not None:
@@ -136,8 +134,8 @@ class PayloadCodec:
             try:
                 payload = decode(raw)
                 if not json or (again is not None and again(payload) == raw):
-                    return payload  # written back to the same bytes, it has no key twice
-            except Exception as error:  # noqa: BLE001 - the user's own validators may raise anything
+                    return payload  # it encodes to the same bytes: no duplicate keys
+            except Exception as error:  # noqa: BLE001 - users' validators may raise anything
                 raise _invalid(event, error) from _cause(error)
             twice = find_duplicate_key(bytes(raw))
             if twice is not None:
@@ -176,8 +174,8 @@ class PayloadCodec:
 
 def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
     validator: Any = model.__pydantic_validator__
-    # What does not fit is found by reading it again, so pydantic need not warn; and computed
-    # fields are left out, as they could not be read again.
+    # Invalid values are found by decoding, so pydantic need not warn. Computed fields are left out,
+    # because they could not be decoded.
     options: dict[str, Any] = {"by_alias": True, "round_trip": True, "warnings": False}
 
     def plain(payload: Any, mode: str) -> Any:
@@ -200,7 +198,7 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
         def clash(payload: Any, encoded: bytes, read: Any) -> str | None:
             if read == payload or not isinstance(payload, model):
                 return None
-            return lost_as_text(plain(payload, "python"))  # pydantic made texts of all keys
+            return lost_as_text(plain(payload, "python"))  # pydantic converts keys to text
 
         return _Coder(to_msgpack, from_msgpack, lost_of_it, keys=True, clash=clash)
 
@@ -211,7 +209,7 @@ def _pydantic_coder(model: type[Any], format: Format) -> _Coder:
             return write(payload)
         encoded = payload.__pydantic_serializer__.to_json(payload, **options)
         if encoded.find(b"NaN") >= 0 or encoded.find(b"Infinity") >= 0:
-            try:  # pydantic can be told to write these, though they are not JSON
+            try:  # pydantic can be configured to write these, which are not JSON
                 check(encoded)
             except ValueError as error:
                 raise ValueError(lost(payload)) from error
@@ -233,20 +231,20 @@ def _invalid(event: EventType, error: Exception, lost: str | None = None) -> Inv
 
 
 def _why(error: Exception, lost: Callable[[Any], str | None], payload: Any) -> str | None:
-    """What a text that cannot be encoded has to do with it, and where it is."""
+    """Where a text that cannot be encoded is, if that caused the error."""
     if isinstance(error, ValueError) and "surrogates not allowed" in str(error):
-        with contextlib.suppress(Exception):  # it could not be written: it may not be readable
+        with contextlib.suppress(Exception):  # a payload that failed once may fail again
             return lost(payload)
     return None
 
 
 def _cause(error: Exception) -> Exception | None:
-    """None for pydantic's errors: their text repeats values, which may be secret, in every log."""
+    """None for pydantic errors, whose text contains values that may be secret."""
     return None if callable(getattr(error, "errors", None)) else error
 
 
 def _readable(error: Exception) -> str:
-    """An error in a line that names the field. pydantic's values are left out: maybe secrets."""
+    """An error in one line that names the field, without values, which may be secret."""
     errors = getattr(error, "errors", None)
     if callable(errors):
         found: Any = errors(include_url=False, include_context=False, include_input=False)

@@ -1,4 +1,4 @@
-"""What a format cannot carry, found before it is lost: msgspec writes NaN as null, and 1 as "1"."""
+"""Finds data that a format would change: msgspec writes NaN as null, and the key 1 as "1"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matador.model.envelope import Docket
 from matador.model.text import lone_surrogate
 
 SIMPLE = frozenset({str, int, bool, type(None)})
-"""Types of values that every format carries as they are."""
+"""Types of values that no format changes."""
 
 _RECORD_MARKS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
 _MAYBE_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # NaN or infinite in MessagePack
@@ -29,10 +29,10 @@ _to_msgpack = msgspec.msgpack.Encoder().encode
 
 
 def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None:
-    """What keeps metadata that was encoded from arriving as it was sent, or None.
+    """A description of metadata that would change on the way, or None.
 
-    With ``nested`` all of it must be what JSON can say: finite numbers, keys that are strings.
-    Without, only its own keys are looked at.
+    With ``nested``, all numbers must be finite and all keys must be strings, as in JSON. Without
+    it, only the keys of the metadata itself are checked.
     """
     for key, value in metadata.items():
         if not isinstance(key, str):
@@ -45,18 +45,18 @@ def metadata_problem(metadata: Mapping[Any, Any], *, nested: bool) -> str | None
 
 
 def unwritable(docket: Docket, problem: str | Exception) -> InvalidEventError:
-    """The error for a docket, or metadata in it, that cannot be written."""
+    """The error for a docket or metadata that cannot be encoded."""
     if isinstance(problem, UnicodeEncodeError):
         problem = f"a text {lone_surrogate(problem.object)}"
     return InvalidEventError(
-        f"event {docket.event_key!r}: its metadata or docket cannot be written: {problem}"
+        f"event {docket.event_key!r}: its metadata or docket cannot be encoded: {problem}"
     )
 
 
 def may_have_keys(payload: type[Any]) -> bool:
-    """May a payload of that type hold keys of its sender's choice, deeper than its own fields?
+    """May a payload of that type contain arbitrary keys below its own fields?
 
-    In mappings, and in records: msgspec writes a mapping that stands in the place of one.
+    In mappings, and in nested records, because msgspec also accepts a mapping in their place.
     """
     nodes = list(_nodes(payload))
     return (
@@ -66,12 +66,12 @@ def may_have_keys(payload: type[Any]) -> bool:
 
 
 def has_raw_parts(payload: type[Any]) -> bool:
-    """May a payload of that type hold JSON that nobody looks into, neither writing nor reading?"""
+    """May a payload of that type contain raw JSON, which is not decoded?"""
     return any(isinstance(node, inspect.RawType) for node in _nodes(payload))
 
 
 def has_room_for_null(payload: type[Any]) -> bool:
-    """May a null stand where a payload of that type had a number? Then a NaN is lost unseen."""
+    """May null replace a number in a payload of that type? If so, NaN is lost without an error."""
     for node in _nodes(payload):
         if isinstance(node, inspect.AnyType | inspect.CustomType):
             return True
@@ -83,7 +83,7 @@ def has_room_for_null(payload: type[Any]) -> bool:
 
 
 def _nodes(payload: type[Any]) -> Iterator[inspect.Type]:
-    """The type and all types in it. Types may contain themselves: those come again, once each."""
+    """The type and all types in it. Recursive types may appear twice."""
     waiting: list[Any] = [inspect.type_info(payload)]
     seen: set[int] = set()
     while waiting:
@@ -99,50 +99,50 @@ def _nodes(payload: type[Any]) -> Iterator[inspect.Type]:
 
 
 def not_finite(payload: Any) -> str | None:
-    """What of a payload that msgspec knows JSON cannot carry, and where; or None."""
+    """The part of a payload (other than pydantic) that JSON cannot represent, or None."""
     try:
         packed = _to_msgpack(payload)
         if _MAYBE_NOT_FINITE.search(packed) is None:
             return None
     except (OverflowError, UnicodeEncodeError):
-        pass  # a whole number that JSON can carry, and MessagePack cannot; a lone surrogate
+        pass  # an integer too large for MessagePack but not for JSON, or a lone surrogate
     except (TypeError, ValueError, RecursionError):
-        return None  # it cannot be written at all
+        return None  # it cannot be encoded at all
     return not_finite_in(msgspec.to_builtins(payload))
 
 
 def not_finite_in(plain: Any) -> str | None:
-    """What of plain data JSON cannot carry, and where; or None."""
+    """The part of plain data that JSON cannot represent, or None."""
     return next(_problems(plain, "$", any_keys=True), None)
 
 
 def lost_in_msgpack(payload: Any) -> str | None:
-    """Where a payload has a lone surrogate, which no format can carry; or None."""
+    """Where a payload contains a lone surrogate, which no format can represent, or None."""
     plain = msgspec.to_builtins(payload)
     return next(_problems(plain, "$", any_keys=True, finite=False), None)
 
 
 def lost_as_text(plain: Any) -> str | None:
-    """What of plain data is lost once all its keys are texts, and where; or None."""
+    """The part of plain data that is lost when all keys become text, or None."""
     problems = _problems(plain, "$", any_keys=True, finite=False, keys_as_text=True)
     return next(problems, None)
 
 
 def same_key(key: str) -> str:
-    """What is wrong with a mapping that has a key twice once all its keys are texts."""
+    """The error text for a mapping with two keys that have the same text."""
     return f"two keys of one mapping are both {key!a} as text"
 
 
 def _problems(
     value: Any, where: str, *, any_keys: bool, finite: bool = True, keys_as_text: bool = False
 ) -> Iterator[str]:
-    # It does not contain itself: it was encoded before, or as far as its lone surrogate.
+    # It is not recursive, because it was encoded before, at least up to its lone surrogate.
     waiting: list[tuple[Any, str]] = [(value, where)]
     while waiting:
         value, where = waiting.pop()
         if isinstance(value, float):
             if finite and value - value != 0.0:  # only NaN and the infinities
-                yield f"{value} cannot be written as JSON - at `{where}`"
+                yield f"{value} cannot be encoded as JSON - at `{where}`"
         elif isinstance(value, str):
             if not value.isascii() and (half := lone_surrogate(value)) is not None:
                 yield f"the text {half} - at `{where}`"

@@ -1,4 +1,4 @@
-"""Times as they stand on the wire: ISO 8601 in UTC, with milliseconds and a ``Z``."""
+"""Times on the wire: ISO 8601 in UTC, with milliseconds and a ``Z``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 POINT = ord(".")
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _LAST = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-_encode = msgspec.json.Encoder().encode  # many times as quick as datetime.isoformat
+_encode = msgspec.json.Encoder().encode  # much faster than datetime.isoformat
 
 
 def in_utc(moment: datetime) -> datetime:
     """The same moment in UTC.
 
     Raises:
-        ValueError: it has no time zone, so nobody else could tell which moment it is.
+        ValueError: it has no time zone, so it is ambiguous.
     """
     if moment.tzinfo is UTC:
         return moment
@@ -24,12 +24,12 @@ def in_utc(moment: datetime) -> datetime:
         raise ValueError(f"the time {moment.isoformat()} has no time zone")
     try:
         return moment.astimezone(UTC)
-    except OverflowError:  # within hours of the first or the last moment there is
+    except OverflowError:  # within hours of the first or last valid time
         return _FIRST if moment.year == 1 else _LAST
 
 
 def to_wire(moment: datetime) -> str:
-    """A time as text; what is finer than a millisecond is cut off.
+    """A time as text, truncated to milliseconds.
 
     Raises:
         ValueError: it has no time zone.
@@ -52,10 +52,9 @@ def quoted(moment: datetime) -> bytes:
 
 
 def to_milliseconds(text: bytes, end: int) -> bytes:
-    """``text`` with the milliseconds of one time in it cut or filled up to three digits.
+    """``text`` with the fraction of a time in it changed to three digits.
 
-    ``end`` is where the seconds of that time end; as msgspec writes times, there follow six
-    digits or none.
+    ``end`` is where the seconds of that time end. msgspec writes six digits after them, or none.
     """
     if text[end] == POINT:
         return text[: end + 4] + text[end + 7 :]
@@ -66,6 +65,6 @@ def from_wire(text: str) -> datetime:
     """Text as a time in UTC.
 
     Raises:
-        ValueError: it is no ISO 8601 time with a time zone.
+        ValueError: it is not an ISO 8601 time with a time zone.
     """
     return in_utc(datetime.fromisoformat(text))

@@ -1,7 +1,6 @@
-"""The full envelope as it stands on the wire: ``{"id", "data", "before"?, "docket": {…}}``.
+"""The full envelope on the wire, ``{"id", "data", "before"?, "docket": {…}}``, and lenient reading.
 
-And what both forms of a docket have in common, fields and headers: what is optional never makes a
-message unreadable.
+An invalid optional field or header never makes a message unreadable.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ log = logging.getLogger("matador.codec")
 
 _DEFAULT_IMPORTANCE: Importance = "should-investigate"
 _MOST_WARNINGS = 100
-_warned: set[str] = set()  # values of foreign programs: each is warned of once in a process
+_warned: set[str] = set()  # values from other programs; each is logged once per process
 _TEXTS = ("eventDescription", "originalQueue", "firstError", "lastError", "correlationId")
 
 
 class EnvelopeWithBefore(msgspec.Struct, frozen=True):
-    """What an envelope with a ``before`` is decoded as: the docket at once, payloads left alone.
+    """An envelope with ``before``, whose payloads stay encoded.
 
-    ``RawEnvelope`` itself cannot be: "raw or nothing" is not a type that msgspec reads.
+    ``RawEnvelope`` cannot be decoded in this case: msgspec does not support ``Raw | None``.
     """
 
     id: str
@@ -39,12 +38,12 @@ class EnvelopeWithBefore(msgspec.Struct, frozen=True):
     before: msgspec.Raw = msgspec.Raw(b"")
 
     def as_envelope(self, nothing: bytes) -> RawEnvelope:
-        """The envelope; a ``before`` that is the format's null counts as none."""
+        """The envelope. ``nothing`` is the null of the format."""
         return Envelope(self.id, self.data, self.docket, none_if(self.before, nothing))
 
 
 class LooseEnvelope(msgspec.Struct, frozen=True):
-    """What an envelope is decoded as when its docket is not quite one of ours."""
+    """An envelope whose docket has invalid optional fields."""
 
     id: str
     data: msgspec.Raw
@@ -52,10 +51,10 @@ class LooseEnvelope(msgspec.Struct, frozen=True):
     before: msgspec.Raw = msgspec.Raw(b"")
 
     def as_envelope(self, nothing: bytes) -> RawEnvelope:
-        """The envelope, without the optional fields that have another type.
+        """The envelope, without the invalid optional fields.
 
         Raises:
-            ValueError: a required field is missing or wrong.
+            ValueError: a required field is missing or invalid.
         """
         fields = self.docket
         for name in _TEXTS:
@@ -69,21 +68,21 @@ class LooseEnvelope(msgspec.Struct, frozen=True):
 
 
 class _WithDocket(msgspec.Struct, frozen=True):
-    docket: Docket  # so that errors name the fields as they do elsewhere: $.docket.attempts
+    docket: Docket  # so that errors name the fields as elsewhere: $.docket.attempts
 
 
 def none_if(raw: msgspec.Raw | None, nothing: bytes) -> msgspec.Raw | None:
-    """``raw``, or None if there is none or it is the format's null."""
+    """``raw``, or None if it is missing or the null of the format."""
     if raw is None or len(raw) == 0 or (len(raw) == len(nothing) and bytes(raw) == nothing):
         return None
     return raw
 
 
 def header_text(headers: Headers, name: str) -> str:
-    """A header that must be there, as text.
+    """A required header, as text.
 
     Raises:
-        DecodeError: it is missing, or neither text nor a number that could be meant as text.
+        DecodeError: it is missing, or neither text nor an integer.
     """
     value = headers.get(name)
     if value is None or value == "":
@@ -95,7 +94,7 @@ def header_text(headers: Headers, name: str) -> str:
 
 
 def readable_text(value: object) -> str | None:
-    """An optional text, or a number that could be meant as text. Anything else counts as absent."""
+    """An optional text; integers are converted. Anything else is treated as missing."""
     if isinstance(value, str):
         return value if value.isascii() or lone_surrogate(value) is None else None
     if type(value) is int and abs(value) <= MOST_ATTEMPTS:
@@ -104,7 +103,7 @@ def readable_text(value: object) -> str | None:
 
 
 def readable_time(value: object) -> datetime | None:
-    """An optional time. Anything else counts as absent."""
+    """An optional time. Anything else is treated as missing."""
     if isinstance(value, datetime):  # MessagePack has times, in UTC
         return value
     try:
@@ -114,12 +113,12 @@ def readable_time(value: object) -> datetime | None:
 
 
 def importance_of(value: object) -> Importance:
-    """An importance. One that is not known is the default one, and warned of, once a value."""
+    """An importance; the default, with a warning for each value, if it is unknown."""
     for choice in get_args(Importance):
         if value == choice:
             return choice
     text = ascii(value)[:40] if isinstance(value, str | int) else type(value).__name__
     if text not in _warned and len(_warned) < _MOST_WARNINGS:
         _warned.add(text)
-        log.warning("%s is not an importance: read as %r", text, _DEFAULT_IMPORTANCE)
+        log.warning("unknown importance %s: using %r", text, _DEFAULT_IMPORTANCE)
     return _DEFAULT_IMPORTANCE

@@ -1,4 +1,4 @@
-"""``Matador``: the application and its life; ``SyncMatador``: the same without an event loop."""
+"""``Matador``, the application, and ``SyncMatador``, its blocking form."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from matador.codec.base import Codec
 from matador.errors import LifecycleError, NotStartedError, WrongLoopError
 from matador.events.checkpoints import CheckpointStore
-from matador.events.config import DEFAULT_MAX_MESSAGE_SIZE, AppConfig
+from matador.events.config import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    AppConfig,
+    MalformedStrategy,
+    UnsupportedDelays,
+)
 from matador.events.dead_letters import DeadLetterOffice
-from matador.events.fanout import UnsupportedDelays
 from matador.events.fit import check_fit
-from matador.events.handler import MalformedStrategy
 from matador.events.hooks import Hooks
 from matador.events.running import Running, apply_topology
 from matador.events.sender import SendsEvents
@@ -40,33 +43,33 @@ from matador.transports.clock import Clock
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LAST_CALLS = 1.0
+_LAST_CALLS_TIMEOUT = 1.0
 
 
 class Matador(SendsEvents):
-    """An application: what it sends, what it consumes, and over which transport.
+    """An application: it sends events and consumes queues over one transport.
 
-    All methods belong to the event loop in which it was started, and raise ``WrongLoopError`` in
-    another; ``sync()`` gives the same to code without one, ``producer()`` to another loop. An
-    application can be started again after a shutdown.
+    Use it in the event loop in which it was started; in another one, its methods raise
+    ``WrongLoopError``. ``sync()`` serves code without an event loop, ``producer()`` another loop.
+    An application can be started again after a shutdown.
 
     Args:
         transport: a URL such as ``sqlite:///shop.db``, or a transport object.
-        schema: events and their subscribers.
-        topology: queues; without one, namespace ``matador`` with one queue ``events``.
-        consume_from: queues to consume, by name; empty for an application that only sends.
-        codec: how envelopes become bytes; JSON by default, on AMQP with the docket in headers.
+        schema: the events and their subscribers.
+        topology: the queues; by default, one queue ``events`` in the namespace ``matador``.
+        consume_from: names of the queues to consume; empty for an application that only sends.
+        codec: encodes envelopes; JSON by default, on AMQP with the docket in headers.
         retry: the retry policy.
-        delivery: ``at-least-once`` (default) or ``at-most-once``; subscribers may differ.
-        shutdown: how long a graceful shutdown may take, as ``Shutdown`` or seconds.
-        checkpoints: where resumable subscribers keep their steps.
-        hooks: one hook object, or several.
-        malformed: what becomes of bytes that are not an envelope.
-        max_message_size: bytes; larger messages are refused at send, and not read.
-        send_errors: ``raise`` (default): ``send`` raises ``SendFailedError`` if a message could not
-            be stored; ``report``: it returns, and ``SendResult.errors`` says so.
-        unsupported_delays: what becomes of delays the transport cannot keep.
-        clock: where time and ids come from; tests pass their own.
+        delivery: ``at-least-once`` (default) or ``at-most-once``; a subscriber may override it.
+        shutdown: the time limit of a graceful shutdown, as ``Shutdown`` or seconds.
+        checkpoints: the store for the steps of resumable subscribers.
+        hooks: a hook object, or several.
+        malformed: what to do with messages that cannot be decoded.
+        max_message_size: in bytes; larger messages are neither sent nor decoded.
+        send_errors: ``raise`` (default): ``send`` raises ``SendFailedError`` if a message was not
+            stored; ``report``: it returns a ``SendResult`` with ``errors``.
+        unsupported_delays: what to do if the transport does not support a delay.
+        clock: the source of times and ids; tests pass their own.
 
     Example:
         >>> app = Matador("sqlite:///shop.db", schema=schema, consume_from=["events"])
@@ -94,7 +97,7 @@ class Matador(SendsEvents):
         clock: Clock | None = None,
     ) -> None:
         config = AppConfig.of(
-            transport,
+            transport=transport,
             schema=schema,
             topology=topology,
             consume_from=consume_from,
@@ -116,11 +119,11 @@ class Matador(SendsEvents):
         consuming = ", ".join(self.consume_from) or "nothing"
         return f"<Matador on {self.transport!r}, consuming {consuming}, {self._lifecycle.status}>"
 
-    # -- what it is made of -----------------------------------------------------------------------
+    # -- configuration and state ------------------------------------------------------------------
 
     @property
     def schema(self) -> Schema:
-        """Events and their subscribers."""
+        """The events and their subscribers."""
         return self._config.schema
 
     @property
@@ -130,44 +133,37 @@ class Matador(SendsEvents):
 
     @property
     def transport(self) -> Transport:
-        """The broker."""
+        """The transport."""
         return self._config.transport
 
     @property
     def codec(self) -> Codec:
-        """How envelopes become bytes."""
+        """The codec for envelopes."""
         return self._config.used_codec
 
     @property
     def checkpoints(self) -> CheckpointStore:
-        """Where resumable subscribers keep their steps."""
+        """The store for the steps of resumable subscribers."""
         return self._config.checkpoints
 
     @property
     def consume_from(self) -> tuple[str, ...]:
-        """The queues it consumes, by name."""
+        """The names of the queues it consumes."""
         return self._config.consume_from
 
     @property
     def dead_letters(self) -> DeadLetterOffice:
-        """The dead letters: to look at, to send back, to delete.
+        """The dead letters: browse, redrive or purge them.
 
         Example:
             >>> async for letter in app.dead_letters.browse():
             ...     print(letter.id, letter.stored.reason)
         """
-        return DeadLetterOffice(
-            transport=self.transport,
-            topology=self.topology,
-            codec=self.codec,
-            checkpoints=self.checkpoints,
-            clock=self._config.clock,
-            check=self._check_loop,
-        )
+        return DeadLetterOffice(self._config, self._check_loop)
 
     @property
     def state(self) -> AppState:
-        """What is going on: idle or not, how many being processed, how many being sent.
+        """The current state: whether it is idle, and how much is being processed and sent.
 
         Example:
             >>> app.state.is_idle
@@ -176,7 +172,7 @@ class Matador(SendsEvents):
         return AppState(self._lifecycle.status, self._activity.processing, self._activity.enqueuing)
 
     def health(self) -> Health:
-        """How it is doing: its connection, and how each queue is being consumed.
+        """The health of the connection and of each consumed queue.
 
         Example:
             >>> app.health().status
@@ -185,14 +181,15 @@ class Matador(SendsEvents):
         return Health(self.transport.state) if self._running is None else self._running.health
 
     def with_(self, **changes: Any) -> Self:
-        """Another application with the same configuration but for ``changes``; not started.
+        """A new application with the same options, except for ``changes``; not started.
 
-        Takes the options of ``Matador``. Made with a URL, the other has its own connection. Made
-        with a transport object, or in memory, they share it, so only one of them runs at a time.
+        Takes the options of ``Matador``. An application made with a URL gives the new one its own
+        connection. One made with a transport object, or in memory, shares its transport, so only
+        one of the two can run at a time.
 
         Raises:
             ConfigurationError: an option is unknown or invalid.
-            LifecycleError: it is running, and a second connection cannot be made.
+            LifecycleError: the application is running and its transport cannot be shared.
 
         Example:
             >>> slow = app.with_(topology=Topology("shop", queues=["events"]), shutdown=300)
@@ -202,20 +199,20 @@ class Matador(SendsEvents):
                 changes = {**changes, "transport": self._config.url}
             elif self._lifecycle.status not in ("new", "stopped"):
                 raise LifecycleError(
-                    f"the application is running on {self.transport.name}, which cannot be opened "
-                    f"a second time from here; shut it down first, or make it with a URL"
+                    f"the application is running, and its transport {self.transport.name} cannot "
+                    f"be shared; shut it down first, or create the application with a URL"
                 )
-        other = copy(self)  # with what a subclass has added
+        other = copy(self)  # keeps the attributes of a subclass
         SendsEvents.__init__(other, self._config.with_(**changes))
         return other
 
     def producer(self) -> Self:
-        """The same application, not started, that only sends: for a web process, or another thread.
+        """The same application, not started, that only sends: for a web process or another thread.
 
-        Made with a URL, it has its own connection: see ``with_``.
+        See ``with_`` for its connection.
 
         Raises:
-            LifecycleError: it is running, and a second connection cannot be made.
+            LifecycleError: the application is running and its transport cannot be shared.
 
         Example:
             >>> async with app.producer() as shop:
@@ -225,10 +222,10 @@ class Matador(SendsEvents):
 
     @contextmanager
     def configured(self, **changes: Any) -> Generator[Self]:
-        """Run this very application in another configuration for a while: for tools and tests.
+        """Change the options of this application temporarily, for tools and tests.
 
-        Code that refers to the application goes on to use it. ``hooks`` come before those it has.
-        It must be stopped before, and by the end.
+        Code that refers to the application keeps working. ``hooks`` are added before the existing
+        ones. The application must not be running at the start or at the end of the block.
 
         Raises:
             LifecycleError: it is running.
@@ -246,7 +243,7 @@ class Matador(SendsEvents):
             self._configure(before)
 
     def configure(self, **changes: Any) -> None:
-        """``configured`` for good."""
+        """Change the options of this application permanently. See ``configured``."""
         if self._lifecycle.status not in ("new", "stopped"):
             raise LifecycleError("a running application cannot be changed; shut it down first")
         if "hooks" in changes:
@@ -258,21 +255,14 @@ class Matador(SendsEvents):
         self._lifecycle.options = config.shutdown
 
     def check(self) -> None:
-        """Check that schema, topology and transport go together, as a start does first.
+        """Check that schema, topology and transport match. ``start`` does this first.
 
         Raises:
             InvalidSchemaError, SubscriberIsStubError, UnsupportedError: see ``start``.
         """
-        check_fit(
-            self.schema,
-            self.topology,
-            self.transport,
-            consume_from=self.consume_from,
-            delivery=self._config.delivery,
-            checkpoints=self.checkpoints,
-        )
+        check_fit(self._config)
 
-    # -- life -------------------------------------------------------------------------------------
+    # -- life cycle -------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -287,21 +277,23 @@ class Matador(SendsEvents):
         await self.shutdown()
 
     async def start(self) -> None:
-        """Check everything, connect, apply the topology, and consume. A second call does nothing.
+        """Check the options, connect, apply the topology and start consuming.
+
+        A second call does nothing.
 
         Raises:
-            InvalidSchemaError: with every problem of the schema.
+            InvalidSchemaError: the schema is invalid; lists every problem.
             SubscriberIsStubError: a queue to be consumed receives messages for a stub.
-            UnsupportedError: the transport does not support a delivery mode that is asked for.
-            ConnectionFailedError: the broker cannot be reached.
-            WrongLoopError: it was started in another event loop, and not shut down.
+            UnsupportedError: the transport does not support a requested delivery mode.
+            ConnectionFailedError: the broker is unreachable.
+            WrongLoopError: it is still running in another event loop.
         """
         self._check_loop()
         self._loop = get_running_loop()
         await self._lifecycle.start(self._start)
 
     async def stop_receiving(self) -> bool:
-        """Receive no more, but go on sending. False if it was not receiving."""
+        """Stop receiving, but continue to send. Returns False if it was not receiving."""
         self._check_loop()
         running = self._running
         if running is None or running.worker is None or not self._lifecycle.begin_stop_receiving():
@@ -311,39 +303,39 @@ class Matador(SendsEvents):
         return True
 
     async def resume_receiving(self) -> bool:
-        """Receive again after ``stop_receiving``, over the same connection.
+        """Resume receiving after ``stop_receiving``, over the same connection.
 
-        What was received before is finished first. False if receiving was not stopped.
+        Messages received before are finished first. Returns False if receiving was not stopped.
         """
         self._check_loop()
         running = self._running
         return running is not None and await self._lifecycle.resume(running.receive_again)
 
     async def wait_idle(self, timeout: Seconds | None = None) -> bool:
-        """Wait until nothing is being processed or sent. False if ``timeout`` passed first."""
+        """Wait until nothing is being processed or sent. Returns False if ``timeout`` expires."""
         self._check_loop()
         return await self._activity.wait_idle(timeout)
 
     async def shutdown(self, timeout: Seconds | None = None) -> None:
-        """Stop receiving, let running callbacks and sends finish, stop sending, disconnect.
+        """Stop receiving, let running callbacks and sends finish, then disconnect.
 
-        After ``timeout`` seconds (default: that of ``shutdown=``, 30) it is forced: callbacks are
-        cancelled, their messages given back, and the log says what was abandoned. Idempotent;
-        concurrent calls wait for the same shutdown.
+        After ``timeout`` seconds (default: the ``shutdown`` option, 30) the shutdown is forced:
+        callbacks are cancelled, their messages are released, and the log lists what was abandoned.
+        Idempotent; concurrent calls wait for the same shutdown.
         """
         self._check_loop()
         await self._lifecycle.shutdown(self._ending, timeout)
 
     async def force_shutdown(self) -> None:
-        """Shut down now, cancelling what runs. Also hurries a shutdown that is under way."""
+        """Shut down now and cancel running callbacks, even if a shutdown is already in progress."""
         self._check_loop()
         self._lifecycle.hurry()
         await self._lifecycle.shutdown(self._ending, 0)
 
     def run(self) -> None:
-        """Start, and block until SIGTERM or SIGINT; then shut down. A second signal forces it.
+        """Run a worker process: start, wait for SIGTERM or SIGINT, and shut down.
 
-        For worker processes.
+        A second signal forces the shutdown.
 
         Example:
             >>> if __name__ == "__main__":
@@ -352,7 +344,7 @@ class Matador(SendsEvents):
         run(self)
 
     def sync(self) -> SyncMatador:
-        """The same application for code without an event loop; it runs one in a thread.
+        """A blocking form of the application, which runs its event loop in a thread.
 
         Example:
             >>> with app.sync() as shop:
@@ -361,11 +353,11 @@ class Matador(SendsEvents):
         return SyncMatador(self)
 
     async def apply_topology(self) -> Sequence[TopologyNote]:
-        """Create the queues that are missing; what the transport could not honour."""
+        """Create missing queues. Returns what the transport could not apply."""
         self._check_loop()
         return await apply_topology(self._config)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         try:
@@ -378,10 +370,10 @@ class Matador(SendsEvents):
 
     def _closed(self) -> None:
         self._running = None
-        self._loop = None  # it may be started in another one
+        self._loop = None  # the next start may use another one
 
     def _ending(self) -> Running:
-        assert self._running is not None, "the life cycle knows"
+        assert self._running is not None, "a shutdown follows a start"
         return self._running
 
 
@@ -391,7 +383,7 @@ class Matador(SendsEvents):
 def _blocking(
     method: Callable[Concatenate[Matador, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncMatador, P], T]:
-    """The method of the application with the same signature, waiting for its outcome."""
+    """A blocking form of a method of ``Matador``, with the same signature."""
 
     @wraps(method)
     def wait(self: SyncMatador, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -401,7 +393,7 @@ def _blocking(
 
 
 class SyncMatador:
-    """Runs an application in a thread of its own. Safe to use from any number of threads.
+    """Runs an application in its own thread. Safe to use from any number of threads.
 
     Example:
         >>> with app.sync() as shop:
@@ -458,7 +450,7 @@ class SyncMatador:
     stop_receiving = _blocking(Matador.stop_receiving)
 
     def shutdown(self, timeout: Seconds | None = None) -> None:
-        """See ``Matador.shutdown``; ends the thread too."""
+        """See ``Matador.shutdown``. Also ends the thread."""
         self._check_thread()
         with self._life:
             if self._thread is None:
@@ -469,11 +461,11 @@ class SyncMatador:
                 self._stop_loop()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the application's loop, and wait for what it returns.
+        """Run a coroutine in the application's event loop and return its result.
 
         Raises:
             NotStartedError: there is no loop yet.
-            WrongLoopError: called in the application's own loop, which would wait for itself.
+            WrongLoopError: called in the application's own loop, which would block forever.
         """
         try:
             self._check_thread()
@@ -490,26 +482,26 @@ class SyncMatador:
     def _check_thread(self) -> None:
         if threading.current_thread() is self._thread:
             raise WrongLoopError(
-                "app.sync() was called by code that runs in the application's own event loop, "
-                "which would wait for itself for ever; in an async callback use ctx.send(...)"
+                "app.sync() was called from the application's own event loop, which would block "
+                "forever; use ctx.send(...) in an async callback"
             )
 
     def _stop_loop(self) -> None:
-        with self._submitting:  # from here on nobody else gives the loop anything to do
+        with self._submitting:  # no other thread submits anything after this
             loop, self._loop = self._loop, None
         thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(_finish_the_others(), loop).result()
+            asyncio.run_coroutine_threadsafe(_finish_other_calls(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
 
-async def _finish_the_others() -> None:
-    """Let calls of other threads come to their end: none may wait for a loop that has stopped."""
+async def _finish_other_calls() -> None:
+    """Let the calls of other threads finish, so that none waits for a stopped loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
-        _, late = await asyncio.wait(others, timeout=_LAST_CALLS)
+        _, late = await asyncio.wait(others, timeout=_LAST_CALLS_TIMEOUT)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

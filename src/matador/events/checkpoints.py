@@ -1,8 +1,8 @@
-"""Where resumable subscribers keep the results of their steps between attempts.
+"""Checkpoint stores: keep the step results of resumable subscribers between attempts.
 
-A checkpoint belongs to one envelope, by its id, which retries and redrives keep. It is cleared once
-the message is settled as done, and kept for a limited time while the message is a dead letter, so
-that a redrive does not repeat what was done.
+A checkpoint belongs to the id of an envelope, which retries and redrives keep. It is deleted once
+the message is completed. While the message is a dead letter, it is kept for a limited time, so that
+a redrive does not repeat completed steps.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Protocol
 from matador.transports.clock import Clock, SystemClock
 
 DEAD_LETTER_TTL = 7 * 86400.0
-"""Seconds for which the checkpoint of a dead letter is kept: seven days."""
+"""How long the checkpoint of a dead letter is kept, in seconds: seven days."""
 
 
 class CheckpointStore(Protocol):
-    """Keeps step results. Implement it to keep them elsewhere.
+    """Stores step results. Implement it for other storage.
 
-    Values are bytes that the store does not look into. ``save`` must be durable when it returns.
-    Errors may be of any kind; they are raised as ``CheckpointStoreError`` to the subscriber.
+    Values are opaque bytes. They must be durable when ``save`` returns. Any exception is raised in
+    the subscriber as ``CheckpointStoreError``.
     """
 
     @property
     def persistent(self) -> bool:
-        """Does what is saved survive until the next attempt?"""
+        """Are saved steps available to the next attempt?"""
         ...
 
     async def open(self) -> None:
@@ -37,24 +37,24 @@ class CheckpointStore(Protocol):
         ...
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
-        """All stored steps of an envelope, empty if there are none."""
+        """All stored steps of an envelope; empty if there are none."""
         ...
 
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
-        """Store the result of a step; one stored before is replaced."""
+        """Store the result of a step, replacing an earlier one."""
         ...
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
-        """Keep the steps of an envelope for ``ttl`` seconds from now, then forget them."""
+        """Delete the steps of an envelope after ``ttl`` seconds."""
         ...
 
     async def delete(self, envelope_id: str) -> None:
-        """Forget the steps of an envelope; it is no error if there are none."""
+        """Delete the steps of an envelope, if there are any."""
         ...
 
 
 class NoCheckpointStore:
-    """Keeps nothing: ``io()`` works, but every attempt starts from the beginning. The default."""
+    """Stores nothing: every attempt starts from the beginning. The default."""
 
     persistent = False
 
@@ -78,8 +78,8 @@ class NoCheckpointStore:
         """See ``CheckpointStore``."""
 
 
-class MemoryCheckpointStore:
-    """Keeps steps in this process: for tests, and for subscribers that may forget on a crash.
+class MemoryCheckpointStore(NoCheckpointStore):
+    """Stores steps in this process: for tests, or if losing them in a crash is acceptable.
 
     Example:
         >>> store = MemoryCheckpointStore()
@@ -102,15 +102,9 @@ class MemoryCheckpointStore:
         return iter(list(self._steps))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._steps.clear()
         self._expiry.clear()
-
-    async def open(self) -> None:
-        """See ``CheckpointStore``."""
-
-    async def close(self) -> None:
-        """See ``CheckpointStore``. What is stored stays, for the next application."""
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
         """See ``CheckpointStore``."""
@@ -120,7 +114,7 @@ class MemoryCheckpointStore:
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
         """See ``CheckpointStore``."""
         self._steps.setdefault(envelope_id, {})[step] = value
-        self._expiry.pop(envelope_id, None)  # it is being worked on again
+        self._expiry.pop(envelope_id, None)  # it is being handled again
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
         """See ``CheckpointStore``."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from matador.codec.base import Codec
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
 from matador.errors import ConfigurationError
 from matador.events.checkpoints import CheckpointStore, NoCheckpointStore
-from matador.events.fanout import UnsupportedDelays
-from matador.events.handler import MalformedStrategy
 from matador.events.hooks import Hooks
 from matador.model.capabilities import DeliveryMode
-from matador.model.options import Seconds, suggestion, whole_number
+from matador.model.options import one_of, suggestion, whole_number
 from matador.model.schema import Schema
 from matador.model.sending import SendErrors
 from matador.model.topology import Topology
@@ -25,22 +23,29 @@ from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.urls import transport_from_url
 
-DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024
-"""Bytes of the largest message, unless told otherwise: 1 MiB."""
+MalformedStrategy: TypeAlias = Literal["dead-letter", "reject", "ignore"]
+"""What happens to messages that cannot be decoded. ``dead-letter`` (default): kept unchanged among
+the undeliverable ones. ``reject``: deleted, with an error in the log. ``ignore``: deleted."""
 
-_CHOICES = {
-    "delivery": ("at-least-once", "at-most-once"),
-    "malformed": ("dead-letter", "reject", "ignore"),
-    "unsupported_delays": ("error", "deliver-now"),
-    "send_errors": ("raise", "report"),
+UnsupportedDelays: TypeAlias = Literal["error", "deliver-now"]
+"""What happens if the transport does not support a delay: an error, or a warning and no delay."""
+
+DEFAULT_MAX_MESSAGE_SIZE = 1024 * 1024
+"""The default size limit of a message: 1 MiB."""
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "delivery": get_args(DeliveryMode),
+    "malformed": get_args(MalformedStrategy),
+    "unsupported_delays": get_args(UnsupportedDelays),
+    "send_errors": get_args(SendErrors),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppConfig:
-    """What an application is made of. See ``Matador`` for what each option means.
+    """The options of an application. See ``Matador`` for what each option means.
 
-    ``url`` is what ``transport`` was made from, if it was: a second connection can be opened.
+    ``url`` is the URL the transport was created from, if any; it allows a second connection.
     """
 
     transport: Transport
@@ -61,61 +66,40 @@ class AppConfig:
     clock: Clock
 
     @classmethod
-    def of(
-        cls,
-        transport: str | Transport,
-        *,
-        schema: Schema,
-        topology: Topology | None = None,
-        consume_from: Iterable[str] = (),
-        codec: Codec | None = None,
-        retry: RetryPolicy | None = None,
-        delivery: DeliveryMode = "at-least-once",
-        shutdown: Shutdown | Seconds | None = None,
-        checkpoints: CheckpointStore | None = None,
-        hooks: Hooks | Sequence[Hooks] | None = None,
-        malformed: MalformedStrategy = "dead-letter",
-        max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE,
-        unsupported_delays: UnsupportedDelays = "error",
-        send_errors: SendErrors = "raise",
-        clock: Clock | None = None,
-    ) -> AppConfig:
-        """The configuration for what a user has given.
+    def of(cls, **options: Any) -> AppConfig:
+        """The configuration for the options of ``Matador``, all of which must be given.
 
         Raises:
             ConfigurationError: an option is invalid.
-            QueueNotFoundError: a queue to consume that the topology does not have.
+            QueueNotFoundError: the topology has no such queue to consume.
         """
-        given = locals()
         for name, choices in _CHOICES.items():
-            _check_choice(name, given[name], choices)
-        if not isinstance(schema, Schema):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            one_of(options[name], f"Matador: {name}", choices)
+        transport, schema, retry = options["transport"], options["schema"], options["retry"]
+        if not isinstance(schema, Schema):
             raise ConfigurationError(f"Matador: schema must be a Schema, got {schema!r}")
-        queues = topology or Topology("matador", queues=["events"])
-        return cls(
-            transport=transport_from_url(transport) if isinstance(transport, str) else transport,
-            url=transport if isinstance(transport, str) else None,
-            schema=schema,
-            topology=queues,
-            consume_from=_queue_names(queues, consume_from),
-            codec=codec,
-            retry=StandardRetryPolicy() if retry is None else retry,
-            delivery=delivery,
-            shutdown=Shutdown.of(shutdown),
-            checkpoints=NoCheckpointStore() if checkpoints is None else checkpoints,
-            hooks=_hook_objects(hooks),
-            malformed=malformed,
-            max_message_size=whole_number(max_message_size, "Matador: max_message_size", minimum=1),
-            unsupported_delays=unsupported_delays,
-            send_errors=send_errors,
-            clock=clock or SystemClock(),
-        )
+        topology = options["topology"] or Topology("matador", queues=["events"])
+        url = transport if isinstance(transport, str) else None
+        size, checkpoints = options["max_message_size"], options["checkpoints"]
+        checked: dict[str, Any] = {
+            "transport": transport if url is None else transport_from_url(url),
+            "url": url,
+            "topology": topology,
+            "consume_from": _queue_names(topology, options["consume_from"]),
+            "retry": StandardRetryPolicy() if retry is None else retry,
+            "shutdown": Shutdown.of(options["shutdown"]),
+            "checkpoints": NoCheckpointStore() if checkpoints is None else checkpoints,
+            "hooks": _hook_objects(options["hooks"]),
+            "max_message_size": whole_number(size, "Matador: max_message_size", minimum=1),
+            "clock": options["clock"] or SystemClock(),
+        }
+        return cls(**options | checked)
 
     def with_(self, **changes: Any) -> AppConfig:
-        """This configuration with other options, as ``Matador`` takes them.
+        """A copy with some options of ``Matador`` changed.
 
         Raises:
-            ConfigurationError: there is no such option, or it is invalid.
+            ConfigurationError: an option is unknown or invalid.
         """
         options = {name: getattr(self, name) for name in _OPTIONS} | changes
         if unknown := [name for name in changes if name not in _OPTIONS]:
@@ -126,7 +110,7 @@ class AppConfig:
 
     @property
     def used_codec(self) -> Codec:
-        """The codec: the one given, or the default for the transport."""
+        """The given codec, or the default for the transport."""
         if self.codec is not None:
             return self.codec
         headers = self.transport.capabilities.docket_in_headers
@@ -134,14 +118,6 @@ class AppConfig:
 
 
 _OPTIONS = tuple(name for name in AppConfig.__dataclass_fields__ if name != "url")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        allowed = " or ".join(repr(choice) for choice in choices)
-        raise ConfigurationError(
-            f"Matador: {name} must be {allowed}, got {value!r}{suggestion(str(value), choices)}"
-        )
 
 
 def _hook_objects(hooks: Hooks | Sequence[Hooks] | None) -> tuple[Hooks, ...]:

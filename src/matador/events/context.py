@@ -1,4 +1,4 @@
-"""What a callback is given besides its envelope: remembered steps, sending, and the delivery."""
+"""The context of a callback: its resumable steps, its delivery, and a way to send."""
 
 from __future__ import annotations
 
@@ -19,44 +19,23 @@ T = TypeVar("T")
 
 
 class EventSender(Protocol):
-    """Who sends events: the application."""
+    """Sends events: the application."""
 
-    async def send(
-        self,
-        payload: Any,
-        data: Any = ...,
-        /,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        correlation_id: str | None = None,
-        delay: Seconds | None = None,
-        before: Any = None,
-        priority: int | None = None,
-        ordering_key: str | None = None,
-    ) -> SendResult:
-        """Send one event."""
+    @property
+    def send(self) -> Callable[..., Awaitable[SendResult]]:
+        """See ``Matador.send``."""
         ...
 
 
-class Context:
-    """Given to callbacks that take ``(envelope, ctx)``. Valid while the callback runs.
+class _CallbackContext:
+    """What ``Context`` and ``SyncContext`` have in common."""
 
-    Example:
-        >>> @subscriber(description="Charge the card.", idempotent="resumable")
-        ... async def charge(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
-        ...     payment = await ctx.io("charge", lambda: gateway.charge(envelope.data.order_id))
-        ...     await ctx.send(PaymentTaken(payment.id))
-    """
+    __slots__ = ("_lost", "_sender", "envelope", "receipt")
 
-    __slots__ = ("_lost", "_sender", "_steps", "envelope", "receipt")
-
-    def __init__(
-        self, envelope: Envelope[Any], receipt: Receipt, sender: EventSender, steps: Steps | None
-    ) -> None:
+    def __init__(self, envelope: Envelope[Any], receipt: Receipt, sender: EventSender) -> None:
         self.envelope = envelope
         self.receipt = receipt
         self._sender = sender
-        self._steps = steps
         self._lost = False
 
     @property
@@ -66,7 +45,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1 on."""
+        """The number of this attempt, starting at 1."""
         return self.envelope.docket.attempts
 
     @property
@@ -76,28 +55,47 @@ class Context:
 
     @property
     def redelivered(self) -> bool:
-        """Was the message handed out before without an outcome?"""
+        """Was the message delivered before without being settled?"""
         return self.receipt.redelivered
 
     @property
     def lease_lost(self) -> bool:
-        """Does the message belong to somebody else by now? Then stop: the outcome is refused."""
+        """Does another worker have the message now? If so, stop: the outcome is refused."""
         return self._lost
 
     def mark_lease_lost(self) -> None:
-        """Called by the pipeline."""
+        """Called by the runtime."""
         self._lost = True
 
-    async def io(self, key: str, step: Callable[[], Awaitable[T] | T]) -> T:
-        """Run a side effect once; on later attempts return its stored value instead.
 
-        ``key`` must be unique in the callback and stable between attempts. A step that raises is
-        not remembered. Only ``idempotent="resumable"`` subscribers remember; for others the step
-        simply runs. A sync ``step`` runs on the event loop: give slow ones as async functions.
+class Context(_CallbackContext):
+    """The second argument of callbacks that take ``(envelope, ctx)``. Valid while they run.
+
+    Example:
+        >>> @subscriber(description="Charge the card.", idempotent="resumable")
+        ... async def charge(envelope: Envelope[OrderPlaced], ctx: Context) -> None:
+        ...     payment = await ctx.io("charge", lambda: gateway.charge(envelope.data.order_id))
+        ...     await ctx.send(PaymentTaken(payment.id))
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(
+        self, envelope: Envelope[Any], receipt: Receipt, sender: EventSender, steps: Steps | None
+    ) -> None:
+        super().__init__(envelope, receipt, sender)
+        self._steps = steps
+
+    async def io(self, key: str, step: Callable[[], Awaitable[T] | T]) -> T:
+        """Run a side effect once; later attempts return its stored result instead.
+
+        ``key`` must be unique in the callback and the same in every attempt. A step that raises an
+        error is not stored. Only ``idempotent="resumable"`` subscribers store steps; for others,
+        the step just runs. A sync ``step`` runs on the event loop, so slow ones should be async.
 
         Raises:
-            DuplicateStepKeyError: the key was used in this run already.
-            UnstorableStepValueError: the step's value cannot be stored; not retried.
+            DuplicateStepKeyError: the key was already used in this run.
+            UnstorableStepValueError: the step's result cannot be stored; not retried.
             CheckpointStoreError: the store failed.
         """
         steps = self._steps
@@ -107,9 +105,9 @@ class Context:
         return await self._once(steps, key, step)
 
     async def all(self, steps: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
-        """Run several steps side by side; their values, in order.
+        """Run several steps concurrently and return their results, in order.
 
-        If one fails the others still finish and are remembered; then the first error is raised.
+        If one fails, the others still finish and are stored; then the first error is raised.
 
         Example:
             >>> a, b = await ctx.all([("notify-a", notify_a), ("notify-b", notify_b)])
@@ -140,7 +138,7 @@ class Context:
         priority: int | None = None,
         ordering_key: str | None = None,
     ) -> SendResult:
-        """Send an event, with the correlation id of the one being handled unless told otherwise.
+        """Send an event with the correlation id of the current one, unless another is given.
 
         See ``Matador.send``.
         """
@@ -169,56 +167,24 @@ async def _outcome(step: Callable[[], Awaitable[T] | T]) -> T:
     return await result if inspect.isawaitable(result) else result
 
 
-class SyncContext:
-    """The same for sync callbacks: every method blocks the callback's thread, none the loop."""
+class SyncContext(_CallbackContext):
+    """``Context`` for sync callbacks. Its methods block the callback's thread, not the loop."""
 
     __slots__ = ("_context", "_loop")
 
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
-        self._context = context
-        self._loop = loop
-
-    @property
-    def envelope(self) -> Envelope[Any]:
-        """The message."""
-        return self._context.envelope
-
-    @property
-    def receipt(self) -> Receipt:
-        """How it was delivered."""
-        return self._context.receipt
-
-    @property
-    def app(self) -> Any:
-        """The application that runs the callback."""
-        return self._context.app
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is, from 1 on."""
-        return self._context.attempt
-
-    @property
-    def queue(self) -> str:
-        """The full name of the queue the message came from."""
-        return self._context.queue
-
-    @property
-    def redelivered(self) -> bool:
-        """Was the message handed out before without an outcome?"""
-        return self._context.redelivered
-
-    @property
-    def lease_lost(self) -> bool:
-        """Does the message belong to somebody else by now?"""
-        return self._context.lease_lost
+    def __init__(
+        self, envelope: Envelope[Any], receipt: Receipt, sender: EventSender, steps: Steps | None
+    ) -> None:
+        super().__init__(envelope, receipt, sender)
+        self._context = Context(envelope, receipt, sender, steps)
+        self._loop = asyncio.get_running_loop()
 
     def io(self, key: str, step: Callable[[], T]) -> T:
-        """As ``Context.io``; the step runs in a thread."""
+        """See ``Context.io``. The step runs in a thread."""
         return self._wait(self._context.io(key, lambda: self._in_thread(step)))
 
     def all(self, steps: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
-        """As ``Context.all``; the steps run in threads, side by side."""
+        """See ``Context.all``. The steps run in threads, concurrently."""
 
         def threaded(step: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
             return lambda: self._in_thread(step)
@@ -226,12 +192,12 @@ class SyncContext:
         return self._wait(self._context.all([(key, threaded(step)) for key, step in steps]))
 
     def send(self, payload: Any, data: Any = MISSING, /, **options: Any) -> SendResult:
-        """As ``Context.send``."""
+        """See ``Context.send``."""
         arguments = (payload,) if data is MISSING else (payload, data)
         return self._wait(self._context.send(*arguments, **options))
 
     async def _in_thread(self, step: Callable[[], T]) -> T:
-        # A thread of its own: the callback's is blocked waiting, and the pool may be full of such.
+        # Its own thread: the callback's thread is blocked, and others may fill the pool likewise.
         thread = Threads(1, "matador-step")
         context = contextvars.copy_context()
         try:

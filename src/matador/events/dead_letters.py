@@ -1,6 +1,6 @@
-"""The dead letters of an application: found, read, sent back to their queues, or deleted.
+"""The dead letters of an application: finds, reads, redrives and purges them.
 
-For people and tools: the command line, the dashboard. Works beside running workers.
+For the command line and similar tools. Safe to use while workers are running.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from matador.codec.base import Codec, RawEnvelope
-from matador.codec.json_text import find_duplicate_key
+from matador.codec.json_text import duplicate_key, find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError, MatadorError, UnsupportedError
-from matador.events.checkpoints import CheckpointStore
+from matador.events.config import AppConfig
 from matador.model.event import EventType
 from matador.model.message import (
     REASON_HEADER,
@@ -29,17 +29,16 @@ from matador.model.message import (
     Settlement,
     StoredMessage,
 )
-from matador.model.topology import DeadLetterKind, Topology, WorkQueue
-from matador.transports.base import Browsing, Transport
-from matador.transports.clock import Clock
+from matador.model.topology import DeadLetterKind, WorkQueue
+from matador.transports.base import Browsing
 
 BATCH = 100
-"""How many are moved at once; that many are held for a lease by whoever is killed at it."""
+"""How many letters are moved at once. A process that is killed meanwhile holds them for a lease."""
 
 _LOOK_AGAIN = 0.5
 
 Where: TypeAlias = Callable[[Any], bool]
-"""Decides about a payload, given as plain data."""
+"""Whether a payload, given as plain data, is selected."""
 
 Settling: TypeAlias = Callable[["Place", Delivery], Settlement]
 Progress: TypeAlias = Callable[[int], None]
@@ -47,18 +46,18 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which dead letters are meant; what is None does not matter, and all that is given must hold.
+    """Selects dead letters that match every given criterion.
 
     Attributes:
-        queue: those of this work queue, by its short or full name.
+        queue: the short or full name of the work queue.
         kind: ``unhandled`` or ``undeliverable``.
-        event: the key of their event.
-        subscriber: the name of their subscriber.
-        error: a text in their reason or errors, in capitals or not.
-        where: a decision about their payload.
-        ids: their ids, or beginnings of them.
-        exactly: their whole ids, any number of them.
-        undecodable: True: only those that are not envelopes; False: only those that are.
+        event: the event key.
+        subscriber: the name of the subscriber.
+        error: text in the reason or the errors; ignores case.
+        where: a condition on the payload.
+        ids: ids or prefixes of ids.
+        exactly: full ids.
+        undecodable: True: only letters that cannot be decoded; False: only those that can.
     """
 
     queue: str | None = None
@@ -74,9 +73,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class Letter:
-    """One dead letter as it lies there.
+    """One dead letter.
 
-    ``envelope`` is None if its bytes are not one; ``problem`` says why then.
+    ``envelope`` is None if it cannot be decoded; ``problem`` then says why.
     """
 
     stored: StoredMessage
@@ -88,17 +87,17 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The envelope's id, or what the transport calls it."""
+        """The id of the envelope, or else of the stored message."""
         return self.stored.id if self.envelope is None else self.envelope.id
 
     @property
     def held(self) -> bool:
-        """Is somebody moving it right now?"""
+        """Is it being moved right now?"""
         return self.stored.state == "in-flight"
 
     @cached_property
     def payload(self) -> Any:
-        """The payload as plain data, whatever its event's type says; None if it cannot be read."""
+        """The payload as plain data; None if it cannot be read."""
         return None if self.envelope is None else self._plain(self.envelope.data)
 
     @cached_property
@@ -108,7 +107,7 @@ class Letter:
         return None if before is None else self._plain(before)
 
     def texts(self) -> Iterator[str]:
-        """All that is known of why it died."""
+        """The reason and the errors."""
         docket = None if self.envelope is None else self.envelope.docket
         errors = () if docket is None else (docket.first_error, docket.last_error)
         for text in (self.stored.reason, self.problem, *errors):
@@ -126,7 +125,7 @@ _ANY_EVENT = EventType("any", "Any object at all.", dict)
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a chosen dead letter lies: enough to move it, and no more is kept of it."""
+    """The position of a selected dead letter, and the queue (``home``) to redrive it to."""
 
     dead_letters: str
     position: str
@@ -136,13 +135,13 @@ class Place(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Moved:
-    """What came of redriving or purging.
+    """The result of redriving or purging.
 
     Attributes:
         done: how many were moved.
-        gone: how many were not there any more: somebody else moved them.
-        held: how many somebody else still holds; one who was killed, perhaps.
-        failed: the ids of those that could not be moved, and why. They are where they were.
+        gone: how many no longer existed, because another process moved them.
+        held: how many are held by another process, which may have been killed.
+        failed: the ids of those that could not be moved, and why. They were left in place.
     """
 
     done: int = 0
@@ -154,10 +153,9 @@ class Moved:
 class DeadLetterOffice:
     """Finds dead letters and moves them. The transport must be connected.
 
-    Belongs to the event loop of its application; ``check`` raises in another one.
-
-    Every letter is moved in one step, so whoever is interrupted can start again: none is lost, and
-    none is moved twice.
+    Belongs to the event loop of its application; ``check`` raises an error in another one. Each
+    letter is moved in one step, so an interrupted move can be repeated: no letter is lost or moved
+    twice.
 
     Example:
         >>> office = app.dead_letters
@@ -165,30 +163,21 @@ class DeadLetterOffice:
         >>> moved = await office.redrive(chosen)
     """
 
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        topology: Topology,
-        codec: Codec,
-        checkpoints: CheckpointStore,
-        clock: Clock,
-        check: Callable[[], None],
-    ) -> None:
-        self._transport = transport
-        self._topology = topology
-        self._codec = codec
-        self._checkpoints = checkpoints
-        self._clock = clock
+    def __init__(self, config: AppConfig, check: Callable[[], None]) -> None:
+        self._transport = config.transport
+        self._topology = config.topology
+        self._codec = config.used_codec
+        self._checkpoints = config.checkpoints
+        self._clock = config.clock
         self._check = check
 
     @property
     def patience(self) -> float:
-        """Seconds after which what a killed process held is free again."""
+        """Seconds after which letters held by a killed process can be moved again."""
         return (self._transport.capabilities.lease or 0.0) + 1.0
 
     def queues(self, selection: Selection | None = None) -> list[tuple[WorkQueue, DeadLetterKind]]:
-        """The work queues and kinds in question.
+        """The selected work queues and kinds.
 
         Raises:
             QueueNotFoundError: no such work queue.
@@ -204,11 +193,11 @@ class DeadLetterOffice:
     async def browse(
         self, selection: Selection | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Letter]:
-        """The dead letters that are meant, queue by queue, oldest first.
+        """The selected dead letters, queue by queue, oldest first.
 
         Raises:
-            UnsupportedError: the transport cannot look at its messages.
-            QueueNotFoundError: no such queue, or it was never made.
+            UnsupportedError: the transport cannot browse messages.
+            QueueNotFoundError: the queue is unknown or was never created.
         """
         self._check()
         chosen = selection or Selection()
@@ -226,51 +215,41 @@ class DeadLetterOffice:
                 yield letter
 
     async def choose(self, selection: Selection, *, limit: int | None = None) -> list[Place]:
-        """Those that are meant as they lie there now; what dies afterwards is not among them."""
-        places: list[Place] = []
-        async for letter in self.browse(selection, limit=limit):
-            stored = letter.stored
-            places.append(
-                Place(
-                    stored.queue,
-                    stored.position,
-                    letter.id,
-                    self._home(letter),
-                )
-            )
-        return places
+        """The positions of the dead letters selected now. Later ones are not included."""
+        return [
+            Place(letter.stored.queue, letter.stored.position, letter.id, self._home(letter))
+            async for letter in self.browse(selection, limit=limit)
+        ]
 
     async def redrive(
         self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
     ) -> Moved:
-        """Send dead letters back to where they came from, as if they had never been tried.
+        """Send dead letters back to their queues with their attempts reset.
 
-        They keep their ids, so resumable subscribers go on behind their last step. Those that
-        somebody else holds are waited for, ``patience`` seconds at most. ``progress`` is told how
-        many more are done.
+        They keep their ids, so resumable subscribers resume after the last completed step. Waits up
+        to ``patience`` seconds for letters that another process holds. ``progress`` is called with
+        the number of letters finished since the last call.
         """
-        return await self._move(places, self._redriven, patience, progress or _nobody)
+        return await self._move(places, self._redriven, patience, progress)
 
     async def purge(
         self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
     ) -> Moved:
-        """Delete dead letters and the checkpoints of their steps. The store must be open."""
+        """Delete dead letters and their checkpoints. The checkpoint store must be open."""
 
         def delete(_: Place, delivery: Delivery) -> Settlement:
             return Complete(delivery.receipt)
 
-        return await self._move(
-            places, delete, patience, progress or _nobody, self._checkpoints.delete
-        )
+        return await self._move(places, delete, patience, progress, self._checkpoints.delete)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------
 
     def _browsing(self) -> Browsing:
         transport = self._transport
         if not transport.capabilities.browse or not isinstance(transport, Browsing):
             raise UnsupportedError(
-                f"{transport.name} cannot look at its messages, so its dead letters cannot be "
-                f"listed, redriven or purged from here"
+                f"{transport.name} cannot browse messages, so its dead letters cannot be listed, "
+                f"redriven or purged here"
             )
         return transport
 
@@ -284,7 +263,7 @@ class DeadLetterOffice:
     def _decode(self, body: bytes, headers: Any) -> RawEnvelope:
         envelope = self._codec.decode(body, headers, self._clock)
         if body[:1] in b"{ \t\r\n" and (twice := find_duplicate_key(body)) is not None:
-            raise DecodeError(f"the body has the key {twice!r} twice in one object")
+            raise DecodeError(duplicate_key(twice))
         return envelope
 
     def _home(self, letter: Letter) -> str:
@@ -306,9 +285,15 @@ class DeadLetterOffice:
             )
             encoded = self._codec.encode(msgspec.structs.replace(envelope, docket=docket))
             headers, body = encoded.headers, encoded.body
-        message = Message(place.id, place.home, body, headers, 0.0, receipt.priority)
-        if receipt.ordering_key is not None:
-            message = msgspec.structs.replace(message, ordering_key=receipt.ordering_key)
+        message = Message(
+            place.id,
+            place.home,
+            body,
+            headers,
+            priority=receipt.priority,
+            ordering_key=receipt.ordering_key,
+            properties=delivery.properties,
+        )
         return Retry(receipt, message)
 
     async def _move(
@@ -316,9 +301,10 @@ class DeadLetterOffice:
         places: Sequence[Place],
         settling: Settling,
         patience: float,
-        progress: Progress,
+        progress: Progress | None,
         afterwards: Callable[[str], Any] | None = None,
     ) -> Moved:
+        progress = progress or (lambda _: None)
         self._check()
         moved = Moved()
         left = list(places)
@@ -333,7 +319,7 @@ class DeadLetterOffice:
                 try:
                     missed += await asyncio.shield(moving)
                 except asyncio.CancelledError:
-                    await moving  # a batch is never cut in half: nothing stays held
+                    await moving  # finish the batch, so that nothing stays held
                     raise
             left = await self._still_there(missed)
             moved.gone += len(missed) - len(left)
@@ -353,8 +339,10 @@ class DeadLetterOffice:
         progress: Progress,
         afterwards: Callable[[str], Any] | None,
     ) -> list[Place]:
-        """Move a few of one queue; those that somebody else holds, or moved, are returned."""
-        taken = await self._take(batch)
+        """Move letters of one queue. Returns those that are held or were moved by others."""
+        queue, positions = batch[0].dead_letters, [place.position for place in batch]
+        found = list(zip(batch, await self._browsing().take(queue, positions), strict=True))
+        taken = [(place, delivery) for place, delivery in found if delivery is not None]
         settlements: list[Settlement] = []
         problems: dict[str, str] = {}
         for place, delivery in taken:
@@ -366,7 +354,7 @@ class DeadLetterOffice:
         try:
             errors = await self._transport.settle(settlements)
         except MatadorError:
-            await self._give_back([delivery for _, delivery in taken])
+            await self._release([delivery for _, delivery in taken])
             raise
         refused: list[Delivery] = []
         for (place, delivery), error in zip(taken, errors, strict=True):
@@ -379,18 +367,11 @@ class DeadLetterOffice:
             moved.done += 1
             if afterwards is not None:
                 await afterwards(place.id)
-        await self._give_back(refused)
+        await self._release(refused)
         progress(len(taken))
-        settled = {place.position for place, _ in taken}
-        return [place for place in batch if place.position not in settled]
+        return [place for place, delivery in found if delivery is None]
 
-    async def _take(self, batch: Sequence[Place]) -> list[tuple[Place, Delivery]]:
-        positions = [place.position for place in batch]
-        taken = await self._browsing().take(batch[0].dead_letters, positions)
-        pairs = zip(batch, taken, strict=True)
-        return [(place, delivery) for place, delivery in pairs if delivery is not None]
-
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def _release(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
             await self._transport.settle([Release(delivery.receipt) for delivery in deliveries])
 
@@ -425,17 +406,8 @@ def _fits(letter: Letter, chosen: Selection) -> bool:
 
 
 def _batches(places: Sequence[Place]) -> Iterator[Sequence[Place]]:
-    """Places of one queue each, few at a time."""
+    """Small batches, each from one queue."""
     for _, group in groupby(places, key=lambda place: place.dead_letters):
-        batch: list[Place] = []
-        for place in group:
-            batch.append(place)
-            if len(batch) == BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-
-def _nobody(_: int) -> None:
-    """Nobody wants to know."""
+        of_queue = list(group)
+        for start in range(0, len(of_queue), BATCH):
+            yield of_queue[start : start + BATCH]

@@ -1,4 +1,4 @@
-"""Hands messages to the transport, tries fall-back queues, and tells what came of it."""
+"""Passes messages to the transport, tries fallback queues, and reports the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNK = 500
 
 
 class Dispatcher:
-    """Sends orders. Single events that are sent together travel together."""
+    """Sends orders. Events that are sent at the same time share a batch."""
 
     def __init__(self, transport: Transport, hooks: HookSet) -> None:
         self._transport = transport
@@ -49,9 +49,9 @@ class Dispatcher:
         return self._plain_result(order) or await self._report(order)
 
     async def send_all(self, orders: Sequence[Order], once: Once | None = None) -> list[SendResult]:
-        """Send many events, in order, in as few round trips as there can be.
+        """Send many events, in order and in as few round trips as possible.
 
-        With ``once``, and a transport that can, what was stored under its id is not stored again.
+        With ``once``, messages stored before are not stored again, if the transport supports it.
         """
         ready = [one for order in orders for one in order.outgoing if one.message is not None]
         for start in range(0, len(ready), _CHUNK):
@@ -61,17 +61,13 @@ class Dispatcher:
                 one.error = error
         return [self._plain_result(order) or await self._report(order, once) for order in orders]
 
-    async def drain(self) -> None:
-        """Wait until all that was handed over has its outcome."""
-        await self._coalescer.drain()
-
     async def _send_chunk(
         self, messages: Sequence[Message], once: Once | None
     ) -> Sequence[MatadorError | None]:
         transport = self._transport
         try:
             if once is not None and transport.capabilities.once:
-                assert isinstance(transport, Deduplicating), "it declares so"
+                assert isinstance(transport, Deduplicating), "declared by its capabilities"
                 outcomes = await transport.send_once(messages, once)
             else:
                 outcomes = await transport.send(messages)
@@ -82,7 +78,7 @@ class Dispatcher:
             return [_as_ours(error)] * len(messages)
 
     def _plain_result(self, order: Order) -> SendResult | None:
-        """The result, if all went well and nobody who is told of it has to be waited for."""
+        """The result, if everything was stored and no async hook has to be called."""
         hooks = self._hooks
         tell = hooks.tell_stored
         if tell is None and hooks.on_enqueue_success is not None:
@@ -121,7 +117,7 @@ class Dispatcher:
         return SendResult(order.event.key, len(sent), order.skipped, tuple(errors), tuple(sent))
 
     async def _fall_back(self, one: Outgoing, once: Once | None) -> str:
-        """Try the other queues of the chain, in order; the name of the last one tried."""
+        """Try the fallback queues in order. Returns the name of the last one tried."""
         queue = one.target.names[0]
         unknown: list[str] = []
         for next_ in one.target.names[1:]:
@@ -139,8 +135,8 @@ class Dispatcher:
                     one.error = _as_ours(unexpected)
             else:
                 (one.error,) = await self._send_chunk([message], once)
-            came = "nor could" if one.error is not None else "sent instead to"
-            text = f"queue {failed} could not take it ({error}); {came} {next_}"
+            then = f"{next_} failed too" if one.error is not None else f"sent to {next_} instead"
+            text = f"could not send to queue {failed} ({error}); {then}"
             await self._warn(one, next_, text, error)
         if one.error is not None and unknown and not may_be_stored(one.error):
             text = f"{one.error}; {', '.join(unknown)} may have stored it"
@@ -176,7 +172,7 @@ class Dispatcher:
 
 
 def _as_ours(error: Exception) -> MatadorError:
-    """What a transport that breaks its promise raised: whether it stored anything is unknown."""
+    """An error that a transport should not raise: whether it stored anything is unknown."""
     if isinstance(error, MatadorError):
         return error
     return SendUnconfirmedError(f"{type(error).__name__}: {error}", cause=error)

@@ -1,8 +1,8 @@
-"""What becomes of a failed message: the retry policy decides, and it is settled as fits.
+"""Decides what happens to a failed message, and settles it.
 
-The path of a failure, from top to bottom: ``decide`` asks the policy, ``outcome`` logs it and makes
-the settlement, with simpler forms for a broker that cannot store it, and ``_after`` does what is
-left to do once it is settled.
+The path of a failure, from top to bottom: ``decide`` asks the retry policy, ``outcome`` logs the
+failure and creates the settlement, with simpler forms in case the broker cannot store it, and
+``_after`` runs once the message is settled.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from random import random
 from typing import Any
 
 import msgspec
 
-from matador.codec.base import Codec, RawEnvelope
+from matador.codec.base import RawEnvelope
 from matador.errors import ConfigurationError, DontRetry, EventAssertionError
-from matador.events.checkpoints import DEAD_LETTER_TTL, CheckpointStore
+from matador.events.checkpoints import DEAD_LETTER_TTL
+from matador.events.config import AppConfig
 from matador.events.hooks import CheckpointEvent, HookSet, WorkerError
 from matador.events.steps import Steps
 from matador.model.capabilities import Capabilities
@@ -28,24 +30,24 @@ from matador.model.message import (
     TRACEBACK_HEADER,
     Complete,
     DeadLetter,
+    Delivery,
     Message,
+    Properties,
     Receipt,
     Retry,
 )
 from matador.model.options import optional_seconds
 from matador.model.subscriber import Subscriber
-from matador.model.text import LONGEST_TEXT, SHORT_TEXT, storable_text
+from matador.model.text import LONGEST_TEXT, SHORT_TEXT, error_text, storable_text
 from matador.model.topology import DeadLetterKind, Topology
 from matador.policy.retry import (
     Decision,
     Discard,
     RetryContext,
     RetryLater,
-    RetryPolicy,
     SendToDeadLetters,
 )
 from matador.runtime.settle import AS_IT_ARRIVED, Outcome, kept_as_it_arrived
-from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
 
@@ -53,28 +55,17 @@ _LONGEST_TRACEBACK = 4000
 
 
 class Failures:
-    """Decides about failures, and settles them. Keeps no state between messages."""
+    """Decides what happens to failures and settles them. Keeps no state between messages."""
 
-    def __init__(
-        self,
-        *,
-        codec: Codec,
-        retry: RetryPolicy,
-        hooks: HookSet,
-        checkpoints: CheckpointStore,
-        topology: Topology,
-        capabilities: Capabilities,
-        clock: Clock,
-        random: Callable[[], float],
-    ) -> None:
-        self._codec = codec
-        self._retry = retry
+    def __init__(self, config: AppConfig, hooks: HookSet) -> None:
+        self._codec = config.used_codec
+        self._retry = config.retry
         self._hooks = hooks
-        self._checkpoints = checkpoints
-        self._dead_letters = topology.dead_letters
-        self._longest_delay = _longest_delay(topology, capabilities)
-        self._clock = clock
-        self._random = random
+        self._checkpoints = config.checkpoints
+        self._dead_letters = config.topology.dead_letters
+        self._longest_delay = _longest_delay(config.topology, config.transport.capabilities)
+        self._clock = config.clock
+        self._transport = config.transport.name
 
     # -- decide -----------------------------------------------------------------------------------
 
@@ -93,7 +84,7 @@ class Failures:
         subscriber: Subscriber[Any],
         receipt: Receipt,
     ) -> Decision:
-        """What becomes of a message whose callback raised ``error``."""
+        """Decide what happens to a message whose callback raised ``error``."""
         hooks = self._hooks
         attempts, deliveries, delay = [
             None if ask is None else await ask(envelope)
@@ -104,7 +95,7 @@ class Failures:
             error=error,
             subscriber=subscriber,
             receipt=receipt,
-            random=self._random(),
+            random=random(),
             max_attempts=attempts,
             max_deliveries=deliveries,
             delay=_usable(delay),
@@ -112,7 +103,7 @@ class Failures:
         try:
             decision = self._retry.decide(context)
         except Exception as broken:
-            log.exception("the retry policy raised; the message goes to the dead letters")
+            log.exception("the retry policy raised an error; the message becomes a dead letter")
             return self.dead_letter("undeliverable", f"the retry policy failed: {broken}")
         if isinstance(decision, SendToDeadLetters):
             return self.dead_letter(decision.kind, decision.reason)
@@ -121,33 +112,58 @@ class Failures:
         return decision
 
     def dead_letter(self, kind: DeadLetterKind, reason: str) -> SendToDeadLetters | Discard:
-        """A dead letter; discarded, and the reason says so, if that kind is switched off.
+        """The decision to keep a dead letter, or to discard it if that kind is disabled.
 
-        Every reason passes through here, and leaves fit to be stored.
+        Makes the reason storable.
         """
         reason = storable_text(reason)
         if self._dead_letters[kind].enabled:
             return SendToDeadLetters(kind, reason)
-        return Discard(f"{reason} (dead letters of kind {kind!r} are switched off)")
+        return Discard(f"{reason} (dead letters of kind {kind!r} are disabled)")
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def outcome(self, raw: RawEnvelope, failure: WorkerError, steps: Steps | None) -> Outcome:
+    def outcome(
+        self,
+        delivery: Delivery,
+        raw: RawEnvelope,
+        envelope: Envelope[Any],
+        subscriber: Subscriber[Any] | None,
+        error: Exception,
+        decision: Decision,
+        steps: Steps | None = None,
+        started_at: float | None = None,
+        duration: float = 0.0,
+        *,
+        ran: bool = True,
+    ) -> Outcome:
         """The outcome of a failed message.
 
-        If the broker cannot store it: with shorter texts, then as it arrived.
+        If the broker cannot store it: with short texts and no properties, then as it arrived.
         """
+        receipt = delivery.receipt
+        failure = WorkerError(
+            envelope=envelope,
+            subscriber=subscriber,
+            error=error,
+            decision=decision,
+            queue=receipt.queue,
+            transport=self._transport,
+            receipt=receipt,
+            started_at=self._clock.time() if started_at is None else started_at,
+            duration=duration,
+            ran=ran,
+        )
         _log_failure(failure)
-        receipt, decision = failure.receipt, failure.decision
-        settlement = self._settlement(raw, failure)
+        settlement = self._settlement(raw, failure, delivery.properties)
         then, quick = self._after(failure, steps)
         if isinstance(decision, Discard):
             return Outcome(receipt, settlement, then, quick)
 
         def with_short_texts() -> Outcome:
             try:
-                short = self._settlement(raw, failure, SHORT_TEXT)
-            except Exception:  # a codec of the user's that does what it must not
+                short = self._settlement(raw, failure, None, SHORT_TEXT)
+            except Exception:  # from a user's codec
                 log.exception("a message of %s could not be encoded again", receipt.queue)
                 return as_it_arrived()
             return Outcome(receipt, short, then, quick, as_it_arrived)
@@ -163,9 +179,13 @@ class Failures:
         return Outcome(receipt, settlement, then, quick, with_short_texts)
 
     def _settlement(
-        self, raw: RawEnvelope, failure: WorkerError, longest_text: int = LONGEST_TEXT
+        self,
+        raw: RawEnvelope,
+        failure: WorkerError,
+        properties: Properties | None,
+        longest_text: int = LONGEST_TEXT,
     ) -> Complete | Retry | DeadLetter:
-        """What the transport is to do. The payload is passed on as it came, byte for byte."""
+        """What the transport must do. The payload is passed on unchanged, byte for byte."""
         receipt, decision = failure.receipt, failure.decision
         if isinstance(decision, Discard):
             return Complete(receipt)
@@ -179,9 +199,10 @@ class Failures:
         if isinstance(decision, RetryLater):
             changes["attempts"] = docket.attempts + 1
             changes["scheduled_for"] = self._clock.now() + timedelta(seconds=decision.delay)
-            return Retry(receipt, self._message(raw, receipt, changes, decision.delay))
+            message = self._message(raw, receipt, changes, properties, decision.delay)
+            return Retry(receipt, message)
         changes["original_queue"] = docket.original_queue or receipt.queue
-        message = self._message(raw, receipt, changes, 0.0)
+        message = self._message(raw, receipt, changes, properties)
         if failure.ran and longest_text == LONGEST_TEXT:
             headers = {**message.headers, **_error_headers(failure.error)}
             message = msgspec.structs.replace(message, headers=headers)
@@ -189,7 +210,12 @@ class Failures:
         return DeadLetter(receipt, decision.kind, reason, message)
 
     def _message(
-        self, envelope: RawEnvelope, receipt: Receipt, changes: dict[str, Any], delay: float
+        self,
+        envelope: RawEnvelope,
+        receipt: Receipt,
+        changes: dict[str, Any],
+        properties: Properties | None,
+        delay: float = 0.0,
     ) -> Message:
         docket = msgspec.structs.replace(envelope.docket, **changes)
         encoded = self._codec.encode(msgspec.structs.replace(envelope, docket=docket))
@@ -201,6 +227,7 @@ class Failures:
             delay,
             receipt.priority,
             receipt.ordering_key,
+            properties,
         )
 
     # -- afterwards -------------------------------------------------------------------------------
@@ -208,8 +235,8 @@ class Failures:
     def _after(
         self, failure: WorkerError, steps: Steps | None
     ) -> tuple[Callable[[], Awaitable[None]] | None, bool]:
-        """What is to be done once a failure is settled, and whether that never waits."""
-        # One that was refused before it ran may have steps of an earlier attempt.
+        """What to run once a failure is settled, and whether it never waits."""
+        # A message that was refused before it ran may have steps of an earlier attempt.
         resumable = failure.subscriber is not None and failure.subscriber.idempotent == "resumable"
         if self._hooks.on_worker_error is None and not resumable:
             return None, False
@@ -227,17 +254,17 @@ class Failures:
         if isinstance(failure.decision, Discard):
             await self.clear_checkpoint(envelope, "discarded")
         elif isinstance(failure.decision, SendToDeadLetters):
-            try:  # for the redrive, which must not repeat what was done
+            try:  # a redrive must not repeat completed steps
                 await self._checkpoints.keep(envelope.id, DEAD_LETTER_TTL)
             except Exception:
-                log.exception("could not limit the life of the checkpoint of %s", envelope.id)
+                log.exception("could not set the expiry of the checkpoint of %s", envelope.id)
 
     async def clear_checkpoint(self, envelope: Envelope[Any], reason: str) -> None:
-        """Forget the steps of a message that is finished. An error is logged."""
+        """Delete the steps of a finished message. An error is logged."""
         try:
             await self._checkpoints.delete(envelope.id)
         except Exception:
-            log.exception("could not clear the checkpoint of %s; it does no harm", envelope.id)
+            log.exception("could not clear the checkpoint of %s; it is harmless", envelope.id)
             return
         if self._hooks.on_checkpoint_cleared is not None:
             await self._hooks.on_checkpoint_cleared(
@@ -246,40 +273,31 @@ class Failures:
 
 
 def _usable(delay: Any) -> float | None:
-    """The delay a hook gave as seconds; None, and a line in the log, if it is none."""
+    """The delay from a hook in seconds; None, with a log line, if it is invalid."""
     try:
         return optional_seconds(delay, "get_retry_delay")
     except ConfigurationError as error:
-        log.error("%s; the retry policy decides", error)
+        log.error("%s; using the delay of the retry policy", error)
         return None
 
 
 def _longest_delay(topology: Topology, capabilities: Capabilities) -> float:
-    """How long a retry may wait at most; 0 where nothing can, or nothing is to, wait."""
+    """The longest wait before a retry; 0 if delays are unsupported or disabled."""
     if not topology.retry.enabled:
         return 0.0
     if not capabilities.delays:
-        log.warning("the transport cannot delay messages: what fails is tried again at once")
+        log.warning("the transport cannot delay messages: failed messages are retried at once")
         return 0.0
     return min(topology.retry.max_delay, capabilities.max_delay or topology.retry.max_delay)
 
 
-def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
-    """An error as it is kept in a docket: its message, or its name if it has none, cut if long."""
-    try:
-        text = str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is
-        text = type(error).__name__
-    return storable_text(text, longest)
-
-
 def _error_headers(error: BaseException) -> dict[str, str]:
-    """The type and the traceback of an error, for its dead letter."""
+    """The type and traceback of an error, for the headers of its dead letter."""
     kind = type(error)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     try:
         lines = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is
+    except Exception:  # noqa: BLE001 - its __str__ may raise anything
         lines = name
     cut = lines if len(lines) <= _LONGEST_TRACEBACK else "…" + lines[-_LONGEST_TRACEBACK:]
     return {
@@ -317,16 +335,16 @@ def _log_failure(failure: WorkerError) -> None:
 
 
 def _is_surprising(failure: WorkerError) -> bool:
-    """Is it worth a traceback? What a callback raised on purpose, or we did, is not."""
+    """Does it deserve a traceback? Errors that a callback or Matador raised on purpose do not."""
     if not failure.ran or isinstance(failure.error, DontRetry | EventAssertionError):
         return False
     try:
         str(failure.error)
-    except Exception:  # noqa: BLE001 - a log handler could not print it, either
+    except Exception:  # noqa: BLE001 - a log handler could not print it either
         return False
     return True
 
 
 def _short(text: str) -> str:
-    """A text of a sender, as it may appear in a log."""
+    """A sender's text, shortened for the log."""
     return storable_text(text, SHORT_TEXT)

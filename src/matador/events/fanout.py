@@ -1,4 +1,4 @@
-"""Fan-out: one event becomes one envelope per enabled subscriber, its payload encoded once."""
+"""Fan-out: one event becomes one envelope per enabled subscriber. The payload is encoded once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ import logging
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from matador.codec.base import (
-    Codec,
-    PayloadEncoder,
-    Preparing,
-    RawEnvelope,
-    Stencil,
-    preparing,
-)
+from matador.codec.base import PayloadEncoder, Preparing, RawEnvelope, Stencil, preparing
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
@@ -29,37 +22,32 @@ from matador.errors import (
     MessageTooLargeError,
     SubscriberNotRegisteredError,
 )
-from matador.model.capabilities import Capabilities
+from matador.events.config import AppConfig, UnsupportedDelays
 from matador.model.envelope import ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
 from matador.model.options import seconds, suggestion
-from matador.model.schema import Schema
 from matador.model.sending import SendOptions
 from matador.model.subscriber import AnySubscriber, SubscriberStub
 from matador.model.text import lone_surrogate
 from matador.model.topology import Topology, WorkQueue
-from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.send")
 
-UnsupportedDelays: TypeAlias = Literal["error", "deliver-now"]
-"""What becomes of a delay the transport cannot keep: an error, or a warning and no delay."""
-
 PLAIN = SendOptions()
-"""No options."""
+"""Options of a send that has none."""
 
 _Choice: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
 
 _LONG_DELAY = 3600.0
 _MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
-_IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never to be changed: ids depend on it
+_IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never change it: ids depend on it
 _OF_IDS = hashlib.sha1(_IDS.bytes, usedforsecurity=False)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A subscriber and the queues for it: the first is its own, the others its fall-backs."""
+    """A subscriber and its queues: first its own, then the fallbacks."""
 
     subscriber: AnySubscriber
     queues: tuple[WorkQueue, ...]
@@ -67,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Outgoing(msgspec.Struct):
-    """One envelope on its way out: the message as it is now, and what to say about it."""
+    """One envelope to be sent: its message, or the error why there is none, and warnings."""
 
     target: Target
     sent: Envelope[Any] | Plain
@@ -77,12 +65,12 @@ class Outgoing(msgspec.Struct):
 
     @property
     def envelope(self) -> Envelope[Any]:
-        """What is sent. Of a plain one it is made only now: hardly anybody asks."""
+        """The envelope. That of a plain one is created here, because it is rarely needed."""
         return self.sent.envelope if isinstance(self.sent, Plain) else self.sent
 
 
 class Plain(msgspec.Struct, frozen=True, gc=False):
-    """All that is special about an envelope without any options."""
+    """The parts of an envelope sent without options that differ from message to message."""
 
     id: str
     payload: Any
@@ -97,7 +85,7 @@ class Plain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct):
-    """One event to be sent: what came of asking its subscribers, and its messages."""
+    """One event to be sent: its messages, and how many subscribers were skipped."""
 
     event: EventType
     skipped: int
@@ -105,7 +93,7 @@ class Order(msgspec.Struct):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """The way of a plain envelope to one subscriber: all but id, payload and time known."""
+    """How a plain envelope reaches one subscriber. Only id, payload and time are added."""
 
     target: Target
     docket: Docket
@@ -113,7 +101,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The ways of an event that every subscriber always receives."""
+    """The fast path of an event that is always sent to every subscriber."""
 
     event: EventType
     encode: PayloadEncoder
@@ -121,25 +109,17 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class FanOut:
-    """Makes messages out of events. Sends nothing itself."""
+    """Creates the messages for events. Sends nothing itself."""
 
-    def __init__(
-        self,
-        *,
-        schema: Schema,
-        topology: Topology,
-        codec: Codec,
-        capabilities: Capabilities,
-        clock: Clock,
-        max_message_size: int,
-        unsupported_delays: UnsupportedDelays,
-    ) -> None:
-        self._codec = codec
+    def __init__(self, config: AppConfig) -> None:
+        schema, topology = config.schema, config.topology
+        capabilities = config.transport.capabilities
+        self._codec = config.used_codec
         self._topology = topology
         self._capabilities = capabilities
-        self._clock = clock
-        self._max_size, self._why = _limit(max_message_size, capabilities.max_message_size)
-        self._unsupported_delays: UnsupportedDelays = unsupported_delays
+        self._clock = config.clock
+        self._max_size, self._why = _limit(config.max_message_size, capabilities.max_message_size)
+        self._unsupported_delays: UnsupportedDelays = config.unsupported_delays
         self._targets: dict[str, tuple[Target, ...]] = {
             event.key: tuple(_target(topology, one) for one in subscribers)
             for event, subscribers in schema
@@ -164,21 +144,21 @@ class FanOut:
         try:
             ways = tuple(_way(codec, event, target) for target in targets)
             return Route(event, codec.payload_encoder(event), ways)
-        except InvalidEventError:  # whoever sends it is told
+        except InvalidEventError:  # raised when the event is sent
             return None
 
     def route(self, payload: object) -> Route | None:
-        """The quick way for a payload, if there is one by which ``make`` would come to the same.
+        """The fast path for a payload, if there is one.
 
-        Only for those without options, while there is no universal metadata.
+        Only for events without options and without universal metadata.
         """
         return self._routes.get(type(payload))
 
     def make_plain(self, route: Route, payload: Any) -> Order:
-        """``make`` for an event without options: nobody is asked anything.
+        """``make`` for an event without options: the same messages in less time.
 
         Raises:
-            InvalidEventError: the payload does not fit.
+            InvalidEventError: the payload does not match its type.
         """
         data = route.encode(payload)
         now = self._clock.now()
@@ -206,10 +186,10 @@ class FanOut:
         """The messages for one event.
 
         Raises:
-            InvalidEventError: the payload, ``before`` or the metadata does not fit.
-            ConfigurationError: an option that cannot be.
-            SubscriberNotRegisteredError: a chosen subscriber that the event does not have.
-            QueueNotFoundError: a chosen queue that the topology does not have.
+            InvalidEventError: the payload, ``before`` or the metadata is invalid.
+            ConfigurationError: an option is invalid.
+            SubscriberNotRegisteredError: the event has no such subscriber.
+            QueueNotFoundError: the topology has no such queue.
         """
         targets = self._targets.get(event.key, ())
         if options.subscribers is not None or options.queue is not None:
@@ -279,29 +259,33 @@ class FanOut:
     ) -> Outgoing:
         can = self._capabilities
         if can.in_process and isinstance(target.subscriber, SubscriberStub):
-            return Outgoing(target, envelope, None, _stub_error(target.subscriber))
+            error = InProcessCannotRunStubError(
+                f"subscriber {target.subscriber.name!r} is a stub, but the in-process transport "
+                f"delivers only within this process"
+            )
+            return Outgoing(target, envelope, None, error)
         warnings: list[str] = []
         if delay:
             problem = self._delay_problem(delay)
             if problem is not None and self._unsupported_delays == "error":
                 return Outgoing(target, envelope, None, DelaysNotSupportedError(problem))
             if problem is not None:
-                warnings.append(f"{problem}; delivered at once")
+                warnings.append(f"{problem}; sent without the delay")
                 delay = 0.0
             elif delay > _LONG_DELAY:
                 log.warning(
-                    "%s for %s is delayed by %.1f hours; the broker has to keep it until then",
+                    "%s for %s is delayed by %.1f hours; the broker must keep it until then",
                     envelope.docket.event_key,
                     target.subscriber.name,
                     delay / 3600,
                 )
         priority, ordering_key = options.priority, options.ordering_key
         if priority is not None and not (can.priorities and target.queues[0].priorities):
-            missing = "the transport has none" if not can.priorities else "its queue has none"
-            warnings.append(f"sent without its priority: {missing}")
+            what = "queue" if can.priorities else "transport"
+            warnings.append(f"sent without its priority: the {what} does not support priorities")
             priority = None
         if ordering_key is not None and can.ordering != "partition":
-            warnings.append("sent without its ordering key: the transport keeps no such order")
+            warnings.append("sent without its ordering key: the transport does not support it")
             ordering_key = None
         try:
             encoded = self._codec.encode(raw)
@@ -319,21 +303,21 @@ class FanOut:
             return "the transport cannot delay messages"
         longest = self._capabilities.max_delay
         if longest is not None and delay > longest:
-            return f"the transport cannot delay for more than {longest:g} s, asked were {delay:g} s"
+            return f"the transport cannot delay messages by {delay:g} s; the limit is {longest:g} s"
         return None
 
 
 def _limit(ours: int, brokers: int | None) -> tuple[int, str]:
-    """Bytes of the largest body that is sent, and why no more if it is not for our own limit.
+    """The largest body to send, in bytes, and an explanation if the broker sets the limit.
 
-    A broker with a limit below four times the room is given three quarters of what it takes.
+    Leaves room for the errors that retries add, but never more than a quarter of the limit.
     """
     if brokers is None:
         return ours, ""
     room = min(ROOM_FOR_ERRORS, brokers // 4)
     if brokers - room >= ours:
         return ours, ""
-    return brokers - room, f": the broker takes {brokers:,}, and retries add up to {room:,}"
+    return brokers - room, f": the broker accepts {brokers:,}, and retries add up to {room:,}"
 
 
 def _due(now: datetime, delay: float) -> datetime:
@@ -346,9 +330,9 @@ def _due(now: datetime, delay: float) -> datetime:
 
 
 def derived_id(*parts: str) -> str:
-    """An id that is the same for the same parts, everywhere and always: a UUID of version 5.
+    """A UUID of version 5 that is always the same for the same parts.
 
-    Put together by hand: ``str(uuid.uuid5(...))`` takes four times as long, once a message.
+    Does not use ``uuid.uuid5``, which takes four times as long.
     """
     sha = _OF_IDS.copy()
     sha.update("\x1f".join(parts).encode("utf-8", "surrogatepass"))
@@ -387,25 +371,19 @@ def _way(codec: Preparing, event: EventType, target: Target) -> Way:
     return Way(target, docket, codec.prepare(docket))
 
 
-def _stub_error(stub: SubscriberStub) -> InProcessCannotRunStubError:
-    return InProcessCannotRunStubError(
-        f"subscriber {stub.name!r} is a stub, and the in-process transport reaches nobody else"
-    )
-
-
 async def _is_enabled(subscriber: AnySubscriber) -> bool:
     try:
         answer = subscriber.enabled() if subscriber.enabled is not None else True
         return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception:
-        log.exception("enabled() of %r raised; it counts as enabled", subscriber.name)
+        log.exception("enabled() of %r raised an error; treated as enabled", subscriber.name)
         return True
 
 
 def _merged(
     event: EventType, universal: Mapping[str, Any] | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Universal metadata, the event's own over it, the send's over both."""
+    """The metadata of a send: overrides that of the event, which overrides universal metadata."""
     if given is not None and not _is_mapping(given):
         raise InvalidEventError(f"event {event.key!r}: metadata must be a mapping, got {given!r}")
     if not universal and not event.metadata:
@@ -414,7 +392,7 @@ def _merged(
 
 
 def _is_mapping(given: object) -> bool:
-    return type(given) is dict or isinstance(given, Mapping)  # the second takes its time
+    return type(given) is dict or isinstance(given, Mapping)  # the second check is slow
 
 
 def _check(options: SendOptions) -> None:
@@ -422,7 +400,7 @@ def _check(options: SendOptions) -> None:
     if priority is not None and (
         isinstance(priority, bool) or not isinstance(priority, int) or priority < 0  # pyright: ignore[reportUnnecessaryIsInstance] - users
     ):
-        raise ConfigurationError(f"priority must be a whole number from 0 on, got {priority!r}")
+        raise ConfigurationError(f"priority must be a whole number >= 0, got {priority!r}")
     _check_text("correlation_id", options.correlation_id)
     _check_text("ordering_key", options.ordering_key)
     _check_text("id", options.id)

@@ -1,4 +1,4 @@
-"""Checks that schema, topology and transport fit, and says how each queue is consumed."""
+"""Checks that schema, topology and transport match, and decides how each queue is consumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from matador.errors import SubscriberIsStubError, UnsupportedError
-from matador.events.checkpoints import CheckpointStore
+from matador.events.config import AppConfig
 from matador.events.hooks import HookSet
 from matador.model.capabilities import DeliveryMode
 from matador.model.schema import Schema
@@ -20,7 +20,7 @@ log = logging.getLogger("matador")
 
 
 class Concurrency:
-    """How many messages of each queue run at once, and which queues may be read ahead."""
+    """How many messages of each queue run concurrently, and which queues may be read ahead."""
 
     def __init__(self, schema: Schema, topology: Topology, hooks: HookSet) -> None:
         self._topology = topology
@@ -41,41 +41,34 @@ class Concurrency:
         try:
             return max(1, int(asked or usual))
         except (TypeError, ValueError, OverflowError):
-            log.error("get_queue_concurrency gave %r for %s, which is not a number", asked, queue)
+            log.error("get_queue_concurrency returned %r for %s: not a number", asked, queue)
             return usual
 
     def may_read_ahead(self, queue: str) -> bool:
-        """May messages be received before they can run? Not if a crash would be the end of them."""
+        """May messages be received before they can run? Not if a crash would lose them."""
         return queue not in self._once
 
 
-def check_fit(
-    schema: Schema,
-    topology: Topology,
-    transport: Transport,
-    *,
-    consume_from: Sequence[str],
-    delivery: DeliveryMode,
-    checkpoints: CheckpointStore,
-) -> None:
-    """Check that schema, topology and transport go together.
+def check_fit(config: AppConfig) -> None:
+    """Check that schema, topology and transport match.
 
     Raises:
-        InvalidSchemaError: with every problem of the schema.
+        InvalidSchemaError: the schema is invalid; lists every problem.
         SubscriberIsStubError: a queue to be consumed receives messages for a stub.
-        UnsupportedError: a delivery mode the transport does not support.
+        UnsupportedError: the transport does not support a delivery mode.
     """
-    schema.check(topology)
+    schema, consume_from = config.schema, config.consume_from
+    schema.check(config.topology)
     for warning in schema.warnings():
         log.warning("schema: %s", warning)
-    _check_stubs(schema, topology, consume_from)
-    _check_delivery_modes(schema, transport, delivery)
-    if (consume_from and not checkpoints.persistent) and any(
+    _check_stubs(schema, config.topology, consume_from)
+    _check_delivery_modes(schema, config.transport, config.delivery)
+    if (consume_from and not config.checkpoints.persistent) and any(
         one.idempotent == "resumable" for _, subscribers in schema for one in subscribers
     ):
         log.warning(
-            "there are resumable subscribers, but no checkpoint store: every attempt starts from "
-            "the beginning; pass checkpoints=SqliteCheckpointStore(...) or another one"
+            "there are resumable subscribers but no checkpoint store: every attempt starts from "
+            "the beginning; pass checkpoints=SqliteCheckpointStore(...) or another store"
         )
 
 

@@ -1,21 +1,21 @@
-"""The events' handler: one delivery, from raw bytes to its outcome.
+"""The handler for events: takes one delivery from raw bytes to its outcome.
 
-Read ``process`` from top to bottom: decode, look up, admit, validate, run. Whatever fails on the
-way is settled by ``failures.py``. Nothing is settled here but messages delivered at most once.
+Read ``process`` from top to bottom: decode, look up, admit, validate, run. ``failures.py`` settles
+the messages that fail on the way. Only at-most-once messages are settled here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
-from matador.codec.base import Codec, PayloadDecoder, RawEnvelope, preparing
+from matador.codec.base import PayloadDecoder, RawEnvelope, preparing
 from matador.errors import (
     AmbiguousPayloadError,
     DecodeError,
@@ -26,22 +26,15 @@ from matador.errors import (
     SubscriberIsStubError,
     SubscriberNotRegisteredError,
 )
-from matador.events.checkpoints import CheckpointStore
+from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
-from matador.events.hooks import (
-    DecodeFailure,
-    HookSet,
-    Processing,
-    WorkerError,
-    WorkerSuccess,
-)
+from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Envelope
 from matador.model.event import EventType
 from matador.model.message import Complete, Delivery, Receipt, Release
-from matador.model.schema import Schema
 from matador.model.subscriber import Subscriber, SubscriberStub
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.policy.admission import refuse
@@ -49,67 +42,66 @@ from matador.policy.retry import Decision, Discard, SendToDeadLetters, may_run_a
 from matador.runtime.calls import InOwnContext, Ran, raising
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
-from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
 
-MalformedStrategy: TypeAlias = Literal["dead-letter", "reject", "ignore"]
-"""What becomes of bytes that are not an envelope. ``dead-letter`` (default): kept as they are among
-the undeliverable ones. ``reject``: deleted, with an error in the log. ``ignore``: deleted."""
-
 
 class _Route(msgspec.Struct, frozen=True):
-    """Who handles the messages of one event for one subscriber, and how."""
+    """How messages of one event are handled for one subscriber."""
 
     event: EventType
     subscriber: Subscriber[Any]
     decode: PayloadDecoder
     at_most_once: bool
     steps: bool
-    plain: bool  # an ``async def`` of the envelope alone, and nothing around it
+    plain: bool  # an ``async def`` that takes only the envelope, with no hooks or timeouts
+
+
+class _Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One message that is being handled."""
+
+    delivery: Delivery
+    raw: RawEnvelope
+    envelope: Envelope[Any]
+    route: _Route
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.delivery.receipt
+
+    @property
+    def subscriber(self) -> Subscriber[Any]:
+        return self.route.subscriber
 
 
 class EventHandler:
-    """Handles deliveries of events. Called by many slots at once; keeps no state between messages.
-
-    ``timeouts`` has the longest run a queue allows, by its full name.
-    """
+    """Handles deliveries of events for many slots at once. Keeps no state between messages."""
 
     def __init__(
-        self,
-        worker: DeliveryWorker,
-        *,
-        schema: Schema,
-        codec: Codec,
-        hooks: HookSet,
-        checkpoints: CheckpointStore,
-        clock: Clock,
-        failures: Failures,
-        sender: EventSender,
-        transport_name: str,
-        delivery: DeliveryMode,
-        malformed: MalformedStrategy,
-        max_message_size: int,
-        timeouts: Mapping[str, float],
+        self, config: AppConfig, worker: DeliveryWorker, hooks: HookSet, sender: EventSender
     ) -> None:
         self._calls = worker.calls
         self._settler = worker.settler
         self._leases = worker.leases
-        self._schema = schema
-        self._codec = codec
+        self._schema = config.schema
+        self._codec = config.used_codec
         self._hooks = hooks
         self._hooked = bool(hooks.wraps) or hooks.on_worker_before_process is not None
-        self._checkpoints = checkpoints
-        self._clock = clock
-        self._failures = failures
+        self._checkpoints = config.checkpoints
+        self._clock = config.clock
+        self._failures = Failures(config, hooks)
         self._sender = sender
-        self._transport = transport_name
-        self._malformed: MalformedStrategy = malformed
-        self._max_size = max_message_size
-        self._timeouts = timeouts
+        self._transport = config.transport.name
+        self._malformed: MalformedStrategy = config.malformed
+        self._max_size = config.max_message_size
+        self._timeouts = {
+            config.topology.full_name(queue.name): queue.consumer_timeout
+            for queue in config.topology.queues
+            if queue.consumer_timeout is not None
+        }
         self._routes: dict[tuple[str, str], _Route] = {
-            (key, one.name): self._route(event, one, delivery)
-            for event, subscribers in schema
+            (key, one.name): self._route(event, one, config.delivery)
+            for event, subscribers in config.schema
             for key in event.keys
             for one in subscribers
             if isinstance(one, Subscriber)
@@ -134,50 +126,51 @@ class EventHandler:
         )
 
     async def process(self, delivery: Delivery) -> Outcome:
-        """Handle a delivery. Whatever happens is an outcome."""
+        """Handle a delivery. Every failure becomes an outcome."""
         try:
             raw = self._decode(delivery)
             receipt = delivery.receipt
             docket = raw.docket
             route = self._routes.get((docket.event_key, docket.target_subscriber))
             if route is None:
-                return self._refuse(raw, receipt, None, self._unknown(raw), "unhandled")
+                return self._refuse(delivery, raw, None, self._unknown(raw), "unhandled")
             if receipt.redelivered or receipt.delivery_count > 1:
                 most = await self._failures.max_deliveries(raw)
                 refusal = refuse(receipt, route.subscriber, most)
                 if refusal is not None:
-                    return self._refuse(raw, receipt, route.subscriber, refusal, "undeliverable")
+                    return self._refuse(delivery, raw, route.subscriber, refusal, "undeliverable")
             try:
                 before = None if raw.before is None else route.decode(raw.before)
                 envelope = Envelope(raw.id, route.decode(raw.data), docket, before)
             except AmbiguousPayloadError as error:
                 raise DecodeError(str(error)) from error
             except InvalidEventError as error:
-                return self._refuse(raw, receipt, route.subscriber, error, "undeliverable")
-            if route.plain:  # most messages: nothing is around the callback, and nobody is told
+                return self._refuse(delivery, raw, route.subscriber, error, "undeliverable")
+            if route.plain:  # the fast path, for most messages
                 context, callback = copy_context(), route.subscriber.callback(envelope)
                 try:
                     step = context.run(callback.send, None)
-                except StopIteration:  # it did not have to wait for anything
+                except StopIteration:  # it finished without waiting
                     return Outcome(receipt, Complete(receipt))
-                except BaseException as error:  # noqa: BLE001 - the same as of one that waited
+                except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                     call = raising(error)
                 else:
                     call = InOwnContext(callback, context, step)
-                return await self._run_plainly(raw, envelope, route.subscriber, receipt, call)
+                return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
+            attempt = _Attempt(delivery, raw, envelope, route)
             if route.at_most_once:
-                return await self._run_at_most_once(raw, envelope, route, receipt)
-            return await self._run(raw, envelope, route, receipt)
+                return await self._run_at_most_once(attempt)
+            return await self._run(attempt)
         except DecodeError as error:
             return self._refuse_malformed(delivery, error, self._malformed)
-        except Exception as error:  # a codec or a policy of the user's that does what it must not
+        except Exception as error:  # from a user's codec or policy
             log.exception("a message of %s could not be processed", delivery.receipt.queue)
             return self.give_up(delivery, f"{type(error).__name__}: {error}")
 
     def give_up(self, delivery: Delivery, reason: str) -> Outcome:
-        """The outcome of a delivery that cannot be processed to its end.
+        """The outcome of a delivery whose processing failed unexpectedly.
 
-        It is kept whatever the strategy: for all we know the message itself is a good one.
+        It becomes a dead letter with any ``malformed`` option: the message itself may be valid.
         """
         broken = DecodeError(f"could not be processed: {reason}")
         return self._refuse_malformed(delivery, broken, "dead-letter")
@@ -210,7 +203,7 @@ class EventHandler:
             log.error(
                 "a message of %s is malformed and was %s: %s",
                 receipt.queue,
-                "kept as it is" if kept else "deleted",
+                "kept unchanged" if kept else "deleted",
                 storable_text(str(error), SHORT_TEXT),
             )
         hook = self._hooks.on_decode_error
@@ -236,51 +229,32 @@ class EventHandler:
 
     def _refuse(
         self,
+        delivery: Delivery,
         raw: RawEnvelope,
-        receipt: Receipt,
         subscriber: Subscriber[Any] | None,
         error: MatadorError,
         kind: Literal["unhandled", "undeliverable"],
     ) -> Outcome:
-        """A message that must not, or cannot, run."""
+        """The outcome of a message that must not, or cannot, run."""
         decision = self._failures.dead_letter(kind, str(error))
-        failure = WorkerError(
-            raw,
-            subscriber,
-            error,
-            decision,
-            receipt.queue,
-            self._transport,
-            receipt,
-            self._clock.time(),
-            0.0,
-            False,
-        )
-        return self._failures.outcome(raw, failure, None)
+        return self._failures.outcome(delivery, raw, raw, subscriber, error, decision, ran=False)
 
     # -- run --------------------------------------------------------------------------------------
 
-    async def _run_plainly(
-        self,
-        raw: RawEnvelope,
-        envelope: Envelope[Any],
-        subscriber: Subscriber[Any],
-        receipt: Receipt,
-        call: Awaitable[Any],
-    ) -> Outcome:
-        """``_run`` for a callback that has begun, with nothing around it."""
+    async def _finish_plain(self, attempt: _Attempt, call: Awaitable[Any]) -> Outcome:
+        """``_run`` for a plain callback that has already started."""
         ran = await self._calls.run(call)
+        receipt = attempt.delivery.receipt
         if ran.error is None and not ran.interrupted:
             return Outcome(receipt, Complete(receipt))
         try:
-            return await self._ended(raw, envelope, subscriber, receipt, ran)
+            return await self._ended(attempt, ran)
         finally:
             del ran
 
-    async def _run_at_most_once(
-        self, raw: RawEnvelope, envelope: Envelope[Any], route: _Route, receipt: Receipt
-    ) -> Outcome:
-        """Acknowledge, then run: whatever happens afterwards, it does not run again."""
+    async def _run_at_most_once(self, attempt: _Attempt) -> Outcome:
+        """Acknowledge first, then run, so that the message never runs twice."""
+        receipt = attempt.receipt
         refused = await self._settler.settle_now(Complete(receipt))
         if refused is not None:
             log.warning(
@@ -289,35 +263,23 @@ class EventHandler:
                 refused,
             )
             return Outcome(receipt, None)
-        outcome = await self._run(raw, envelope, route, receipt, settled=True)
+        outcome = await self._run(attempt, settled=True)
         return msgspec.structs.replace(outcome, settlement=None)
 
-    async def _run(
-        self,
-        raw: RawEnvelope,
-        envelope: Envelope[Any],
-        route: _Route,
-        receipt: Receipt,
-        *,
-        settled: bool = False,
-    ) -> Outcome:
-        subscriber = route.subscriber
+    async def _run(self, attempt: _Attempt, *, settled: bool = False) -> Outcome:
+        envelope, subscriber, receipt = attempt.envelope, attempt.subscriber, attempt.receipt
         steps: Steps | None = None
-        if route.steps:
+        if attempt.route.steps:
             steps = Steps(self._checkpoints, self._hooks, envelope.id, subscriber.name)
         started_at, start = self._clock.time(), self._clock.monotonic()
         if self._hooked:
-            ran = await self._run_inside_hooks(envelope, subscriber, receipt, steps)
+            ran = await self._run_inside_hooks(attempt, steps)
         else:
-            ran = await self._calls.run(
-                InOwnContext(self._call(envelope, subscriber, receipt, steps))
-            )
+            ran = await self._calls.run(InOwnContext(self._call(attempt, steps)))
         duration = self._clock.monotonic() - start
         if ran.interrupted or ran.error is not None:
             try:
-                return await self._ended(
-                    raw, envelope, subscriber, receipt, ran, steps, started_at, duration, settled
-                )
+                return await self._ended(attempt, ran, steps, started_at, duration, settled)
             finally:
                 del ran
         if self._hooks.on_worker_success is None and steps is None:
@@ -335,25 +297,22 @@ class EventHandler:
         quick = steps is None and self._hooks.quick
         return Outcome(receipt, Complete(receipt), self._after_success(success, steps), quick)
 
-    async def _run_inside_hooks(
-        self,
-        envelope: Envelope[Any],
-        subscriber: Subscriber[Any],
-        receipt: Receipt,
-        steps: Steps | None,
-    ) -> Ran:
-        """Run a callback inside the hooks. What it raises is noted, and not seen by the hooks."""
+    async def _run_inside_hooks(self, attempt: _Attempt, steps: Steps | None) -> Ran:
+        """Run a callback inside the hooks. The hooks do not see its errors."""
         inner = Ran()
 
         async def proceed() -> None:
             nonlocal inner
             if self._hooks.on_worker_before_process is not None:
                 await self._hooks.on_worker_before_process(event)
-            inner = await self._calls.run(self._call(envelope, subscriber, receipt, steps))
+            inner = await self._calls.run(self._call(attempt, steps))
             if inner.interrupted:
                 raise asyncio.CancelledError
 
-        event = Processing(envelope, subscriber, receipt.queue, self._transport, receipt)
+        receipt = attempt.receipt
+        event = Processing(
+            attempt.envelope, attempt.subscriber, receipt.queue, self._transport, receipt
+        )
         try:
             outer = await self._calls.run(
                 InOwnContext(self._hooks.wrapped(event, proceed)),
@@ -363,27 +322,18 @@ class EventHandler:
         finally:
             del inner
 
-    async def _call(
-        self,
-        envelope: Envelope[Any],
-        subscriber: Subscriber[Any],
-        receipt: Receipt,
-        steps: Steps | None,
-    ) -> Any:
+    async def _call(self, attempt: _Attempt, steps: Steps | None) -> Any:
         """The callback itself: sync or async, with or without a context, within its time limit."""
         if steps is not None:
             await steps.load()
+        envelope, subscriber, receipt = attempt.envelope, attempt.subscriber, attempt.receipt
         arguments: tuple[Any, ...] = (envelope,)
         if subscriber.takes_context:
-            context = Context(envelope, receipt, self._sender, steps)
+            kind = Context if subscriber.is_async else SyncContext
+            context = kind(envelope, receipt, self._sender, steps)
             if self._leases is not None:
                 self._leases.when_lost(receipt, context.mark_lease_lost)
-            arguments = (
-                envelope,
-                context
-                if subscriber.is_async
-                else SyncContext(context, asyncio.get_running_loop()),
-            )
+            arguments = (envelope, context)
         limit = self._timeouts.get(receipt.queue)
         if not subscriber.is_async:
             who = f"the sync subscriber {subscriber.name!r}"
@@ -399,40 +349,36 @@ class EventHandler:
 
     async def _ended(
         self,
-        raw: RawEnvelope,
-        envelope: Envelope[Any],
-        subscriber: Subscriber[Any],
-        receipt: Receipt,
+        attempt: _Attempt,
         ran: Ran,
         steps: Steps | None = None,
         started_at: float | None = None,
         duration: float = 0.0,
         settled: bool = False,
     ) -> Outcome:
-        """A callback that did not return: it was interrupted, or it failed."""
+        """The outcome of a callback that did not return: it was interrupted, or it failed."""
+        subscriber, receipt = attempt.subscriber, attempt.receipt
         if ran.error is None:
-            # Given back only if it may run again, and has stopped: a thread may still finish. The
-            # others come back as redelivered, which decides about them as after a crash.
+            # Released only if it may run again and has stopped; a thread may still finish. The
+            # others are redelivered, which is treated like a redelivery after a crash.
             again = subscriber.is_async and may_run_again(subscriber)
             return Outcome(receipt, Release(receipt) if again else None)
         decision = (
             Discard("failed, and delivered at most once")
             if settled
-            else await self._failures.decide(envelope, ran.error, subscriber, receipt)
+            else await self._failures.decide(attempt.envelope, ran.error, subscriber, receipt)
         )
-        failure = WorkerError(
-            envelope,
+        return self._failures.outcome(
+            attempt.delivery,
+            attempt.raw,
+            attempt.envelope,
             subscriber,
             ran.error,
             decision,
-            receipt.queue,
-            self._transport,
-            receipt,
-            self._clock.time() if started_at is None else started_at,
+            steps,
+            started_at,
             duration,
-            True,
         )
-        return self._failures.outcome(raw, failure, steps)
 
     def _after_success(
         self, success: WorkerSuccess, steps: Steps | None
@@ -447,7 +393,7 @@ class EventHandler:
 
 
 def _with_attempts(raw: RawEnvelope, more: int) -> RawEnvelope:
-    """The message, counting attempts that others made, too."""
+    """The message with ``more`` attempts, made by workers of another kind."""
     attempts = min(raw.docket.attempts + more, MOST_ATTEMPTS)
     docket = msgspec.structs.replace(raw.docket, attempts=attempts)
     return msgspec.structs.replace(raw, docket=docket)

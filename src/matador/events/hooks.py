@@ -1,7 +1,7 @@
-"""Hooks: the one stream of events that logs, metrics, traces, the journal and users listen to.
+"""Hooks: the stream of events for logs, metrics, traces, the journal and users' code.
 
-``Hooks`` is what users subclass. ``HookSet`` is what the rest of Matador calls: made once at start,
-it holds only the hooks that somebody overrides, so that an unused one costs nothing.
+Users subclass ``Hooks``. Matador calls ``HookSet``, which is created at the start and contains only
+the hooks that are overridden, so that an unused hook costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ from matador.policy.retry import Decision, Outcome
 
 log = logging.getLogger("matador.hooks")
 
-# -- what hooks are told ----------------------------------------------------------------------
+# -- the events -----------------------------------------------------------------------------------
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -30,9 +30,10 @@ class Sending(msgspec.Struct, frozen=True):
 
     Attributes:
         event_keys: the keys of the events, each once.
-        count: how many events there are.
+        count: the number of events.
         transport: the name of the transport.
-        metadata: empty; what a hook adds travels with every envelope, unless the sender sets it.
+        metadata: empty; entries that a hook adds go into every envelope, unless the sender sets
+            the same key.
     """
 
     event_keys: tuple[str, ...]
@@ -42,7 +43,7 @@ class Sending(msgspec.Struct, frozen=True):
 
 
 class EnqueueSuccess(msgspec.Struct, frozen=True):
-    """One envelope was safely stored."""
+    """An envelope was stored."""
 
     envelope: Envelope[Any]
     queue: str
@@ -50,7 +51,7 @@ class EnqueueSuccess(msgspec.Struct, frozen=True):
 
 
 class EnqueueWarning(msgspec.Struct, frozen=True):
-    """An envelope was sent in another way than asked: to a fall-back queue, without its delay, …"""
+    """An envelope was not sent as requested: to a fallback queue, without its delay, …"""
 
     envelope: Envelope[Any]
     queue: str
@@ -60,7 +61,7 @@ class EnqueueWarning(msgspec.Struct, frozen=True):
 
 
 class EnqueueError(msgspec.Struct, frozen=True):
-    """One envelope was not stored, and no fall-back took it."""
+    """An envelope was not stored, not even by a fallback."""
 
     envelope: Envelope[Any]
     queue: str
@@ -69,7 +70,7 @@ class EnqueueError(msgspec.Struct, frozen=True):
 
 
 class TransportFallback(msgspec.Struct, frozen=True):
-    """A message went to the next transport of a group, because one failed."""
+    """A transport of a group failed, so a message was sent to the next one."""
 
     message_id: str
     queue: str
@@ -79,7 +80,7 @@ class TransportFallback(msgspec.Struct, frozen=True):
 
 
 class Processing(msgspec.Struct, frozen=True):
-    """A message is about to run."""
+    """A message is about to be handled."""
 
     envelope: Envelope[Any]
     subscriber: Subscriber[Any]
@@ -109,9 +110,9 @@ class WorkerSuccess(msgspec.Struct, frozen=True):
 
 
 class WorkerError(msgspec.Struct, frozen=True):
-    """A message failed, or was refused before it ran, and was settled by ``decision``.
+    """A message failed, or was refused before it ran, and was settled according to ``decision``.
 
-    ``subscriber`` is None if nobody here knows it; ``ran`` tells whether the callback was started.
+    ``subscriber`` is None if it is unknown here; ``ran``: whether the callback was started.
     """
 
     envelope: Envelope[Any]
@@ -127,7 +128,7 @@ class WorkerError(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the message."""
+        """How the attempt ended."""
         return self.decision.outcome
 
     @property
@@ -137,7 +138,7 @@ class WorkerError(msgspec.Struct, frozen=True):
 
 
 class DecodeFailure(msgspec.Struct, frozen=True):
-    """Bytes that are not an envelope arrived; ``decision`` is None if they were ignored."""
+    """A message could not be decoded; ``decision`` is None if it was ignored."""
 
     error: MatadorError
     delivery: Delivery
@@ -147,22 +148,22 @@ class DecodeFailure(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the message."""
+        """How the attempt ended."""
         return "discard" if self.decision is None else self.decision.outcome
 
 
 class ConnectionChange(msgspec.Struct, frozen=True):
-    """A connection is in another state."""
+    """The state of a connection changed."""
 
     transport: str
     state: ConnectionState
 
 
 class CheckpointEvent(msgspec.Struct, frozen=True):
-    """A checkpoint of a resumable subscriber was loaded, used, missed or cleared.
+    """A checkpoint of a resumable subscriber was loaded, hit, missed or cleared.
 
-    ``step`` is the key of the step (hit, miss); ``steps`` how many are stored (loaded); ``reason``
-    why it was cleared.
+    ``step``: the key of the step (hit, miss). ``steps``: the number of stored steps (loaded).
+    ``reason``: why it was cleared.
     """
 
     envelope_id: str
@@ -176,10 +177,10 @@ Proceed: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Hooks:
-    """Subclass it and override what you want to hear of. Every hook may be sync or async.
+    """Subclass it and override the hooks you need. Every hook may be sync or async.
 
-    A hook that raises is logged and changes nothing. Several hook objects are called in the order
-    given. Hooks that decide something (``get_…``) return None to leave the decision to others.
+    An error in a hook is logged and has no other effect. Several hook objects are called in the
+    given order. Hooks that decide something (``get_…``) return None to leave the decision open.
 
     Example:
         >>> class Alerts(Hooks):
@@ -193,28 +194,28 @@ class Hooks:
         """The application has started."""
 
     def on_stop(self) -> Any:
-        """The application has stopped; nothing will be reported any more."""
+        """The application has stopped. No other hook is called after this."""
 
     def on_send_wrap(self, event: Sending, proceed: Proceed) -> Any:
-        """Around a whole send: ``await proceed()`` sends, once. For traces."""
+        """Called around a send, for traces: ``await proceed()`` sends, once."""
 
     def on_enqueue_success(self, event: EnqueueSuccess) -> Any:
         """An envelope was stored."""
 
     def on_enqueue_warning(self, event: EnqueueWarning) -> Any:
-        """An envelope was stored in another way than asked."""
+        """An envelope was not stored as requested."""
 
     def on_enqueue_error(self, event: EnqueueError) -> Any:
         """An envelope was not stored."""
 
     def on_transport_fallback(self, event: TransportFallback) -> Any:
-        """A message went to the next transport of a group."""
+        """A message was sent to the next transport of a group."""
 
     def on_worker_wrap(self, event: Processing, proceed: Proceed) -> Any:
-        """Around the whole processing of a message: ``await proceed()`` runs it, once."""
+        """Called around the handling of a message: ``await proceed()`` handles it, once."""
 
     def on_worker_before_process(self, event: Processing) -> Any:
-        """A message is about to run."""
+        """A message is about to be handled."""
 
     def on_worker_success(self, event: WorkerSuccess) -> Any:
         """A message was handled and settled."""
@@ -223,71 +224,47 @@ class Hooks:
         """A message failed, or was refused, and was settled."""
 
     def on_decode_error(self, event: DecodeFailure) -> Any:
-        """Bytes that are not an envelope arrived."""
+        """A message could not be decoded."""
 
     def on_connection_state_change(self, event: ConnectionChange) -> Any:
-        """A connection is in another state."""
+        """The state of a connection changed."""
 
     def on_checkpoint_loaded(self, event: CheckpointEvent) -> Any:
-        """The steps of an earlier attempt were found."""
+        """The steps of an earlier attempt were loaded."""
 
     def on_checkpoint_hit(self, event: CheckpointEvent) -> Any:
-        """A step was not run again: its stored result was used."""
+        """The stored result of a step was used, so the step did not run again."""
 
     def on_checkpoint_miss(self, event: CheckpointEvent) -> Any:
-        """A step was run."""
+        """A step has no stored result, so it runs."""
 
     def on_checkpoint_cleared(self, event: CheckpointEvent) -> Any:
-        """The steps of a message were forgotten."""
+        """The steps of a message were deleted."""
 
     def load_universal_metadata(self) -> Any:
-        """Metadata for every envelope sent: a mapping. Event and send options win over it."""
+        """A mapping of metadata for every envelope. Events and send options override it."""
 
     def get_queue_concurrency(self, queue: str) -> Any:
-        """How many messages of a queue to handle at once; None: as the topology says."""
+        """The concurrency of a queue; None: the topology decides."""
 
     def get_retry_delay(self, envelope: Envelope[Any]) -> Any:
-        """Seconds until the next attempt; None: as the retry policy says."""
+        """Seconds until the next attempt; None: the retry policy decides."""
 
     def get_attempts(self, envelope: Envelope[Any]) -> Any:
-        """The most attempts of this message; None: as the retry policy says."""
+        """The maximum number of attempts of this message; None: the retry policy decides."""
 
     def get_max_deliveries(self, envelope: Envelope[Any]) -> Any:
-        """The most deliveries of this message; None: as the retry policy says."""
+        """The maximum number of deliveries of this message; None: the retry policy decides."""
 
 
-# -- how hooks are called ---------------------------------------------------------------------
+# -- how hooks are called -------------------------------------------------------------------------
 
 Emit: TypeAlias = Callable[..., Awaitable[None]]
 Ask: TypeAlias = Callable[..., Awaitable[Any]]
 
-_EVENTS = (
-    "on_start",
-    "on_stop",
-    "on_enqueue_success",
-    "on_enqueue_warning",
-    "on_enqueue_error",
-    "on_transport_fallback",
-    "on_worker_before_process",
-    "on_worker_success",
-    "on_worker_error",
-    "on_decode_error",
-    "on_connection_state_change",
-    "on_checkpoint_loaded",
-    "on_checkpoint_hit",
-    "on_checkpoint_miss",
-    "on_checkpoint_cleared",
-)
-_QUESTIONS = (
-    "get_queue_concurrency",
-    "get_retry_delay",
-    "get_attempts",
-    "get_max_deliveries",
-)
-
 
 class HookSet:
-    """The hooks of an application, composed. What nobody overrides is None, and is not called."""
+    """The combined hooks of an application. A hook that is not overridden is None."""
 
     on_start: Emit | None = None
     on_stop: Emit | None = None
@@ -311,14 +288,10 @@ class HookSet:
     load_universal_metadata: Callable[[], Awaitable[dict[str, Any]]] | None = None
 
     def __init__(self, hooks: Sequence[Hooks] = ()) -> None:
-        for name in _EVENTS:
+        for name in HookSet.__annotations__:
             if functions := _overrides(hooks, name):
-                setattr(self, name, _emitter(name, functions))
-        for name in _QUESTIONS:
-            if functions := _overrides(hooks, name):
-                setattr(self, name, _asker(name, functions))
-        if functions := _overrides(hooks, "load_universal_metadata"):
-            self.load_universal_metadata = _metadata_loader(functions)
+                combine = _COMBINE[name.partition("_")[0]]
+                setattr(self, name, combine(name, functions))
         self.wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_worker_wrap"))
         self.send_wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_send_wrap"))
         self.quick = not any(
@@ -326,20 +299,20 @@ class HookSet:
             for name in ("on_worker_success", "on_worker_error", "on_decode_error")
             for function in _overrides(hooks, name)
         )
-        """Are the hooks that follow a settlement plain functions, which never wait?"""
+        """Are all hooks that follow a settlement sync?"""
         stored = _overrides(hooks, "on_enqueue_success")
         plain = stored and not any(map(inspect.iscoroutinefunction, stored))
         self.tell_stored: Callable[[EnqueueSuccess], None] | None = (
             _teller(stored) if plain else None
         )
-        """``on_enqueue_success`` without waiting, if somebody overrides it by plain functions."""
+        """``on_enqueue_success`` as a sync function, if all its overrides are sync."""
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
-        """Run a message inside every ``on_worker_wrap``, exactly once, whatever the hooks do."""
+        """Handle a message inside every ``on_worker_wrap``, exactly once, even if hooks fail."""
         await _wrapped("on_worker_wrap", self.wraps, event, run)
 
     async def wrapped_send(self, event: Sending, run: Proceed) -> None:
-        """Send inside every ``on_send_wrap``, exactly once, whatever the hooks do."""
+        """Send inside every ``on_send_wrap``, exactly once, even if hooks fail."""
         await _wrapped("on_send_wrap", self.send_wraps, event, run)
 
 
@@ -351,7 +324,7 @@ async def _wrapped(
     async def once() -> None:
         nonlocal ran
         if ran:
-            log.warning("%s called proceed() twice; the second call does nothing", name)
+            log.warning("%s called proceed() twice; the second call was ignored", name)
             return
         ran = True
         await run()
@@ -373,7 +346,7 @@ def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
 
 
 def _is_its_own(error: BaseException) -> bool:
-    """Is it a failure of the hook's own? A cancellation may also be that of its caller."""
+    """Did the hook itself fail? A cancellation may come from its caller."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() == 0
@@ -390,7 +363,7 @@ def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
             except BaseException as error:
                 if not _is_its_own(error):
                     raise
-                log.exception("the hook %s raised; delivery goes on", name)
+                log.exception("the hook %s raised an error, which was ignored", name)
 
     return emit
 
@@ -402,7 +375,8 @@ def _teller(functions: Sequence[Callable[..., Any]]) -> Callable[[EnqueueSuccess
         waiting.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error(
-                "the hook on_enqueue_success raised; delivery goes on", exc_info=task.exception()
+                "the hook on_enqueue_success raised an error, which was ignored",
+                exc_info=task.exception(),
             )
 
     def tell(event: EnqueueSuccess) -> None:
@@ -410,10 +384,10 @@ def _teller(functions: Sequence[Callable[..., Any]]) -> Callable[[EnqueueSuccess
             try:
                 result = function(event)
             except Exception:
-                log.exception("the hook on_enqueue_success raised; delivery goes on")
+                log.exception("the hook on_enqueue_success raised an error, which was ignored")
                 continue
             if result is not None and inspect.isawaitable(result):
-                # Not declared with ``async def``, so nobody could know: it ends beside the send.
+                # Not declared with ``async def``, so it looked sync: it runs beside the send.
                 task = asyncio.ensure_future(result)
                 waiting.add(task)
                 task.add_done_callback(done)
@@ -421,48 +395,51 @@ def _teller(functions: Sequence[Callable[..., Any]]) -> Callable[[EnqueueSuccess
     return tell
 
 
+async def _answer(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a hook returns; None, with a log line, if it raises an error."""
+    try:
+        result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result
+    except BaseException as error:
+        if not _is_its_own(error):
+            raise
+        log.exception("the hook %s raised an error; its result is ignored", name)
+        return None
+
+
 def _asker(name: str, functions: Sequence[Callable[..., Any]]) -> Ask:
     async def ask(*arguments: Any) -> Any:
         for function in functions:
-            try:
-                result = function(*arguments)
-                if inspect.isawaitable(result):
-                    result = await result
-                if result is not None:
-                    return result
-            except BaseException as error:
-                if not _is_its_own(error):
-                    raise
-                log.exception("the hook %s raised; the default is used", name)
+            result = await _answer(name, function, *arguments)
+            if result is not None:
+                return result
         return None
 
     return ask
 
 
-def _metadata_loader(
-    functions: Sequence[Callable[..., Any]],
-) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _loader(name: str, functions: Sequence[Callable[..., Any]]) -> Ask:
     async def load() -> dict[str, Any]:
         merged: dict[str, Any] = {}
         for function in functions:
-            try:
-                result: Mapping[str, Any] | None = function()
-                if inspect.isawaitable(result):
-                    result = await result
-                merged.update(result or {})
-            except BaseException as error:
-                if not _is_its_own(error):
-                    raise
-                log.exception("the hook load_universal_metadata raised; its metadata is left out")
+            found = await _answer(name, function)
+            if isinstance(found, Mapping):
+                merged.update(cast("Mapping[str, Any]", found))
+            elif found is not None:
+                kind = type(found).__name__
+                log.error("the hook %s returned %s, not a mapping; it is ignored", name, kind)
         return merged
 
     return load
 
 
+_COMBINE = {"on": _emitter, "get": _asker, "load": _loader}
+
+
 def _wrapping(
     name: str, wrap: Callable[..., Any], event: Processing | Sending, inner: Proceed
 ) -> Proceed:
-    """``inner`` inside one wrap hook. An error of the hook's own never reaches the message."""
+    """``inner`` inside one wrap hook. Errors of the hook itself are logged and ignored."""
 
     async def proceed() -> None:
         reached = False
@@ -473,7 +450,7 @@ def _wrapping(
             reached = True
             try:
                 await inner()
-            except BaseException as error:  # cancellation: remembered, so no hook can swallow it
+            except BaseException as error:  # a hook must not swallow a cancellation
                 failures.append(error)
                 raise
 
@@ -482,11 +459,11 @@ def _wrapping(
             if inspect.isawaitable(result):
                 await result
             if not reached:
-                log.warning("%s did not call proceed(); it goes on without the hook", name)
+                log.warning("%s did not call proceed(); continuing without the hook", name)
         except BaseException as error:
             if error in failures or not _is_its_own(error):
                 raise
-            log.exception("the hook %s raised; delivery goes on", name)
+            log.exception("the hook %s raised an error, which was ignored", name)
         if failures:
             raise failures[0]
         if not reached:

@@ -1,4 +1,4 @@
-"""Passes what a transport reports on to the hooks, which may be async, in order."""
+"""Passes reports of a transport on to the hooks, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("matador.transport")
 
 
 class TransportListener:
-    """A ``TransportObserver``: logs, and calls the hooks one after the other in a task."""
+    """A ``TransportObserver`` that logs reports and calls the hooks, which may be async."""
 
     def __init__(self, hooks: HookSet) -> None:
         self._hooks = hooks
@@ -36,10 +36,10 @@ class TransportListener:
             self._call(hook(TransportFallback(message.id, message.queue, failed, next_, error)))
 
     async def drain(self) -> None:
-        """Wait until every hook was called."""
+        """Wait until every hook has been called."""
         if self._last is not None:
             await asyncio.gather(self._last, return_exceptions=True)
-            self._last = None  # the next may be of another loop
+            self._last = None  # the next task may belong to another loop
 
     def _call(self, hook: Awaitable[None]) -> None:
         before = self._last

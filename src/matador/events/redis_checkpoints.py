@@ -1,8 +1,9 @@
-"""Checkpoints in Redis: shared by all worker processes, on as many machines as there are."""
+"""Checkpoints in Redis: shared by all worker processes, on any number of machines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from matador.errors import CheckpointStoreError, TransportError
@@ -15,15 +16,15 @@ _LONGEST = 30 * 86400.0
 
 
 class RedisCheckpointStore:
-    """Keeps steps in a Redis server, one hash an envelope. Needs the extra ``redis``.
+    """Stores steps in Redis, one hash per envelope. Needs the extra ``redis``.
 
-    A step is as safe as the server: switch its append-only file on (``matador doctor`` looks).
-    The connection is made again when it is lost. Safe to use from several processes at once.
+    Steps are as durable as the server: enable its append-only file (``matador doctor`` checks it).
+    A lost connection is restored. Safe to use from several processes.
 
     Args:
         url: as for ``RedisTransport``; it may be the same server.
-        ttl: seconds after its last step for which a checkpoint is kept that nobody cleared.
-        prefix: what the names of all keys begin with.
+        ttl: seconds after the last step until an abandoned checkpoint expires.
+        prefix: the prefix of all keys.
 
     Example:
         >>> store = RedisCheckpointStore("redis://localhost", ttl=86400)
@@ -51,14 +52,12 @@ class RedisCheckpointStore:
         """
         if self._rows is not None:
             return
-        # Here, so that nobody else needs the library.
+        # Imported here, so that only this store needs the library.
         from matador.transports.redis.stores import CheckpointRows
 
         rows = CheckpointRows(self._url, prefix=self._prefix)
-        try:
+        with _translated():
             await rows.open()
-        except TransportError as error:
-            raise CheckpointStoreError(str(error)) from error
         self._rows = rows
 
     async def close(self) -> None:
@@ -69,38 +68,34 @@ class RedisCheckpointStore:
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
         """See ``CheckpointStore``."""
-        rows = self._opened
-        try:
-            return await rows.load(envelope_id)
-        except TransportError as error:
-            raise CheckpointStoreError(str(error)) from error
+        with _translated():
+            return await self._opened.load(envelope_id)
 
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
         """See ``CheckpointStore``."""
-        rows = self._opened
-        try:
-            await rows.save(envelope_id, step, value, self._ttl)
-        except TransportError as error:
-            raise CheckpointStoreError(str(error)) from error
+        with _translated():
+            await self._opened.save(envelope_id, step, value, self._ttl)
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
-        """See ``CheckpointStore``. The server's clock counts."""
-        rows = self._opened
-        try:
-            await rows.keep(envelope_id, ttl)
-        except TransportError as error:
-            raise CheckpointStoreError(str(error)) from error
+        """See ``CheckpointStore``. Uses the clock of the server."""
+        with _translated():
+            await self._opened.keep(envelope_id, ttl)
 
     async def delete(self, envelope_id: str) -> None:
         """See ``CheckpointStore``."""
-        rows = self._opened
-        try:
-            await rows.delete(envelope_id)
-        except TransportError as error:
-            raise CheckpointStoreError(str(error)) from error
+        with _translated():
+            await self._opened.delete(envelope_id)
 
     @property
     def _opened(self) -> CheckpointRows:
         if self._rows is None:
             raise CheckpointStoreError(f"{self!r}: open it first")
         return self._rows
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    try:
+        yield
+    except TransportError as error:
+        raise CheckpointStoreError(str(error)) from error

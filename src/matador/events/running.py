@@ -1,15 +1,13 @@
-"""What an application has only while it runs: a connection, a sending half and a receiving half."""
+"""What exists only while an application runs: its connection, its sender and its worker."""
 
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 
 from matador.events.config import AppConfig
 from matador.events.context import EventSender
 from matador.events.dispatcher import Dispatcher
-from matador.events.failures import Failures
 from matador.events.fanout import FanOut
 from matador.events.fit import Concurrency
 from matador.events.handler import EventHandler
@@ -39,8 +37,8 @@ class Running:
         self._on_closed = on_closed
         self.hooks = HookSet(config.hooks)
         self._listener = TransportListener(self.hooks)
-        self.fan_out = make_fan_out(config)
-        self.dispatcher = Dispatcher(config.transport, self.hooks)
+        self.fan_out: FanOut  # these two are set by ``open``
+        self.dispatcher: Dispatcher
         self.worker: DeliveryWorker | None = None
         self.is_open = False
 
@@ -51,14 +49,14 @@ class Running:
         return Health(self._config.transport.state, queues)
 
     async def open(self) -> None:
-        """Connect, apply the topology, and consume. What fails leaves nothing open."""
+        """Connect, apply the topology and start consuming. A failure leaves nothing open."""
         config = self._config
         self._unobserve = config.transport.observe(self._listener)
         try:
             await config.transport.connect()
             await apply_topology(config)
             await config.checkpoints.open()
-            self.fan_out = make_fan_out(config)  # what a transport can do is known once connected
+            self.fan_out = FanOut(config)  # its capabilities are known once it is connected
             self.dispatcher = Dispatcher(config.transport, self.hooks)
             self.is_open = True
             if config.consume_from:
@@ -70,14 +68,14 @@ class Running:
             await self.hooks.on_start()
 
     async def receive_again(self) -> None:
-        """Consume again after ``stop_receiving``; what was received before is finished first."""
+        """Resume after ``stop_receiving``, once the messages received before are finished."""
         if self.worker is not None:
             await self.worker.finish()
             await self.worker.close()
             self.worker = await self._start_worker()
 
     async def stop_receiving(self) -> None:
-        """Receive no more."""
+        """Stop receiving."""
         if self.worker is not None:
             await self.worker.stop_receiving()
 
@@ -87,7 +85,7 @@ class Running:
             await self.worker.finish()
 
     async def interrupt_receiving(self, grace: float) -> list[str]:
-        """Cancel running callbacks; say what was abandoned."""
+        """Cancel running callbacks; returns what was abandoned."""
         return [] if self.worker is None else await self.worker.interrupt(grace)
 
     async def close(self) -> None:
@@ -120,36 +118,7 @@ class Running:
             clock=config.clock,
             max_deliveries=config.retry.max_deliveries,
         )
-        codec = config.used_codec
-        failures = Failures(
-            codec=codec,
-            retry=config.retry,
-            hooks=self.hooks,
-            checkpoints=config.checkpoints,
-            topology=topology,
-            capabilities=config.transport.capabilities,
-            clock=config.clock,
-            random=random.random,
-        )
-        handler = EventHandler(
-            worker,
-            schema=config.schema,
-            codec=codec,
-            hooks=self.hooks,
-            checkpoints=config.checkpoints,
-            clock=config.clock,
-            failures=failures,
-            sender=self._sender,
-            transport_name=config.transport.name,
-            delivery=config.delivery,
-            malformed=config.malformed,
-            max_message_size=config.max_message_size,
-            timeouts={
-                topology.full_name(queue.name): queue.consumer_timeout
-                for queue in topology.queues
-                if queue.consumer_timeout is not None
-            },
-        )
+        handler = EventHandler(config, worker, self.hooks, self._sender)
         concurrency = Concurrency(config.schema, topology, self.hooks)
         queues = [topology.full_name(queue) for queue in config.consume_from]
         try:
@@ -167,21 +136,8 @@ class Running:
         return worker
 
 
-def make_fan_out(config: AppConfig) -> FanOut:
-    """How events become messages."""
-    return FanOut(
-        schema=config.schema,
-        topology=config.topology,
-        codec=config.used_codec,
-        capabilities=config.transport.capabilities,
-        clock=config.clock,
-        max_message_size=config.max_message_size,
-        unsupported_delays=config.unsupported_delays,
-    )
-
-
 async def apply_topology(config: AppConfig) -> Sequence[TopologyNote]:
-    """Create the queues that are missing; what the transport could not honour, also logged."""
+    """Create missing queues. Returns and logs what the transport could not apply."""
     notes = await config.transport.apply_topology(config.topology)
     for note in notes:
         log.warning("topology: %s%s", f"{note.queue}: " if note.queue else "", note.text)

@@ -1,4 +1,4 @@
-"""The sending half of an application: ``send``, ``send_many`` and what they share."""
+"""The sending half of an application: ``send`` and ``send_many``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from matador.errors import (
     WrongLoopError,
 )
 from matador.events.config import AppConfig
-from matador.events.fanout import PLAIN, Order
+from matador.events.fanout import PLAIN, FanOut, Order
 from matador.events.hooks import HookSet, Sending
-from matador.events.running import Running, make_fan_out
+from matador.events.running import Running
 from matador.model.event import EventType, event_type_of
 from matador.model.message import Once
 from matador.model.options import Seconds
@@ -27,7 +27,7 @@ _MISSING: Any = object()
 
 
 class SendsEvents:
-    """What ``Matador`` is made of, and how it sends."""
+    """The state of ``Matador``, and how it sends."""
 
     def __init__(self, config: AppConfig) -> None:
         self._config = config
@@ -51,30 +51,38 @@ class SendsEvents:
     ) -> SendResult:
         """Send one event to every enabled subscriber; returns when each message is stored.
 
-        ``send(OrderPlaced("1", 5))`` and ``send(OrderPlaced, {"order_id": "1", "amount": 5})`` are
-        the same; the second is the way for a ``TypedDict``. An event without subscribers is sent
-        to nobody, which is no error.
+        ``send(OrderPlaced("1", 5))`` and ``send(OrderPlaced, {"order_id": "1", "amount": 5})`` do
+        the same; use the second form for a ``TypedDict``. Sending an event without subscribers
+        does nothing and is not an error.
 
         Args:
-            metadata: for debugging; merged over universal and event metadata.
-            correlation_id: travels with every message and what their callbacks send.
-            delay: seconds until it may be handled.
-            before: the earlier state, of the payload's type, for change events.
-            priority: higher first, on queues that are declared with priorities.
-            ordering_key: messages with one key are handled in the order sent.
+            metadata: for debugging; overrides universal metadata and the event's metadata.
+            correlation_id: is copied to every message, and to the events that callbacks send.
+            delay: seconds until the event may be handled.
+            before: for change events, the earlier state, of the same type as the payload.
+            priority: higher first, on queues declared with priorities.
+            ordering_key: messages with the same key are handled in the order they were sent.
 
         Raises:
-            SendFailedError: a message could not be stored, or may not be; ``error.result`` says
-                which, and what was stored. With ``send_errors="report"`` that is returned instead.
-            InvalidEventError: the payload does not fit its type; the field is named.
-            ConfigurationError: an option that cannot be, such as a delay that never ends.
-            NotStartedError, ShuttingDownError: not in a state to send.
+            SendFailedError: a message was not stored, or its outcome is unknown; ``error.result``
+                says which, and what was stored. ``send_errors="report"`` returns it instead.
+            InvalidEventError: the payload does not match its type; names the field.
+            ConfigurationError: an option is invalid.
+            NotStartedError, ShuttingDownError: the application is not running.
             WrongLoopError: it was started in another event loop.
 
-        Unless it is a ``SendFailedError``, nothing was sent.
+        Nothing was sent, except in the case of a ``SendFailedError``.
         """
         running = self._sending()
-        if running.hooks.send_wraps:
+        options = PLAIN
+        if not (
+            metadata is None
+            and correlation_id is None
+            and delay is None
+            and before is None
+            and priority is None
+            and ordering_key is None
+        ):
             options = SendOptions(
                 metadata=metadata,
                 correlation_id=correlation_id,
@@ -83,32 +91,20 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
+        if running.hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
         load = running.hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
             universal = None if load is None else await load()
             if (
-                data is _MISSING
+                options is PLAIN
+                and data is _MISSING
                 and not universal
-                and metadata is None
-                and correlation_id is None
-                and delay is None
-                and before is None
-                and priority is None
-                and ordering_key is None
                 and (route := running.fan_out.route(payload)) is not None
             ):
                 order = running.fan_out.make_plain(route, payload)
             else:
-                options = SendOptions(
-                    metadata=metadata,
-                    correlation_id=correlation_id,
-                    delay=delay,
-                    before=before,
-                    priority=priority,
-                    ordering_key=ordering_key,
-                )
                 event, value = self._resolve(payload, data)
                 order = await running.fan_out.make(event, value, options, universal)
             result = await running.dispatcher.send(order)
@@ -121,17 +117,17 @@ class SendsEvents:
     async def send_many(
         self, events: Iterable[Any | tuple[Any, SendOptions]], /
     ) -> list[SendResult]:
-        """Send many events, in order, in few round trips: the fast path. A result for each.
+        """Send many events, in order and in few round trips. Returns a result for each.
 
         Items are payloads, or pairs of a payload and its ``SendOptions``. All are checked before
-        any is sent. One that fails does not keep the others from being sent.
+        any is sent. If one fails, the others are still sent.
 
         Raises:
-            SendFailedError: some could not be stored; raised once, when all have their outcome.
-                ``error.results`` has the results of all events, in order, ``error.result`` is the
-                first with errors. With ``send_errors="report"`` they are returned instead.
-            InvalidEventError, ConfigurationError: something does not fit; nothing was sent.
-            NotStartedError, ShuttingDownError, WrongLoopError: as of ``send``.
+            SendFailedError: some messages were not stored; raised after all have been sent.
+                ``error.results`` has the results of all events, in order; ``error.result`` is the
+                first with errors. ``send_errors="report"`` returns them instead.
+            InvalidEventError, ConfigurationError: an event or option is invalid; nothing was sent.
+            NotStartedError, ShuttingDownError, WrongLoopError: see ``send``.
 
         Example:
             >>> results = await app.send_many(OrderPlaced(str(n), n) for n in range(10_000))
@@ -170,14 +166,14 @@ class SendsEvents:
         once: Once | None = None,
         send_errors: SendErrors | None = None,
     ) -> list[SendResult]:
-        """``send_many`` for pipelines: each event is named, and its data may be plain.
+        """``send_many`` for pipelines, with named events whose data may be plain.
 
-        With ``once`` and ids of their own (``SendOptions.id``), events may be sent again by a
-        sender that does not know how far it came: those that arrived are not stored again where
-        ``transport.capabilities.once`` says so. ``send_errors`` is the application's unless given.
+        With ``once`` and explicit ids (``SendOptions.id``), a sender may safely send events again
+        after a crash: on transports with ``capabilities.once``, messages that were stored before
+        are not stored again. ``send_errors`` overrides the application's option.
 
         Raises:
-            SendFailedError, InvalidEventError: as of ``send_many``.
+            SendFailedError, InvalidEventError: see ``send_many``.
 
         Example:
             >>> placed = app.schema.event("order.placed")
@@ -216,18 +212,18 @@ class SendsEvents:
     async def plan_send(
         self, payload: Any, data: Any = _MISSING, /, *, options: SendOptions | None = None
     ) -> Order:
-        """The messages a send would store, and for whom; nothing is sent or need be started.
+        """The messages that a send would store. Sends nothing; the application need not run.
 
         Raises:
-            InvalidEventError, EventNotRegisteredError: it could not be sent.
+            InvalidEventError, EventNotRegisteredError: the event could not be sent.
         """
         event, value = self._resolve(payload, data)
         load = HookSet(self._config.hooks).load_universal_metadata
         universal = None if load is None else await load()
-        fan_out = make_fan_out(self._config)
+        fan_out = FanOut(self._config)
         return await fan_out.make(event, value, options or SendOptions(), universal)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------
 
     def _sending(self) -> Running:
         if not self._lifecycle.may_send:
@@ -245,10 +241,10 @@ class SendsEvents:
 
     def _wrong_loop(self) -> WrongLoopError:
         assert self._loop is not None
-        closed = " (which is closed: it was never shut down)" if self._loop.is_closed() else ""
+        closed = ", which was closed without a shutdown" if self._loop.is_closed() else ""
         return WrongLoopError(
-            f"the application was started in another event loop{closed} than the one that uses it "
-            f"now; use app.producer() here, or app.sync() from any thread. Nothing was done"
+            f"the application was started in another event loop{closed}; use app.producer() here, "
+            f"or app.sync() from any thread. Nothing was done"
         )
 
     def _resolve(self, payload: Any, data: Any) -> tuple[EventType, Any]:
@@ -258,7 +254,8 @@ class SendsEvents:
             return event_type_of(payload), data
         if isinstance(payload, type):
             raise InvalidEventError(
-                f"{payload.__name__} is a class: send an instance of it, or its data as the second"
+                f"{payload.__name__} is a class: send an instance, or pass the data as the second "
+                f"argument"
             )
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
 

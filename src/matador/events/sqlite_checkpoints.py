@@ -1,4 +1,4 @@
-"""Checkpoints in a SQLite file: durable, and shared by all worker processes of a machine."""
+"""Checkpoints in a SQLite file: durable, and shared by all worker processes on a machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from matador.errors import CheckpointStoreError
 from matador.model.options import Seconds, seconds
@@ -26,10 +26,9 @@ CREATE INDEX IF NOT EXISTS matador_steps_expires ON matador_steps(expires)
 
 
 class SqliteCheckpointStore:
-    """Keeps steps in a SQLite file; each step is on the disk before ``io()`` returns.
+    """Stores steps in a SQLite file; each step is on disk before ``io()`` returns.
 
-    Give it a file of its own, beside that of the ``SqliteTransport``. One writing thread; safe to
-    use from several processes at once.
+    Use another file than that of the ``SqliteTransport``. Safe to use from several processes.
 
     Example:
         >>> store = SqliteCheckpointStore("checkpoints.db")
@@ -70,68 +69,45 @@ class SqliteCheckpointStore:
 
     async def load(self, envelope_id: str) -> Mapping[str, bytes]:
         """See ``CheckpointStore``."""
-
-        def load(connection: sqlite3.Connection) -> Mapping[str, bytes]:
-            rows = connection.execute(
-                "SELECT step, value FROM matador_steps"
-                " WHERE envelope_id = ? AND (expires IS NULL OR expires > ?)",
-                (envelope_id, self._clock.time()),
-            )
-            return dict(rows.fetchall())
-
-        return await self._use(load)
+        query = (
+            "SELECT step, value FROM matador_steps"
+            " WHERE envelope_id = ? AND (expires IS NULL OR expires > ?)"
+        )
+        return dict(await self._execute((query, envelope_id, self._clock.time())))
 
     async def save(self, envelope_id: str, step: str, value: bytes) -> None:
         """See ``CheckpointStore``."""
-
-        def save(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                connection.execute(  # it is being worked on again
-                    "UPDATE matador_steps SET expires = NULL"
-                    " WHERE envelope_id = ? AND expires IS NOT NULL",
-                    (envelope_id,),
-                )
-                connection.execute(
-                    "INSERT OR REPLACE INTO matador_steps VALUES (?, ?, ?, NULL)",
-                    (envelope_id, step, value),
-                )
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-        await self._use(save)
+        keep_again = (  # it is being handled again
+            "UPDATE matador_steps SET expires = NULL WHERE envelope_id = ? AND expires IS NOT NULL"
+        )
+        insert = "INSERT OR REPLACE INTO matador_steps VALUES (?, ?, ?, NULL)"
+        await self._execute((keep_again, envelope_id), (insert, envelope_id, step, value))
 
     async def keep(self, envelope_id: str, ttl: float) -> None:
-        """See ``CheckpointStore``. Forgets on the way what is past its time."""
-
-        def keep(connection: sqlite3.Connection) -> None:
-            now = self._clock.time()
-            connection.execute("DELETE FROM matador_steps WHERE expires <= ?", (now,))
-            connection.execute(
-                "UPDATE matador_steps SET expires = ? WHERE envelope_id = ?",
-                (now + ttl, envelope_id),
-            )
-
-        await self._use(keep)
+        """See ``CheckpointStore``. Also deletes expired steps."""
+        now = self._clock.time()
+        update = "UPDATE matador_steps SET expires = ? WHERE envelope_id = ?"
+        await self._execute(
+            ("DELETE FROM matador_steps WHERE expires <= ?", now), (update, now + ttl, envelope_id)
+        )
 
     async def delete(self, envelope_id: str) -> None:
         """See ``CheckpointStore``."""
+        await self._execute(("DELETE FROM matador_steps WHERE envelope_id = ?", envelope_id))
 
-        def delete(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM matador_steps WHERE envelope_id = ?", (envelope_id,))
+    async def _execute(self, *statements: tuple[Any, ...]) -> list[Any]:
+        """Execute statements with their values, several in one transaction. Rows of the last."""
 
-        await self._use(delete)
-
-    async def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def use() -> T:
-            if self._connection is None:
+        def execute() -> list[Any]:
+            connection = self._connection
+            if connection is None:
                 raise CheckpointStoreError(f"{self!r} is not open")
-            return work(self._connection)
+            with connection:  # commits, or rolls back
+                if len(statements) > 1:
+                    connection.execute("BEGIN IMMEDIATE")
+                return [connection.execute(one[0], one[1:]).fetchall() for one in statements][-1]
 
-        return await self._run(use)
+        return await self._run(execute)
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._thread is None:
@@ -142,7 +118,7 @@ class SqliteCheckpointStore:
             raise CheckpointStoreError(f"{self!r}: {error}") from error
 
     def _connect(self) -> None:
-        # Here, so that `import matador` does not load the transport.
+        # Imported here, so that `import matador` does not load the transport.
         from matador.transports.sqlite.database import make_private_file, patiently
 
         make_private_file(self._path)

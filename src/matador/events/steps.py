@@ -1,9 +1,8 @@
-"""The steps of one run of a resumable subscriber: each runs once, and is remembered.
+"""The steps of one run of a resumable subscriber: each runs once, and its result is stored.
 
-A step's value comes back on a later attempt as what it was: JSON data as it is, objects of the
-user's own classes (dataclass, msgspec, attrs, pydantic) through their type's name. Whoever can
-write to the store must not thereby run code here: a name is looked up among the classes that the
-application has loaded itself, and nothing is ever imported.
+Later attempts get the result back with its type: plain JSON data, or an object of a user's class
+(dataclass, msgspec, attrs, pydantic), which is found by its name. Write access to the store must
+not allow running code here, so only classes that are already loaded are found; nothing is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from matador.events.checkpoints import CheckpointStore
 from matador.events.hooks import CheckpointEvent, HookSet
 
 MISSING: Any = object()
-"""What ``Steps.recall`` gives for a step that has not run."""
+"""The result of ``Steps.recall`` for a step that has not run."""
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,7 +36,7 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Steps:
-    """Recalls and records steps. Used by one run at a time, from the event loop."""
+    """Recalls and records the steps of one run. Used from the event loop."""
 
     __slots__ = ("_envelope_id", "_hooks", "_known", "_store", "_subscriber", "_used")
 
@@ -53,11 +52,11 @@ class Steps:
 
     @property
     def recorded(self) -> bool:
-        """Is there anything in the store for this message?"""
+        """Does the store contain steps of this message?"""
         return bool(self._known) or bool(self._used)
 
     async def load(self) -> None:
-        """Fetch what earlier attempts stored.
+        """Load the steps of earlier attempts.
 
         Raises:
             CheckpointStoreError: the store failed.
@@ -73,21 +72,21 @@ class Steps:
         """Reserve a key for this run.
 
         Raises:
-            DuplicateStepKeyError: it was used in this run already.
+            DuplicateStepKeyError: it was already used in this run.
         """
         if not isinstance(key, str) or not key:  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"a step's key must be a non-empty string, got {key!r}")
         if key in self._used:
             raise DuplicateStepKeyError(
-                f"subscriber {self._subscriber!r}: the step {key!r} is there twice in one run"
+                f"subscriber {self._subscriber!r}: duplicate step key {key!r} in one run"
             )
         self._used.add(key)
 
     async def recall(self, key: str) -> Any:
-        """The stored value of a step, or ``MISSING``.
+        """The stored result of a step, or ``MISSING``.
 
         Raises:
-            UnreadableStepValueError: it is damaged, or of a class that is not loaded here.
+            UnreadableStepValueError: it is damaged, or its class is not loaded here.
         """
         stored = self._known.get(key)
         hooks = self._hooks
@@ -99,18 +98,18 @@ class Steps:
             value = _load_value(stored)
         except Exception as error:
             raise UnreadableStepValueError(
-                f"subscriber {self._subscriber!r}: what is stored of the step {key!r} cannot be "
-                f"read: {error}"
+                f"subscriber {self._subscriber!r}: cannot read the stored result of step {key!r}: "
+                f"{error}"
             ) from error
         if hooks.on_checkpoint_hit is not None:
             await hooks.on_checkpoint_hit(self._event(step=key))
         return value
 
     async def record(self, key: str, value: Any) -> None:
-        """Store the value of a step that has just run.
+        """Store the result of a step that has just run.
 
         Raises:
-            UnstorableStepValueError: not a value that can be stored.
+            UnstorableStepValueError: the result cannot be stored.
             CheckpointStoreError: the store failed.
         """
         stored = _dump_value(key, value)
@@ -142,7 +141,7 @@ def _dump_value(key: str, value: Any) -> bytes:
         _load_value(stored)
     except (TypeError, ValueError, OverflowError, RecursionError, LookupError) as error:
         raise UnstorableStepValueError(
-            f"the step {key!r} returned {type(value).__name__}, which cannot be stored: {error}"
+            f"step {key!r} returned {type(value).__name__}, which cannot be stored: {error}"
         ) from error
     return stored
 
@@ -159,13 +158,13 @@ def _load_value(stored: bytes) -> Any:
 
 
 def _type_name(value: Any) -> str | None:
-    """How to find the class of an object again; None for plain data."""
+    """The full name of an object's class; None for plain data."""
     type_ = cast("type[Any]", type(value))
     return _full_name(type_) if _is_record(type_) else None
 
 
 def _find_type(name: str) -> type[Any]:
-    """The class of that name. Looked for without running anything: no import, no ``__getattr__``.
+    """The loaded class with that name. Runs no code: no import, no ``__getattr__``.
 
     Raises:
         LookupError: no loaded module has such a class.
@@ -177,14 +176,14 @@ def _find_type(name: str) -> type[Any]:
         found = object.__getattribute__(found, "__dict__").get(part) if home else None
     if not isinstance(found, type) or not _is_record(found) or _full_name(found) != name:
         raise LookupError(
-            f"no class {name} is loaded; define it at the top of a module that is imported with "
+            f"class {name} is not loaded; define it at the top of a module that is imported with "
             f"the subscriber"
         )
     return cast("type[Any]", found)
 
 
 def _is_record(type_: type[Any]) -> bool:
-    """Is it a class whose objects are data, by one of the four ways to say so?"""
+    """Is it a dataclass, or a class of msgspec, attrs or pydantic?"""
     return (
         dataclasses.is_dataclass(type_)
         or issubclass(type_, msgspec.Struct)

@@ -1,4 +1,4 @@
-"""How long to wait before connecting again: a value with a pure function."""
+"""The delays between attempts to reconnect."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from matador.errors import ConfigurationError
-from matador.model.options import Seconds, seconds, suggestion, whole_number
+from matador.model.options import Seconds, one_of, seconds, set_fields, whole_number
 
 BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
-"""No wait; 1, 2, 3 … times the base; 1, 2, 4 … times the base."""
+"""No delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times the base delay."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class ReconnectBackoff:
-    """The waits between attempts to connect.
+    """The delays between attempts to connect.
 
     Attributes:
-        strategy: how the waits grow.
+        strategy: how the delays grow.
         base_delay: seconds before the second attempt.
-        max_delay: the longest wait in seconds.
-        jitter: 0 to 1, the share of each wait that is random, so that a thousand workers do not
-            come back in the same instant. At 1 a wait is anything from nothing to its full length.
-        max_attempts: attempts to restore a lost connection; 0: never give up.
+        max_delay: the maximum delay in seconds.
+        jitter: the random share of each delay, from 0 to 1, so that a thousand workers do not
+            reconnect in the same instant. With 1, a delay is anything from 0 to its full length.
+        max_attempts: attempts to restore a lost connection; 0: no limit.
 
     Example:
         >>> ReconnectBackoff(base_delay=0.5, max_delay=30).delay(attempt=3)
@@ -45,12 +45,7 @@ class ReconnectBackoff:
         max_attempts: int = 0,
     ) -> None:
         where = "ReconnectBackoff"
-        if strategy not in get_args(BackoffStrategy):
-            raise ConfigurationError(
-                f"{where}: strategy={strategy!r} is not one of "
-                f"{', '.join(get_args(BackoffStrategy))}"
-                f"{suggestion(strategy, get_args(BackoffStrategy))}"
-            )
+        one_of(strategy, f"{where}: strategy", get_args(BackoffStrategy))
         if not 0 <= jitter <= 1:
             raise ConfigurationError(f"{where}: jitter must be from 0 to 1, got {jitter!r}")
         base = seconds(base_delay, f"{where}: base_delay")
@@ -59,22 +54,19 @@ class ReconnectBackoff:
             raise ConfigurationError(
                 f"{where}: max_delay ({longest:g} s) must be at least base_delay ({base:g} s)"
             )
-        set_ = object.__setattr__
-        set_(self, "strategy", strategy)
-        set_(self, "base_delay", base)
-        set_(self, "max_delay", longest)
-        set_(self, "jitter", float(jitter))
-        set_(self, "max_attempts", whole_number(max_attempts, f"{where}: max_attempts", minimum=0))
+        attempts = whole_number(max_attempts, f"{where}: max_attempts", minimum=0)
+        set_fields(self, strategy=strategy, base_delay=base, max_delay=longest)
+        set_fields(self, jitter=float(jitter), max_attempts=attempts)
 
     def delay(self, attempt: int, random: float = 0.0) -> float:
-        """Seconds to wait after the failed attempt with that number, from 1.
+        """Seconds to wait after the failed attempt with that number, starting at 1.
 
-        ``random``: from 0 up to 1; takes up to the share ``jitter`` off the wait.
+        ``random``: from 0 to 1; shortens the delay by up to the share ``jitter``.
         """
         return min(self._grown(attempt), self.max_delay) * (1.0 - self.jitter * random)
 
     def gives_up(self, attempt: int) -> bool:
-        """Was the failed attempt with that number, from 1, the last one?"""
+        """Was the failed attempt with that number, starting at 1, the last one?"""
         return 0 < self.max_attempts <= attempt
 
     def _grown(self, attempt: int) -> float:

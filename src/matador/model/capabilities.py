@@ -1,4 +1,4 @@
-"""What a transport can do. Declared by each, shown true by the compliance suite."""
+"""What a transport supports. Each transport declares it; the compliance suite verifies it."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Ordering: TypeAlias = Literal["none", "queue", "partition"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The abilities of a transport.
+    """The capabilities of a transport.
 
     Attributes:
-        delivery_modes: the modes it supports.
-        delays: it can keep a message safely until its time.
-        dead_letters: ``native``: the broker moves them; ``manual``: stored and acknowledged by us.
-        attempt_tracking: receipts carry a true delivery count that survives a crash.
-        concurrency: how parallel consumers are made.
-        ordering: ``none``; ``queue``: one consumer sees the order of sending; ``partition``: also
-            messages with one ordering key are handled one at a time, in order, by any number of
-            consumers.
-        priorities: a higher number is delivered first, on queues that are declared with it.
+        delivery_modes: the supported modes.
+        delays: messages can be delayed safely.
+        dead_letters: ``native``: the broker moves them; ``manual``: Matador does.
+        attempt_tracking: receipts have an exact delivery count that survives a crash.
+        concurrency: how consumers run in parallel.
+        ordering: ``none``; ``queue``: a single consumer receives messages in the order of sending;
+            ``partition``: in addition, messages with the same ordering key are handled one at a
+            time and in order, by any number of consumers.
+        priorities: higher priorities are delivered first, on queues declared with priorities.
         browse: stored messages can be read without consuming them (``Browsing``).
         purge: a queue can be emptied (``Purging``).
-        depth: it can say how many messages wait (``Measuring``).
-        replay: what a queue with a retention has finished can be read again (``Replaying``).
-        once: a message that is sent again under its id is not stored again (``Deduplicating``).
-        properties: the fields of ``Message.properties`` it carries from sender to receiver.
+        depth: the number of waiting messages is known (``Measuring``).
+        replay: finished messages of a queue with a retention can be read again (``Replaying``).
+        once: a message sent again with the same id is not stored again (``Deduplicating``).
+        properties: the fields of ``Message.properties`` that it transmits.
         routing: exchanges and bindings can be declared and published to (``Routing``).
         jobs: states and results of jobs are stored (``JobStoring``).
-        durable: a confirmed send survives a crash of every process.
-        in_process: nobody outside this process can receive its messages.
-        lease: seconds for which a delivery belongs to its receiver unless renewed
-            (``Leasing``); None: for as long as the connection lives.
-        docket_in_headers: the docket travels in message headers by default (AMQP).
-        max_message_size: bytes of the largest body, None: no limit of its own.
-        max_delay: the longest delay in seconds, None: no limit.
+        durable: a confirmed message survives a crash of every process.
+        in_process: only this process can receive its messages.
+        lease: seconds until a delivery that is not renewed returns to the queue (``Leasing``);
+            None: it belongs to its receiver while the connection lasts.
+        docket_in_headers: by default, the docket is in the message headers (AMQP).
+        max_message_size: the largest body in bytes; None: no limit of its own.
+        max_delay: the maximum delay in seconds; None: no limit.
     """
 
     delivery_modes: frozenset[DeliveryMode]

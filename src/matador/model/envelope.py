@@ -1,7 +1,6 @@
-"""The envelope a subscriber receives, and the docket that travels with it.
+"""The envelope that a subscriber receives, and its docket.
 
-Both are frozen; a change makes a new value (``msgspec.structs.replace``). How they become bytes is
-left to ``matador.codec``.
+Both are frozen; ``msgspec.structs.replace`` creates a changed copy. ``matador.codec`` encodes them.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ import msgspec
 T = TypeVar("T")
 
 Importance: TypeAlias = Literal["can-ignore", "should-investigate", "must-investigate"]
-"""How much a failure of a subscriber matters."""
+"""How important a failure of a subscriber is."""
 
 Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A point in time, with its time zone."""
+"""A point in time, with a time zone."""
 
 MOST_ATTEMPTS = 2**31 - 1
-"""More than that many are not believed: every format and every broker can carry this number."""
+"""The largest valid number of attempts. Every format and every broker can store it."""
 
 ROOM_FOR_ERRORS = 64 * 1024
-"""Bytes by which a message may grow after it was sent: retries and dead letters add two texts
-(``LONGEST_TEXT`` characters each, six bytes at most in JSON) and a few words. What is sent leaves
-this room below what the broker can store, and whoever reads allows for as much."""
+"""How many bytes a message may grow by after it was sent: retries and dead letters add two errors
+(``LONGEST_TEXT`` characters each, at most six bytes per character in JSON) and a few words. Senders
+stay that much below the broker's limit, and receivers accept that much more."""
 
 
 class Docket(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False
 ):
-    """What is known of a message besides its payload: where it goes, how often it was tried, why.
+    """The data about a message besides its payload: its event, subscriber, attempts and errors.
 
-    ``matador.testing.make_envelope`` makes one for tests. The times come first: ``JsonCodec``
-    counts on it.
+    ``matador.testing.make_envelope`` creates one for tests. ``JsonCodec`` relies on the times being
+    the first fields.
 
     Example:
         >>> from datetime import datetime, timezone

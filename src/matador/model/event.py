@@ -1,7 +1,6 @@
-"""Event types: what happened, under which key, and the type of its payload.
+"""Event types: the key, description and payload type of an event.
 
-An event type is a description; the payload class stays an ordinary class of the user's. Decoding
-and encoding payloads is left to ``matador.codec``.
+The payload class remains an ordinary class. ``matador.codec`` encodes and decodes payloads.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _MARK = "__matador_event__"
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """One kind of event: its key, what it means, other keys it is known by, its payload type.
+    """A type of event: its key, description, payload type and aliases.
 
-    ``metadata`` goes with every envelope of it, over universal metadata and under that of a send.
+    ``metadata`` is added to every envelope. It overrides universal metadata; a send overrides it.
     """
 
     key: str
@@ -43,10 +42,10 @@ def event(
     aliases: Iterable[str] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> Callable[[type[T]], type[T]]:
-    """Declare a payload class to be an event.
+    """Declare a payload class as an event.
 
     The class may be a dataclass, a ``msgspec.Struct``, a pydantic model, an attrs class or a
-    ``TypedDict``; it is returned unchanged but for a mark.
+    ``TypedDict``. It is marked and otherwise unchanged.
 
     Example:
         >>> from dataclasses import dataclass
@@ -71,7 +70,9 @@ def event(
 
     def mark(payload: type[T]) -> type[T]:
         if not isinstance(payload, type):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(f"event {key!r}: @event goes on a class, not on {payload!r}")
+            raise ConfigurationError(
+                f"event {key!r}: @event must decorate a class, got {payload!r}"
+            )
         declared = EventType(key, description, payload, alias_keys, dict(metadata or {}))
         setattr(payload, _MARK, declared)
         return payload
@@ -80,7 +81,7 @@ def event(
 
 
 def is_event(payload: type[Any]) -> bool:
-    """Has the class an ``@event`` of its own?"""
+    """Is the class itself decorated with ``@event``?"""
     return _mark_of(payload) is not None
 
 
@@ -90,17 +91,17 @@ def _mark_of(payload: type[Any]) -> EventType | None:
 
 
 def event_type_of(payload: type[Any]) -> EventType:
-    """The event type that a payload class was declared with.
+    """The event type of a payload class.
 
     Raises:
-        InvalidEventError: the class has no ``@event`` of its own (one of a base class does not
-            count: a subclass is another event).
+        InvalidEventError: the class itself is not decorated with ``@event``. A decorated base class
+            does not count, because a subclass is another event.
     """
     found = _mark_of(payload)
     if found is not None:
         if found.payload is payload:
             return found
-        # A decorator above @event made a new class of it (dataclass(slots=True) does).
+        # A decorator above @event, such as dataclass(slots=True), created a new class.
         moved = replace(found, payload=payload)
         setattr(payload, _MARK, moved)
         return moved

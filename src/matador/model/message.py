@@ -1,7 +1,7 @@
-"""What passes between the runtime and a transport: messages, deliveries, receipts, settlements.
+"""Values that the runtime and the transports exchange: messages, deliveries, settlements.
 
-All are frozen values (those made once a message are structs, the cheapest to make). A transport
-never looks into a body; the runtime never looks into a handle.
+All are frozen. Those created for each message are msgspec structs, which are the fastest to create.
+A transport never reads a body; the runtime never reads a handle.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ import msgspec
 from matador.model.topology import DeadLetterKind
 
 REASON_HEADER = "x-matador-dead-letter-reason"
-"""The header in which a dead letter says why it is one."""
+"""The header with the reason of a dead letter."""
 
 ERROR_TYPE_HEADER = "x-matador-error-type"
-"""The header in which a dead letter names the type of the exception that was raised."""
+"""The header with the type of the exception that caused a dead letter."""
 
 TRACEBACK_HEADER = "x-matador-error-traceback"
-"""The header in which a dead letter keeps the traceback of that exception, cut if it is long."""
+"""The header with the traceback of that exception, cut if it is too long."""
 
 Headers: TypeAlias = Mapping[str, str | int]
-"""What travels beside a body."""
+"""The headers of a message."""
 
 _NO_HEADERS: Headers = {}
 
 
 class Properties(msgspec.Struct, frozen=True, gc=False):
-    """What some ways in need beside body and headers. Events have none of it.
+    """Properties for RPC, jobs and pub/sub. Matador sends events without them.
 
-    ``Capabilities.properties`` says which of them a transport carries. It refuses a message that
-    has another with ``UnsupportedError``.
+    ``Capabilities.properties`` lists those a transport transmits; it refuses a message with others
+    with ``UnsupportedError``.
 
     Attributes:
-        routing_key: what the bindings of an exchange are matched with.
-        reply_to: where an answer goes: the name that ``Replying`` gave.
-        correlation_id: what an answer belongs to.
-        type: what kind of message it is: a command, the name of a job.
-        expires_at: seconds since the epoch after which nobody wants it any more. Carried, not
-            enforced: the handler decides.
+        routing_key: is matched against the bindings of an exchange.
+        reply_to: where to send the reply: a name returned by ``Replying``.
+        correlation_id: the request that a reply belongs to.
+        type: the type of the message, such as a command or the name of a job.
+        expires_at: seconds since the epoch after which the message is obsolete. The handler
+            decides what to do; transports do not enforce it.
     """
 
     routing_key: str | None = None
@@ -59,12 +59,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         id: the envelope's id; a retry keeps it.
         queue: the full name of the queue.
         body: the bytes.
-        headers: what travels beside them.
-        delay: seconds from now until it may be delivered. Relative, so that a clock that is set
-            meanwhile does not matter.
+        headers: the headers.
+        delay: seconds from now until it may be delivered. Relative, so that changes of the system
+            clock have no effect.
         priority: higher first; None: the lowest.
-        ordering_key: messages with one key are handled in order.
-        properties: what some ways in need beside these; None for events.
+        ordering_key: messages with the same key are handled in order.
+        properties: see ``Properties``; None for events.
     """
 
     id: str
@@ -78,11 +78,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Once(msgspec.Struct, frozen=True):
-    """Whose messages are stored once each, however often they are sent (``Deduplicating``).
+    """Identifies messages that are stored once, however often they are sent (``Deduplicating``).
 
     Attributes:
-        scope: what sends them: a replay, a query, a job. Ids are told apart within a scope only.
-        batch: its part; a later part has a higher number.
+        scope: the sender, such as a replay, a query or a job. Ids are compared within a scope only.
+        batch: the number of the batch within the scope; later batches have higher numbers.
     """
 
     scope: str
@@ -90,18 +90,18 @@ class Once(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """Proof of a delivery, with which it is settled. ``handle`` belongs to the transport.
+    """Identifies a delivery in order to settle it.
 
     Attributes:
         queue: the full name of the queue it came from.
-        handle: what the transport needs to find the message again.
-        delivery_count: how often it was delivered, this time included, as far as the transport
-            can tell. Counted before it is handed over, so that a crash counts.
-        redelivered: it was handed out before, and nobody settled it.
+        handle: identifies the message for the transport; opaque to others.
+        delivery_count: how often it was delivered, including this time, as far as the transport
+            knows. Counted before the delivery, so that crashes are included.
+        redelivered: it was delivered before and not settled.
         priority: as it was sent; a retry keeps it.
         ordering_key: as it was sent; a retry keeps it.
-        attempts_elsewhere: attempts that failed under workers of another kind, and that the message
-            itself does not count.
+        attempts_elsewhere: failed attempts of workers of another kind, which the message itself
+            does not count.
     """
 
     queue: str
@@ -114,11 +114,11 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A message as it arrived: raw.
+    """A raw message as it arrived.
 
-    ``problem`` says what the transport could not read of it (a header, a property, a field). Such
-    a delivery is malformed: it is not decoded, and its raw form is kept among the dead letters.
-    ``properties`` are those it was sent with, and those of foreign senders; None: none.
+    ``problem`` says which part the transport could not read (a header, a property, a field). Such a
+    delivery is malformed: it is not decoded, and becomes a dead letter in its raw form.
+    ``properties``: those it was sent with, or None.
     """
 
     body: bytes
@@ -128,11 +128,11 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     properties: Properties | None = None
 
 
-# -- settlements: what becomes of a delivery ---------------------------------------------------
+# -- settlements ----------------------------------------------------------------------------------
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """Done: forget it (or keep it until the queue's retention is over).
+    """Done: delete the message (or keep it until the queue's retention expires).
 
     ``result`` is JSON that a transport with ``JobStoring`` stores with the completed job.
     """
@@ -142,18 +142,18 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Store ``message`` (its queue and its delay say where and when), then forget the original."""
+    """Store ``message`` with its queue and delay, then delete the original."""
 
     receipt: Receipt
     message: Message
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """Put it among the dead letters of its queue, then forget the original.
+    """Store a dead letter of the queue, then delete the original.
 
-    ``message`` is None for bytes that nobody could read: the raw ones are kept, with their headers
-    and properties. ``bare`` is the form that always fits, for what was refused in every other: the
-    raw body with the reason, and no header or property that the sender chose.
+    ``message`` is None if the original could not be decoded: then its raw body, headers and
+    properties are kept. ``bare`` is a form that the broker can always store: the raw body and the
+    reason, without the sender's headers and properties.
     """
 
     receipt: Receipt
@@ -164,22 +164,22 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give it back as if it had never been delivered: no attempt, and no delivery, is counted."""
+    """Return the message to its queue as if it had not been delivered: nothing is counted."""
 
     receipt: Receipt
 
 
 Settlement: TypeAlias = Complete | Retry | DeadLetter | Release
 
-# -- what can be seen of a queue from outside ---------------------------------------------------
+# -- browsing -------------------------------------------------------------------------------------
 
 MessageState: TypeAlias = Literal["ready", "delayed", "in-flight", "done"]
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message looked at without being consumed.
+    """A message that was read without being consumed.
 
-    ``position`` orders the messages of a queue and finds this one again (``Browsing.take``).
+    ``position`` orders the messages of a queue and identifies this one (``Browsing.take``).
     """
 
     position: str
@@ -219,9 +219,9 @@ UnknownDepth: TypeAlias = Literal["delayed", "in_flight"]
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How many messages of a queue are in which state.
+    """The number of messages of a queue in each state.
 
-    ``unknown`` names the numbers that the broker does not tell: they are 0 for want of knowing.
+    ``unknown`` names the numbers that the broker does not provide; they are 0.
     """
 
     ready: int = 0
@@ -231,11 +231,11 @@ class QueueDepth:
 
     @property
     def total(self) -> int:
-        """All that is not finished."""
+        """All messages that are not finished."""
         return self.ready + self.delayed + self.in_flight
 
 
-# -- connections -------------------------------------------------------------------------------
+# -- connections ----------------------------------------------------------------------------------
 
 ConnectionStatus: TypeAlias = Literal[
     "disconnected", "connecting", "connected", "reconnecting", "failed"
@@ -244,7 +244,7 @@ ConnectionStatus: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """Where a connection stands: status, how many tries since it was lost, and why it was."""
+    """The state of a connection: its status, attempts to reconnect, and the last error."""
 
     status: ConnectionStatus
     attempt: int = 0
@@ -253,7 +253,7 @@ class ConnectionState:
 
 @dataclass(frozen=True, slots=True)
 class TopologyNote:
-    """Something of a topology that a transport could not honour, or did in another way."""
+    """A part of a topology that a transport does not support, or implements differently."""
 
     queue: str | None
     text: str
@@ -261,9 +261,9 @@ class TopologyNote:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a broker that ``matador doctor`` shows: fine, or with what to do about it.
+    """A finding of ``matador doctor`` about a broker.
 
-    ``fix``: empty if all is well. ``serious``: it does not work like this.
+    ``fix``: what to do; empty if there is no problem. ``serious``: it does not work like this.
     """
 
     subject: str

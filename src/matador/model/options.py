@@ -1,9 +1,9 @@
-"""Small helpers with which options are checked when they are made."""
+"""Helpers that check options."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TypeAlias
@@ -15,13 +15,13 @@ Seconds: TypeAlias = float | timedelta
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` if something known is close to what was given, else nothing."""
+    """``; did you mean 'x'?`` if a known name is similar to the given one, else nothing."""
     close = get_close_matches(given, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
-    """A duration as seconds, checked.
+    """A valid duration in seconds.
 
     Raises:
         ConfigurationError: not a finite number of seconds, or below ``minimum``.
@@ -31,7 +31,7 @@ def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
         raise ConfigurationError(f"{what} must be seconds or a timedelta, got {value!r}")
     try:
         number = float(number)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an int with hundreds of digits
         number = math.inf
     if not math.isfinite(number):
         raise ConfigurationError(f"{what} must be a finite number of seconds, got {_short(value)}")
@@ -43,8 +43,8 @@ def seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
 def _short(value: object) -> str:
     try:
         return repr(value)
-    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
-        return "a number of thousands of digits"
+    except ValueError:  # Python does not convert ints of more than 4,300 digits
+        return "a number with thousands of digits"
 
 
 def optional_seconds(value: Seconds | None, what: str, *, minimum: float = 0.0) -> float | None:
@@ -53,7 +53,7 @@ def optional_seconds(value: Seconds | None, what: str, *, minimum: float = 0.0) 
 
 
 def whole_number(value: int, what: str, *, minimum: int) -> int:
-    """A whole number, checked.
+    """A valid whole number.
 
     Raises:
         ConfigurationError: not an ``int``, or below ``minimum``.
@@ -63,3 +63,26 @@ def whole_number(value: int, what: str, *, minimum: int) -> int:
     if value < minimum:
         raise ConfigurationError(f"{what} must be at least {minimum}, got {value}")
     return value
+
+
+def optional_whole_number(value: int | None, what: str, *, minimum: int) -> int | None:
+    """``whole_number``, or None for None."""
+    return None if value is None else whole_number(value, what, minimum=minimum)
+
+
+def one_of(value: str, what: str, choices: Sequence[str]) -> None:
+    """Check a choice.
+
+    Raises:
+        ConfigurationError: the value is not one of ``choices``.
+    """
+    if value not in choices:
+        allowed = " or ".join(repr(choice) for choice in choices)
+        hint = suggestion(str(value), choices)
+        raise ConfigurationError(f"{what} must be {allowed}, got {value!r}{hint}")
+
+
+def set_fields(frozen: object, **values: object) -> None:
+    """Set the fields of a frozen dataclass, in its ``__init__``."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)

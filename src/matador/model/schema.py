@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, is_typeddict
 
 from matador.errors import (
@@ -52,22 +52,22 @@ class Schema:
     def with_event(
         self, payload: type[Any], subscribers: Sequence[AnySubscriber], *, override: bool = False
     ) -> Schema:
-        """A schema with one more event; with ``override`` it replaces one with the same key.
+        """A schema with one more event. With ``override``, it replaces one with the same key.
 
         Raises:
-            InvalidSchemaError: the key is taken and ``override`` is not set.
+            InvalidSchemaError: the key is already used and ``override`` is not set.
         """
         added = event_type_of(payload)
         taken = added.key in self._by_key
         if taken and not override:
             raise InvalidSchemaError(
-                [f"event key {added.key!r} is registered already (override=True replaces it)"]
+                [f"event key {added.key!r} is already registered (override=True replaces it)"]
             )
         kept = tuple(entry for entry in self._entries if entry[0].key != added.key)
         return self._made((*kept, (added, _subscribers(payload.__name__, subscribers))))
 
     def with_plugin(self, plugin: AnySubscriber, *, exclude: Iterable[EventRef] = ()) -> Schema:
-        """A schema with one more subscriber on every event but those excluded.
+        """A schema with one more subscriber for every event except those excluded.
 
         Raises:
             EventNotRegisteredError: an excluded event is not in the schema.
@@ -86,7 +86,7 @@ class Schema:
 
     @property
     def events(self) -> tuple[EventType, ...]:
-        """Every event type, in the order given."""
+        """All event types, in the given order."""
         return tuple(event for event, _ in self._entries)
 
     def __iter__(self) -> Iterator[tuple[EventType, tuple[AnySubscriber, ...]]]:
@@ -112,8 +112,8 @@ class Schema:
         """The event type by payload class, key or alias.
 
         Raises:
-            EventNotRegisteredError: there is none; the message suggests a close one.
-            InvalidEventError: a class that is not an event at all.
+            EventNotRegisteredError: there is none; the message suggests a similar one.
+            InvalidEventError: the class is not an event.
         """
         found = self.find(event)
         if found is None:
@@ -130,18 +130,15 @@ class Schema:
 
     def find_subscriber(self, event: EventRef, name: str) -> AnySubscriber | None:
         """One subscriber, stub or not, or None."""
-        for candidate in self.subscribers(event):
-            if candidate.name == name:
-                return candidate
-        return None
+        return next((one for one in self.subscribers(event) if one.name == name), None)
 
     def subscriber(self, event: EventRef, name: str) -> Subscriber[Any]:
-        """One subscriber that can be executed here.
+        """One subscriber that can run here.
 
         Raises:
-            EventNotRegisteredError: no such event.
+            EventNotRegisteredError: the schema has no such event.
             SubscriberNotRegisteredError: the event has no such subscriber.
-            SubscriberIsStubError: its code is elsewhere.
+            SubscriberIsStubError: its code is in another service.
         """
         known = self.event(event)
         found = self.find_subscriber(known, name)
@@ -157,7 +154,7 @@ class Schema:
         return found
 
     def validate(self, topology: Topology | None = None) -> list[str]:
-        """Every problem there is, as sentences; an empty list if all is well."""
+        """A list of all problems; empty if the schema is valid."""
         problems: list[str] = []
         problems.extend(_key_problems(self.events))
         for event, subscribers in self._entries:
@@ -175,7 +172,7 @@ class Schema:
         return problems
 
     def warnings(self) -> list[str]:
-        """What is allowed but worth a look: events that nobody can handle here."""
+        """A list of possible mistakes: events that have no subscriber, or only stubs."""
         found: list[str] = []
         for event, subscribers in self._entries:
             if not subscribers:
@@ -185,10 +182,10 @@ class Schema:
         return found
 
     def check(self, topology: Topology | None = None) -> None:
-        """Raise every problem at once.
+        """Raise an error if there are problems.
 
         Raises:
-            InvalidSchemaError: with all of ``validate``.
+            InvalidSchemaError: lists every problem.
         """
         problems = self.validate(topology)
         if problems:
@@ -222,16 +219,12 @@ def _subscribers(where: str, given: Sequence[AnySubscriber]) -> tuple[AnySubscri
     if wrong:
         raise InvalidSchemaError(
             [
-                f"{where}: {_name(one)} is not a subscriber; decorate it with "
-                "@subscriber(description='…')"
+                f"{where}: {getattr(one, '__name__', repr(one))} is not a subscriber; decorate it "
+                f"with @subscriber(description='…')"
                 for one in wrong
             ]
         )
     return tuple(given)
-
-
-def _name(thing: object) -> str:
-    return getattr(thing, "__name__", None) or repr(thing)
 
 
 def _key_problems(events: Sequence[EventType]) -> Iterator[str]:
@@ -248,18 +241,12 @@ def _key_problems(events: Sequence[EventType]) -> Iterator[str]:
             if not alias.strip():
                 yield f"event {event.key!r}: an alias is empty"
             elif alias in keys:
-                yield (
-                    f"{where} is the key of an event"
-                    if alias != event.key
-                    else (f"{where} repeats the event's own key")
-                )
-            elif alias in owner:
-                other = owner[alias]
-                yield (
-                    f"{where} is there twice"
-                    if other == event.key
-                    else (f"{where} is an alias of event {other!r} too")
-                )
+                own = alias == event.key
+                yield f"{where} " + ("repeats its own key" if own else "is the key of an event")
+            elif (other := owner.get(alias)) == event.key:
+                yield f"duplicate alias {alias!r} of event {event.key!r}"
+            elif other is not None:
+                yield f"{where} is also an alias of event {other!r}"
             owner.setdefault(alias, event.key)
 
 
@@ -276,7 +263,7 @@ def _is_payload(payload: type[Any]) -> bool:
 def _envelope_problems(
     where: str, event: EventType, subscribers: Sequence[AnySubscriber]
 ) -> Iterator[str]:
-    """Subscribers whose callback says that it takes the envelopes of another event."""
+    """Subscribers whose callback is annotated with the envelope of another event."""
     for one in subscribers:
         if isinstance(one, SubscriberStub):
             continue
@@ -298,14 +285,10 @@ def _subscriber_problems(
     for name, times in Counter(one.name for one in subscribers).items():
         if times > 1:
             yield f"{where}: {times} subscribers are called {name!r}"
-    checks: tuple[tuple[Callable[[AnySubscriber], bool], str], ...] = (
-        (lambda one: not one.name.strip(), "a subscriber has an empty name"),
-        (lambda one: not one.description.strip(), "the description is empty"),
-    )
     for one in subscribers:
-        for wrong, text in checks:
-            if wrong(one):
-                yield f"{where}, subscriber {one.name!r}: {text}"
+        for option, text in (("name", one.name), ("description", one.description)):
+            if not text.strip():
+                yield f"{where}, subscriber {one.name!r}: the {option} is empty"
         if topology is not None and one.queue is not None and not topology.has_queue(one.queue):
             known = [queue.name for queue in topology.queues]
             yield (

@@ -1,4 +1,4 @@
-"""What goes into a send, and what comes back."""
+"""The options and the result of a send."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matador.model.options import Seconds
 from matador.model.text import storable_text
 
 SendErrors: TypeAlias = Literal["raise", "report"]
-"""What becomes of messages that could not be stored: ``raise`` a ``SendFailedError``, or only
-``report`` them in ``SendResult.errors``."""
+"""What to do if messages were not stored: ``raise`` a ``SendFailedError``, or only ``report`` them
+in ``SendResult.errors``."""
 
 _errors_of = operator.attrgetter("errors")
 _MOST_REASONS = 3
@@ -22,13 +22,13 @@ _LONGEST_REASON = 300
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one event in ``send_many``; the same as the keywords of ``send``, and three.
+    """The options of one event in ``send_many``: those of ``send``, and three more.
 
     Attributes:
-        id: the id of the envelope, if ``subscribers`` names one; else what the ids of all
-            envelopes are derived from. Sent again, the event has the same ids.
-        subscribers: only these of its subscribers, by name.
-        queue: the queue to send to, instead of each subscriber's own.
+        id: the id of the envelope if ``subscribers`` names a single one; otherwise, the ids of all
+            envelopes are derived from it. Sending the event again yields the same ids.
+        subscribers: the names of the subscribers to send to; None: all of them.
+        queue: the queue to send to, instead of the subscribers' own queues.
 
     Example:
         >>> await app.send_many([(OrderPlaced("1", 5), SendOptions(delay=30)), OrderPlaced("2", 7)])
@@ -46,7 +46,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """One message that was stored: for whom, where, and its id."""
+    """One stored message: its subscriber, queue and id."""
 
     subscriber: str
     queue: str
@@ -54,15 +54,15 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """What came of sending one event.
+    """The result of sending one event.
 
     Attributes:
         event_key: the key of the event.
         sent: how many subscribers it was sent to.
-        skipped: how many were not enabled.
-        errors: for each that failed, why; ``error.subscriber`` and ``error.queue`` say which. With
-            ``send_errors="raise"``, the default, a result with errors is raised, not returned.
-        messages: what was stored.
+        skipped: how many subscribers were not enabled.
+        errors: an error for each message that was not stored, with its ``subscriber`` and
+            ``queue``. With ``send_errors="raise"``, the default, a result with errors is raised.
+        messages: the stored messages.
 
     Example:
         >>> result = await app.send(OrderPlaced("1", 5))
@@ -78,13 +78,13 @@ class SendResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Did nothing fail?"""
+        """Was everything stored?"""
         return not self.errors
 
     def raise_for_errors(self) -> SendResult:
-        """Raise ``SendFailedError`` if something failed; else return the result itself.
+        """Raise ``SendFailedError`` if there are errors; otherwise return the result itself.
 
-        ``send`` does so by itself, unless the application has ``send_errors="report"``.
+        ``send`` does this unless the application has ``send_errors="report"``.
 
         Raises:
             SendFailedError: with this result.
@@ -94,12 +94,12 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 def raise_for_errors(results: Sequence[SendResult]) -> None:
-    """Raise one error for all that failed; ``results`` are those of one call.
+    """Raise one error if any of the results of a call has errors.
 
     Raises:
-        SendFailedError: says how many messages of how many failed, and the first reasons.
+        SendFailedError: says how many messages failed, and the first reasons.
     """
-    if not any(map(_errors_of, results)):  # the quickest way to look at thousands
+    if not any(map(_errors_of, results)):  # the fastest check for thousands of results
         return
     errors = [error for result in results for error in result.errors]
     sent = sum(result.sent for result in results)

@@ -1,6 +1,6 @@
-"""Subscribers: who reacts to an event, and what may be assumed of them.
+"""Subscribers: the functions that handle events, and their options.
 
-Running a subscriber is the runtime's job; here it is only described.
+Running them is left to the runtime.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import UnionType
 from typing import (
     Any,
@@ -32,90 +32,65 @@ from matador.model.options import suggestion
 T = TypeVar("T")
 
 Idempotency: TypeAlias = Literal["yes", "no", "unknown", "resumable"]
-"""May a subscriber run again for the same message? ``resumable`` ones remember their steps."""
+"""May a subscriber run again for the same message? ``resumable`` ones store their steps."""
 
 Enabled: TypeAlias = Callable[[], bool | Awaitable[bool]]
 Callback: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriberStub:
-    """A subscriber whose code lives in another service: dispatched to from here, never run here.
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """The options that subscribers and stubs share."""
+
+    name: str
+    _: KW_ONLY
+    description: str
+    idempotent: Idempotency = "unknown"
+    importance: Importance = "should-investigate"
+    queue: str | None = None
+    enabled: Enabled | None = field(default=None, compare=False)
+    delivery: DeliveryMode | None = None
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberStub(_Declared):
+    """A subscriber whose code is in another service: events are sent to it, but not handled here.
 
     Example:
         >>> ship = SubscriberStub("ship", description="Ship the parcel.", queue="warehouse")
     """
 
-    name: str
-    description: str
-    idempotent: Idempotency = "unknown"
-    importance: Importance = "should-investigate"
-    queue: str | None = None
-    enabled: Enabled | None = field(default=None, compare=False)
-    delivery: DeliveryMode | None = None
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        description: str,
-        queue: str | None = None,
-        idempotent: Idempotency = "unknown",
-        importance: Importance = "should-investigate",
-        enabled: Enabled | None = None,
-        delivery: DeliveryMode | None = None,
-    ) -> None:
-        _check_texts(name, description, queue)
-        _check_choices(name, idempotent, importance, delivery)
-        _check_enabled(name, enabled)
-        for attribute, value in (
-            ("name", name),
-            ("description", description),
-            ("queue", queue),
-            ("idempotent", idempotent),
-            ("importance", importance),
-            ("enabled", enabled),
-            ("delivery", delivery),
-        ):
-            object.__setattr__(self, attribute, value)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber(Generic[T]):
-    """A subscriber with its callback. Made by ``@subscriber``; call it to call the function.
+class Subscriber(_Declared, Generic[T]):
+    """A subscriber with its callback, created by ``@subscriber``. Calling it calls the callback.
 
-    ``takes_context``, ``is_async`` and ``is_plain`` (an ``async def`` of the envelope alone, so
-    that calling it runs nothing yet) are read off the callback once, here.
+    ``takes_context``, ``is_async`` and ``is_plain`` describe the callback; a plain one is an
+    ``async def`` that takes only the envelope, so that calling it runs nothing yet.
     """
 
-    name: str
-    description: str
     callback: Callback = field(compare=False)
-    idempotent: Idempotency = "unknown"
-    importance: Importance = "should-investigate"
-    queue: str | None = None
-    enabled: Enabled | None = field(default=None, compare=False)
-    delivery: DeliveryMode | None = None
     takes_context: bool = field(init=False)
     is_async: bool = field(init=False)
     is_plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_texts(self.name, self.description, self.queue)
-        _check_choices(self.name, self.idempotent, self.importance, self.delivery)
-        _check_enabled(self.name, self.enabled)
+        _check_options(self)
         if not callable(self.callback):
             raise ConfigurationError(
                 f"subscriber {self.name!r}: the callback must be callable, got {self.callback!r}"
             )
         _check_no_generator(self.name, self.callback)
-        object.__setattr__(self, "takes_context", _takes_context(self.name, self.callback))
+        takes_context = _takes_context(self.name, self.callback)
+        object.__setattr__(self, "takes_context", takes_context)
         object.__setattr__(self, "is_async", _is_async(self.callback))
-        plain = not self.takes_context and _is_async_def(self.callback)
-        object.__setattr__(self, "is_plain", plain)
+        object.__setattr__(self, "is_plain", not takes_context and _is_async_def(self.callback))
 
     def __call__(self, envelope: Envelope[T], *context: Any) -> Any:
-        """Call the callback directly, as a unit test would."""
+        """Call the callback directly, for example in a unit test."""
         return self.callback(envelope, *context)
 
 
@@ -147,10 +122,11 @@ def subscriber(
     enabled: Enabled | None = None,
     delivery: DeliveryMode | None = None,
 ) -> Callable[[Callable[..., Any]], Subscriber[Any]] | Subscriber[Any]:
-    """Declare a function to be a subscriber.
+    """Declare a function as a subscriber.
 
     The function takes ``(envelope)`` or ``(envelope, ctx)`` and may be sync or async; a sync one
-    runs in a thread and never blocks the event loop. Its name, with dashes, names the subscriber.
+    runs in a thread and never blocks the event loop. The default name of the subscriber is that of
+    the function, with dashes.
 
     Example:
         >>> @subscriber(description="Email the receipt.", idempotent="yes")
@@ -186,37 +162,28 @@ def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _check_texts(name: object, description: object, queue: object) -> None:
-    if not isinstance(name, str):
-        raise ConfigurationError(f"a subscriber's name must be a string, got {name!r}")
-    if not isinstance(description, str):
+def _check_options(one: _Declared) -> None:
+    where = f"subscriber {one.name!r}"
+    texts = {"a subscriber's name": one.name, f"{where}: the description": one.description}
+    if one.queue is not None:
+        texts[f"{where}: queue"] = one.queue
+    for what, text in texts.items():
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"{what} must be a string, got {text!r}")
+    if one.enabled is not None and not callable(one.enabled):
         raise ConfigurationError(
-            f"subscriber {name!r}: the description must be a string, got {description!r}"
+            f"{where}: enabled must be a function, got {one.enabled!r}; "
+            f"write enabled=lambda: {one.enabled!r}"
         )
-    if queue is not None and not isinstance(queue, str):
-        raise ConfigurationError(
-            f"subscriber {name!r}: queue must be the name of a queue, got {queue!r}"
-        )
-
-
-def _check_enabled(name: str, enabled: object) -> None:
-    if enabled is not None and not callable(enabled):
-        raise ConfigurationError(
-            f"subscriber {name!r}: enabled must be a function, got {enabled!r}; "
-            f"write enabled=lambda: {enabled!r}"
-        )
-
-
-def _check_choices(name: str, idempotent: object, importance: object, delivery: object) -> None:
     for option, value, choices in (
-        ("idempotent", idempotent, get_args(Idempotency)),
-        ("importance", importance, get_args(Importance)),
-        ("delivery", delivery, (*get_args(DeliveryMode), None)),
+        ("idempotent", one.idempotent, get_args(Idempotency)),
+        ("importance", one.importance, get_args(Importance)),
+        ("delivery", one.delivery, (*get_args(DeliveryMode), None)),
     ):
         if value not in choices:
             allowed = ", ".join(repr(choice) for choice in choices)
             raise ConfigurationError(
-                f"subscriber {name!r}: {option}={value!r} is not one of {allowed}"
+                f"{where}: {option}={value!r} is not one of {allowed}"
                 f"{suggestion(str(value), [str(choice) for choice in choices])}"
             )
 
@@ -224,7 +191,7 @@ def _check_choices(name: str, idempotent: object, importance: object, delivery: 
 def _takes_context(name: str, callback: Callback) -> bool:
     try:
         parameters = inspect.signature(callback).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature: the envelope alone
+    except (TypeError, ValueError):  # a builtin without a signature: takes the envelope
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
@@ -255,13 +222,13 @@ def _check_no_generator(name: str, callback: Callback) -> None:
     function = _without_partial(callback)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
-            f"subscriber {name!r}: the callback has a `yield`, so calling it would run nothing"
+            f"subscriber {name!r}: the callback contains `yield`, so calling it would not run it"
             f"{place_of(callback)}"
         )
 
 
 def place_of(defined: Any) -> str:
-    """Where a function or a class is defined, as `` (file.py:12)``; empty if that is unknown."""
+    """Where a function or class is defined, as `` (file.py:12)``; empty if unknown."""
     function = defined if isinstance(defined, type) else _without_partial(defined)
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
@@ -275,9 +242,9 @@ def place_of(defined: Any) -> str:
 
 
 def envelope_types(callback: Callback) -> tuple[Any, ...]:
-    """What the callback says its envelopes hold: ``Envelope[A | B]`` gives A and B.
+    """The payload types in the callback's annotation: A and B for ``Envelope[A | B]``.
 
-    Empty if it says nothing, or nothing that can be looked up now.
+    Empty if there is no annotation, or if it cannot be resolved.
     """
     function = _without_partial(callback)
     if not inspect.isroutine(function):
@@ -289,7 +256,7 @@ def envelope_types(callback: Callback) -> tuple[Any, ...]:
             for one in inspect.signature(function).parameters.values()
             if one.name in hints and one.name != "self"
         )
-    except Exception:  # noqa: BLE001 - names that are not there at run time, whatever they raise
+    except Exception:  # noqa: BLE001 - unresolvable names may raise anything
         return ()
     hint = hints[first.name]
     if get_origin(hint) is not Envelope:

@@ -1,18 +1,18 @@
-"""Makes any text fit to be stored: in a docket, in a header, as the reason of a dead letter."""
+"""Makes text storable in dockets, headers and reasons of dead letters."""
 
 from __future__ import annotations
 
 LONGEST_TEXT = 4000
-"""Characters kept of an error or a reason."""
+"""The maximum length of an error or a reason, in characters."""
 
 SHORT_TEXT = 200
-"""Characters kept where a broker has refused the whole text."""
+"""The maximum length if a broker has refused the full text."""
 
 
 def storable_text(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text as every broker can store it: valid UTF-8, no NUL, at most ``longest`` characters.
+    """The text in a form every broker can store: UTF-8, no NUL, at most ``longest`` characters.
 
-    What cannot be encoded (lone surrogates) becomes ``?``; a cut text ends with ``…``.
+    Lone surrogates, which cannot be encoded, become ``?``; a cut text ends with ``…``.
 
     Example:
         >>> storable_text("caf\\udcff")
@@ -25,11 +25,20 @@ def storable_text(text: str, longest: int = LONGEST_TEXT) -> str:
     )
 
 
-def lone_surrogate(text: str) -> str | None:
-    """``has a lone surrogate (U+D800) at 3``, if half of a character stands alone there.
+def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
+    """The storable message of an error, or its name if it has none."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - its __str__ may raise anything
+        text = ""
+    return storable_text(text or type(error).__name__, longest)
 
-    Such a text is not Unicode and has no UTF-8 form. It comes from names of files and arguments
-    that Python could not decode, and from texts that were cut in the middle of a character.
+
+def lone_surrogate(text: str) -> str | None:
+    """``has a lone surrogate (U+D800) at 3`` if the text contains half of a character, or None.
+
+    Such a text cannot be encoded as UTF-8. It comes from file names and arguments that Python could
+    not decode, or from text that was cut in the middle of a character.
     """
     try:
         text.encode()

@@ -1,6 +1,6 @@
-"""The topology: queues, dead letters and retries, described once and for every broker.
+"""The topology: queues, dead letters and retries, described in the same way for every broker.
 
-Transports translate it, create it and say what they could not honour; nothing here does I/O.
+Transports create it and report what they do not support; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from matador.errors import ConfigurationError, InvalidTopologyError, QueueNotFoundError
 from matador.model.options import (
     Seconds,
+    one_of,
     optional_seconds,
+    optional_whole_number,
     seconds,
+    set_fields,
     suggestion,
-    whole_number,
 )
 
 DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable"]
-"""``unhandled``: nobody here knows the message. ``undeliverable``: it failed for good."""
+"""``unhandled``: the event or subscriber is unknown. ``undeliverable``: the message failed."""
 
 DEAD_LETTER_KINDS: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
 
 QueueType: TypeAlias = Literal["quorum", "classic"]
-"""Kinds of queues, on brokers that have several."""
+"""The type of a queue, on brokers that have several."""
 
 Argument: TypeAlias = str | int | bool | None
-"""What a broker is told about a queue. None: it is not told what it would be otherwise."""
+"""A queue argument of RabbitMQ. None removes an argument that Matador would set."""
 
-_LONGEST_NAME = 255  # bytes; of the names of dead letters and retries, too
+_LONGEST_NAME = 255  # bytes, also for the queues of dead letters and retries
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_NAME_RULE = "must start with a letter and contain only letters, digits, '_' and '-'"
 _EXACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*")
 
 
@@ -41,15 +44,15 @@ class WorkQueue:
 
     Attributes:
         name: its name; brokers see ``{namespace}.{name}``.
-        concurrency: how many messages one worker handles at once (None: the worker's default).
-        consumer_timeout: seconds a callback may take; then it is cancelled and retried.
-        priorities: messages may have a priority, higher first.
-        exact: use the name as it is and do not manage the queue: it belongs to somebody else.
+        concurrency: how many messages a worker handles concurrently (None: the worker's default).
+        consumer_timeout: the time limit of a callback in seconds; then it is cancelled and retried.
+        priorities: messages may have a priority; higher ones come first.
+        exact: use the name unchanged and do not create the queue, because another system owns it.
         retention: seconds for which finished messages stay readable, for replay and for Spark.
-        fallback: the queue to send to when this one cannot take a message.
-        type: ``quorum`` or ``classic``, on RabbitMQ (None: quorum, classic with priorities).
-        arguments: what RabbitMQ is told when the queue is made, beside or instead of what it would
-            be told: ``{"x-max-length": 100_000}``. For queues that others make as well.
+        fallback: the queue to send to if sending to this one fails.
+        type: ``quorum`` or ``classic``, on RabbitMQ (None: quorum, or classic with priorities).
+        arguments: extra arguments for the queue on RabbitMQ, such as ``{"x-max-length": 100_000}``.
+            Useful if other programs declare the same queue.
 
     Example:
         >>> WorkQueue("billing", concurrency=4, priorities=True).name
@@ -82,34 +85,27 @@ class WorkQueue:
         where = f"queue {name!r}"
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"a queue's name must be a string, got {name!r}")
-        if concurrency is not None:
-            whole_number(concurrency, f"{where}: concurrency", minimum=1)
-        set_ = object.__setattr__
-        set_(self, "name", name)
-        set_(self, "concurrency", concurrency)
-        set_(
-            self,
-            "consumer_timeout",
-            optional_seconds(consumer_timeout, f"{where}: consumer_timeout"),
-        )
-        set_(self, "priorities", priorities)
-        set_(self, "exact", exact)
-        set_(self, "retention", optional_seconds(retention, f"{where}: retention"))
-        set_(self, "fallback", fallback)
-        if type is not None and type not in get_args(QueueType):
-            known = get_args(QueueType)
-            raise ConfigurationError(
-                f"{where}: type must be one of {', '.join(known)}, got {type!r}"
-                f"{suggestion(str(type), known)}"
-            )
+        if type is not None:
+            one_of(type, f"{where}: type", get_args(QueueType))
         if type == "quorum" and priorities:
-            raise ConfigurationError(f"{where}: a queue with priorities cannot be a quorum queue")
+            raise ConfigurationError(f"{where}: a quorum queue cannot have priorities")
         if exact and (type is not None or arguments):
             raise ConfigurationError(
-                f"{where}: an exact queue is made by its owner, so type and arguments mean nothing"
+                f"{where}: type and arguments have no effect on an exact queue, which its owner "
+                f"creates"
             )
-        set_(self, "type", type)
-        set_(self, "arguments", _checked_arguments(arguments, where))
+        set_fields(
+            self,
+            name=name,
+            concurrency=optional_whole_number(concurrency, f"{where}: concurrency", minimum=1),
+            consumer_timeout=optional_seconds(consumer_timeout, f"{where}: consumer_timeout"),
+            priorities=priorities,
+            exact=exact,
+            retention=optional_seconds(retention, f"{where}: retention"),
+            fallback=fallback,
+            type=type,
+            arguments=_checked_arguments(arguments, where),
+        )
 
 
 def _checked_arguments(given: object, where: str) -> dict[str, Argument]:
@@ -121,24 +117,24 @@ def _checked_arguments(given: object, where: str) -> dict[str, Argument]:
     for name, value in cast("Mapping[Any, Any]", given).items():
         if not isinstance(name, str) or not name.startswith("x-") or len(name) > _LONGEST_NAME:
             raise ConfigurationError(
-                f"{where}: the argument {name!r} must be a name like 'x-max-length'"
+                f"{where}: invalid argument name {name!r}; expected a name like 'x-max-length'"
             )
         if name == "x-queue-type":
-            raise ConfigurationError(f"{where}: give the type as type=, not among the arguments")
+            raise ConfigurationError(f"{where}: pass the queue type as type=, not as an argument")
         if value is not None and not isinstance(value, str | int):
             raise ConfigurationError(
-                f"{where}: the argument {name} must be a text, a whole number, a truth or None, "
+                f"{where}: argument {name} must be a string, an integer, a boolean or None, "
                 f"got {value!r}"
             )
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise ConfigurationError(f"{where}: the argument {name} does not fit in 64 bits")
+            raise ConfigurationError(f"{where}: argument {name} does not fit in 64 bits")
         checked[name] = value
     return checked
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DeadLetterQueue:
-    """One kind of dead letters: kept or not, how many, for how long (None: no limit).
+    """The dead letters of one kind: whether, how many and how long to keep them (None: no limit).
 
     Example:
         >>> DeadLetterQueue(max_length=10_000).enabled
@@ -152,16 +148,17 @@ class DeadLetterQueue:
     def __init__(
         self, *, enabled: bool = True, max_length: int | None = None, ttl: Seconds | None = None
     ) -> None:
-        if max_length is not None:
-            whole_number(max_length, "dead letters: max_length", minimum=1)
-        object.__setattr__(self, "enabled", enabled)
-        object.__setattr__(self, "max_length", max_length)
-        object.__setattr__(self, "ttl", optional_seconds(ttl, "dead letters: ttl"))
+        set_fields(
+            self,
+            enabled=enabled,
+            max_length=optional_whole_number(max_length, "dead letters: max_length", minimum=1),
+            ttl=optional_seconds(ttl, "dead letters: ttl"),
+        )
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DeadLetters:
-    """The dead letters of every queue: ``unhandled`` and ``undeliverable``, each on by default.
+    """The dead letters of all queues: ``unhandled`` and ``undeliverable``, both kept by default.
 
     Example:
         >>> DeadLetters(unhandled=False, undeliverable=DeadLetterQueue(ttl=7 * 86400))[
@@ -193,9 +190,9 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, init=False)
 class RetryQueues:
-    """How retries wait: the delay where none is given, and the longest (seconds).
+    """The delays of retries: the default and the maximum, in seconds.
 
-    Switched off, what fails is tried again at once.
+    If disabled, failed messages are retried at once.
 
     Example:
         >>> RetryQueues(default_delay=1, max_delay=300).max_delay
@@ -215,14 +212,12 @@ class RetryQueues:
             raise ConfigurationError(
                 f"retry: max_delay ({longest:g} s) must be at least default_delay ({default:g} s)"
             )
-        object.__setattr__(self, "enabled", enabled)
-        object.__setattr__(self, "default_delay", default)
-        object.__setattr__(self, "max_delay", longest)
+        set_fields(self, enabled=enabled, default_delay=default, max_delay=longest)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Where messages are published by routing key; every queue with a matching binding gets one.
+    """Messages published to an exchange are copied to every queue with a matching binding.
 
     ``type``: ``topic`` (patterns with ``*`` for one word and ``#`` for any number of words),
     ``direct`` (the same key) or ``fanout`` (every binding).
@@ -239,7 +234,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """``queue`` (short name) gets what is published to ``exchange`` with a key that matches.
+    """``queue`` (short name) receives the messages of ``exchange`` whose routing key matches.
 
     Example:
         >>> Binding("events", "analytics", "orders.*").pattern
@@ -253,10 +248,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Topology:
-    """All queues of an application. Checked when made; every problem is listed at once.
+    """All queues of an application. Validated on creation.
 
     Raises:
-        InvalidTopologyError: names that cannot be, duplicates, no queue at all.
+        InvalidTopologyError: invalid or duplicate names, or no queues; lists every problem.
 
     Example:
         >>> shop = Topology("shop", queues=["events", WorkQueue("billing", concurrency=4)])
@@ -288,20 +283,23 @@ class Topology:
         problems = [*_problems(namespace, made), *_binding_problems(made, routed, bound)]
         if problems:
             raise InvalidTopologyError(problems)
-        object.__setattr__(self, "namespace", namespace)
-        object.__setattr__(self, "queues", made)
-        object.__setattr__(self, "dead_letters", dead_letters or DeadLetters())
-        object.__setattr__(self, "retry", retry or RetryQueues())
-        object.__setattr__(self, "exchanges", routed)
-        object.__setattr__(self, "bindings", bound)
+        set_fields(
+            self,
+            namespace=namespace,
+            queues=made,
+            dead_letters=dead_letters or DeadLetters(),
+            retry=retry or RetryQueues(),
+            exchanges=routed,
+            bindings=bound,
+        )
 
     @property
     def default_queue(self) -> WorkQueue:
-        """Where subscribers without a queue of their own receive: the first one."""
+        """The first queue, which subscribers without a queue use."""
         return self.queues[0]
 
     def queue(self, name: str) -> WorkQueue:
-        """The queue with that name, short or full.
+        """The queue with that short or full name.
 
         Raises:
             QueueNotFoundError: there is none.
@@ -311,24 +309,24 @@ class Topology:
                 return queue
         known = [queue.name for queue in self.queues]
         raise QueueNotFoundError(
-            f"the topology {self.namespace!r} has no queue {name!r}; it has "
+            f"topology {self.namespace!r} has no queue {name!r}, only "
             f"{', '.join(known)}{suggestion(name, known)}"
         )
 
     def has_queue(self, name: str) -> bool:
-        """Is there a queue with that name, short or full?"""
+        """Is there a queue with that short or full name?"""
         return any(name in (queue.name, self._full(queue)) for queue in self.queues)
 
     def full_name(self, name: str) -> str:
-        """The name the broker sees: ``{namespace}.{name}``, or the name itself if ``exact``."""
+        """The name on the broker: ``{namespace}.{name}``, or the name itself if ``exact``."""
         return self._full(self.queue(name))
 
     def dead_letter_name(self, name: str, kind: DeadLetterKind) -> str:
-        """The full name of a queue's dead letters of one kind."""
+        """The full name of the queue for dead letters of one kind."""
         return dead_letter_name(self.full_name(name), kind)
 
     def dead_letter_names(self) -> Iterator[tuple[WorkQueue, DeadLetterKind, str]]:
-        """Every dead-letter queue there is: its queue, its kind and its full name."""
+        """Every dead-letter queue: its work queue, its kind and its full name."""
         for queue in self.queues:
             for kind in self.dead_letters.enabled_kinds:
                 yield queue, kind, dead_letter_name(self._full(queue), kind)
@@ -338,45 +336,39 @@ class Topology:
 
 
 def dead_letter_name(full_queue: str, kind: DeadLetterKind) -> str:
-    """The dead letters of a queue, by its full name: ``shop.events.undeliverable``."""
+    """The name of a dead-letter queue, such as ``shop.events.undeliverable``."""
     return f"{full_queue}.{kind}"
 
 
 def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
     if not isinstance(namespace, str) or not _NAME.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-        yield (
-            f"namespace {namespace!r}: must start with a letter and have only letters, digits, "
-            f"'_' and '-'"
-        )
+        yield f"namespace {namespace!r}: {_NAME_RULE}"
     if not queues:
-        yield "there is no queue: give at least one"
+        yield "no queues: add at least one"
     seen: set[str] = set()
     names = {queue.name for queue in queues}
     managed = [queue.name for queue in queues if not queue.exact]
     for queue in queues:
         if queue.name in seen:
-            yield f"queue {queue.name!r} is there twice"
+            yield f"duplicate queue {queue.name!r}"
         seen.add(queue.name)
         if queue.exact:
             if not _EXACT_NAME.fullmatch(queue.name):
-                yield f"queue {queue.name!r}: not a name a broker would take"
+                yield f"queue {queue.name!r}: invalid name"
         elif not _NAME.fullmatch(queue.name):
             dots = " (dots need exact=True)" if "." in queue.name else ""
-            yield (
-                f"queue {queue.name!r}: must start with a letter and have only letters, digits, "
-                f"'_' and '-'{dots}"
-            )
+            yield f"queue {queue.name!r}: {_NAME_RULE}{dots}"
         if queue.fallback is not None and queue.fallback not in names:
             yield (
-                f"queue {queue.name!r}: its fallback {queue.fallback!r} is not a queue"
+                f"queue {queue.name!r}: unknown fallback queue {queue.fallback!r}"
                 f"{suggestion(queue.fallback, names)}"
             )
         full = queue.name if queue.exact else f"{namespace}.{queue.name}"
         if len(dead_letter_name(full, "undeliverable").encode("utf-8", "replace")) > _LONGEST_NAME:
-            yield f"queue {queue.name[:40]!r}…: its name is too long for brokers (255 bytes in all)"
+            yield f"queue {queue.name[:40]!r}…: the full name is longer than 255 bytes"
         if queue.exact and any(queue.name == f"{namespace}.{name}" for name in managed):
-            yield f"queue {queue.name!r}: that is the full name of another queue"
-    yield from _circles({queue.name: queue.fallback for queue in queues})
+            yield f"queue {queue.name!r}: another queue has this full name"
+    yield from _fallback_cycles({queue.name: queue.fallback for queue in queues})
 
 
 def _binding_problems(
@@ -402,13 +394,13 @@ def _binding_problems(
             yield f"{where}: the pattern is longer than 255 bytes"
 
 
-def _circles(fallbacks: dict[str, str | None]) -> Iterator[str]:
+def _fallback_cycles(fallbacks: dict[str, str | None]) -> Iterator[str]:
     for start in fallbacks:
         step = fallbacks[start]
         seen = {start}
         while step is not None and step in fallbacks:
             if step == start:
-                yield f"queue {start!r}: its fallbacks go round in a circle"
+                yield f"queue {start!r}: its fallbacks form a cycle"
                 break
             if step in seen:
                 break

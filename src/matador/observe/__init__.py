@@ -1,4 +1,4 @@
-"""Seeing what happens: the journal, and later metrics, traces and health. All of them are hooks."""
+"""Observability: the journal, and later metrics, traces and health. All of them are hooks."""
 
 from matador.observe.journal import Journal, Tap
 

@@ -1,11 +1,11 @@
-"""Counts how messages end. One counter for the command line, Spark, metrics and dashboards."""
+"""Counts outcomes of messages, for the command line, Spark, metrics and dashboards."""
 
 from __future__ import annotations
 
 import msgspec
 
 from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
-from matador.model.text import storable_text
+from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
 
 _MOST_COUNTS = 1000
@@ -14,10 +14,10 @@ _LONGEST_ERROR = 200
 
 
 class OutcomeCount(msgspec.Struct, frozen=True):
-    """How many attempts ended in one way, and how long they took.
+    """The number of attempts with one outcome, and how long they took.
 
-    ``event_key`` and ``subscriber`` are empty for messages that nobody could read. ``error`` is the
-    first that was seen.
+    ``event_key`` and ``subscriber`` are empty for messages that could not be decoded. ``error`` is
+    the first one.
     """
 
     queue: str
@@ -34,24 +34,11 @@ class OutcomeCount(msgspec.Struct, frozen=True):
         """The average running time of a callback."""
         return self.total_ms / self.count if self.count else 0.0
 
-    def plus(self, count: int, total_ms: float, max_ms: float, error: str | None) -> OutcomeCount:
-        """This, and so many more."""
-        return OutcomeCount(
-            self.queue,
-            self.event_key,
-            self.subscriber,
-            self.outcome,
-            self.count + count,
-            self.total_ms + total_ms,
-            max(self.max_ms, max_ms),
-            self.error or error,
-        )
-
 
 class OutcomeCounter(Hooks):
-    """Counts the outcomes of attempts. Its hooks never wait, so that no worker waits for them.
+    """Counts the outcomes of attempts. Its hooks are sync, so that workers do not wait for them.
 
-    What is counted is bounded: beyond a thousand events and subscribers they are counted together.
+    The number of counters is bounded: beyond a thousand, events and subscribers share one.
 
     Example:
         >>> counter = OutcomeCounter()
@@ -69,7 +56,7 @@ class OutcomeCounter(Hooks):
         return list(self._counts.values())
 
     def total(self, queue: str | None = None, *outcomes: Outcome) -> int:
-        """How many attempts ended so, on one queue or on all; without outcomes, in any way."""
+        """The number of attempts with these outcomes (default: any), on one queue or on all."""
         return sum(
             one.count
             for one in self._counts.values()
@@ -106,15 +93,18 @@ class OutcomeCounter(Hooks):
         if key not in self._counts and len(self._counts) >= _MOST_COUNTS:
             key = (key[0], _OTHERS, _OTHERS, key[3])
         before = self._counts.get(key) or OutcomeCount(*key)
-        # Only the first error of a kind is described; the others are counted.
+        # Only the first error is kept; the others are counted.
         said = None if error is None or before.count else describe(error)
-        self._counts[key] = before.plus(1, duration_ms, duration_ms, said)
+        self._counts[key] = OutcomeCount(
+            *key,
+            before.count + 1,
+            before.total_ms + duration_ms,
+            max(before.max_ms, duration_ms),
+            before.error or said,
+        )
 
 
 def describe(error: BaseException) -> str:
-    """An error as one short line."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is
-        text = type(error).__name__
-    return storable_text(text.replace("\n", " "), _LONGEST_ERROR)
+    """An error as one short line, with its type."""
+    name, text = type(error).__name__, error_text(error, _LONGEST_ERROR).replace("\n", " ")
+    return name if text == name else storable_text(f"{name}: {text}", _LONGEST_ERROR)

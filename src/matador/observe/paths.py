@@ -1,4 +1,4 @@
-"""The paths that users give. Folders of a file system only: anything else is refused by name."""
+"""Checks the paths that users pass: only local folders are supported."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
 
-# One slash is enough: pathlib has made "s3a:/bucket" of "s3a://bucket" before we see it.
+# A single slash is enough: pathlib turns "s3a://bucket" into "s3a:/bucket".
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(.*)", re.DOTALL)
 
 
 def local_path(given: str | os.PathLike[str], what: str) -> Path:
-    """A path of this machine's file systems; ``file:///abs/path`` is one, too.
+    """A local path; may be given as ``file:///abs/path``.
 
-    ``what`` names the option in the error. The rest of a URL is not repeated: it may hold a key.
+    ``what`` names the option in the error. The error does not quote the URL, which may contain a
+    secret.
 
     Raises:
-        ConfigurationError: a URL of anything but a local file.
+        ConfigurationError: a URL that is not a local file.
 
     Example:
         >>> local_path("file:///data/lake", "lake")
@@ -36,6 +37,6 @@ def local_path(given: str | os.PathLike[str], what: str) -> Path:
             return Path("/" + unquote(path))
     where = f"{scheme}://" if scheme != "file" else "a file:// URL of another host"
     raise ConfigurationError(
-        f"{what}: {where} is not supported, only paths of a file system, such as /data/shop or "
-        "file:///data/shop; mount other storage as a folder first"
+        f"{what}: {where} is not supported, only local paths such as /data/shop or "
+        "file:///data/shop; mount other storage as a folder"
     )

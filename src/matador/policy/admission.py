@@ -1,4 +1,4 @@
-"""May a delivered message run at all? Asked before its callback starts, not after."""
+"""Admission: decides whether a delivered message may run, before its callback starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from matador.policy.retry import (
 def refuse(
     receipt: Receipt, subscriber: Subscriber[Any], max_deliveries: int
 ) -> MatadorError | None:
-    """Why a message must not run: an error whose message is the reason, or None to run it.
+    """An error with the reason why a message must not run, or None if it may run.
 
-    Checked afterwards, a poisoned message would have killed one more worker, and a callback that
-    must not run twice would have.
+    After the callback it would be too late: a poisoned message would have crashed another worker.
     """
     if receipt.delivery_count <= 1 and not receipt.redelivered:
         return None

@@ -1,4 +1,4 @@
-"""What becomes of a message whose callback failed."""
+"""The retry policy: decides what happens to a message whose callback failed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 from matador.errors import ConfigurationError, DontRetry, DoRetry, EventAssertionError
 from matador.model.envelope import Envelope
 from matador.model.message import Receipt
-from matador.model.options import Seconds, seconds, whole_number
+from matador.model.options import Seconds, seconds, set_fields, whole_number
 from matador.model.subscriber import Subscriber
 from matador.model.topology import DeadLetterKind
 
-# -- decisions ----------------------------------------------------------------------------------
+# -- decisions ------------------------------------------------------------------------------------
 
 
 Outcome: TypeAlias = Literal["success", "retry", "dead-letter", "discard"]
@@ -21,7 +21,7 @@ Outcome: TypeAlias = Literal["success", "retry", "dead-letter", "discard"]
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Try again after ``delay`` seconds."""
+    """Retry after ``delay`` seconds."""
 
     outcome: ClassVar[Outcome] = "retry"
     delay: float
@@ -30,7 +30,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class SendToDeadLetters:
-    """Give up, and keep the message among the dead letters."""
+    """Do not retry; keep the message as a dead letter."""
 
     outcome: ClassVar[Outcome] = "dead-letter"
     kind: DeadLetterKind
@@ -39,7 +39,7 @@ class SendToDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Give up, and forget the message."""
+    """Do not retry; delete the message."""
 
     outcome: ClassVar[Outcome] = "discard"
     reason: str
@@ -47,20 +47,20 @@ class Discard:
 
 Decision: TypeAlias = RetryLater | SendToDeadLetters | Discard
 
-# -- facts --------------------------------------------------------------------------------------
+# -- policies -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryContext:
-    """All a policy may know.
+    """The input of a retry policy.
 
     Attributes:
-        envelope: the message; ``envelope.docket.attempts`` counts this attempt.
-        error: what the callback raised.
-        subscriber: who failed.
-        receipt: how it was delivered.
-        random: a number from 0 up to 1, for jitter.
-        max_attempts, max_deliveries, delay: set when a hook decided them for this message.
+        envelope: the message; ``envelope.docket.attempts`` includes this attempt.
+        error: the exception of the callback.
+        subscriber: the subscriber that failed.
+        receipt: the receipt of the delivery.
+        random: a random number from 0 to 1, for jitter.
+        max_attempts, max_deliveries, delay: set if a hook decided them for this message.
     """
 
     envelope: Envelope[Any]
@@ -74,7 +74,7 @@ class RetryContext:
 
 
 class RetryPolicy(Protocol):
-    """Decides what becomes of a failed message. Must be pure: the same facts, the same decision."""
+    """Decides what happens to a failed message. Must be pure: same input, same decision."""
 
     def decide(self, context: RetryContext) -> Decision:
         """The decision for one failure."""
@@ -88,16 +88,16 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, init=False)
 class StandardRetryPolicy:
-    """Exponential back-off, and no second chance for what cannot be helped. In this order:
+    """Retries with exponential backoff, unless a retry cannot help. The first match applies:
 
     1. delivered ``max_deliveries`` times → undeliverable, possibly poisoned
     2. an assertion about the event failed → undeliverable
     3. ``DontRetry`` → undeliverable
-    4. ``DoRetry`` → retried until ``max_attempts``
-    5. ``max_attempts`` used up → undeliverable
-    6. redelivered, and not declared idempotent → undeliverable
-    7. else retried after ``base_delay`` × ``multiplier`` ^ (attempt - 1), at most ``max_delay``;
-       ``jitter`` (0 to 1) takes a random share of up to that much off the delay
+    4. ``DoRetry`` → retried, up to ``max_attempts``
+    5. ``max_attempts`` reached → undeliverable
+    6. redelivered, but not declared idempotent → undeliverable
+    7. otherwise retried after ``base_delay`` × ``multiplier`` ^ (attempt - 1), at most
+       ``max_delay``; ``jitter`` (0 to 1) shortens the delay by a random share of up to that size
 
     Example:
         >>> from matador import StandardRetryPolicy
@@ -127,16 +127,14 @@ class StandardRetryPolicy:
             raise ConfigurationError(f"{where}: jitter must be from 0 to 1, got {jitter!r}")
         if not _is_number(multiplier) or not 1 <= multiplier < float("inf"):
             raise ConfigurationError(f"{where}: multiplier must be at least 1, got {multiplier!r}")
-        set_ = object.__setattr__
-        set_(self, "max_attempts", whole_number(max_attempts, f"{where}: max_attempts", minimum=1))
-        set_(self, "base_delay", seconds(base_delay, f"{where}: base_delay"))
-        set_(self, "max_delay", seconds(max_delay, f"{where}: max_delay"))
-        set_(self, "multiplier", float(multiplier))
-        set_(self, "jitter", float(jitter))
-        set_(
+        set_fields(
             self,
-            "max_deliveries",
-            whole_number(max_deliveries, f"{where}: max_deliveries", minimum=1),
+            max_attempts=whole_number(max_attempts, f"{where}: max_attempts", minimum=1),
+            base_delay=seconds(base_delay, f"{where}: base_delay"),
+            max_delay=seconds(max_delay, f"{where}: max_delay"),
+            multiplier=float(multiplier),
+            jitter=float(jitter),
+            max_deliveries=whole_number(max_deliveries, f"{where}: max_deliveries", minimum=1),
         )
 
     def delay(self, attempt: int, random: float = 0.0) -> float:
@@ -166,7 +164,7 @@ class StandardRetryPolicy:
                 return SendToDeadLetters(
                     "undeliverable", f"max attempts exceeded ({most}) with forced retry"
                 )
-            return self._later(context, attempts, "retry asked for")
+            return self._later(context, attempts, "retry requested")
         if attempts >= most:
             return SendToDeadLetters("undeliverable", f"max attempts exceeded ({most})")
         if context.receipt.redelivered and not may_run_again(context.subscriber):
@@ -183,28 +181,28 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# -- facts shared with admission ------------------------------------------------------------------
+# -- shared with admission ------------------------------------------------------------------------
 
 
 def is_poisoned(receipt: Receipt, max_deliveries: int) -> bool:
-    """Was it delivered so often without an outcome that it may kill its workers?
+    """Was it delivered so often without being settled that it may crash its workers?
 
-    A first delivery never counts as poisoned, whatever the limit.
+    A first delivery is never poisoned, whatever the limit.
     """
     return receipt.delivery_count > 1 and receipt.delivery_count >= max_deliveries
 
 
 def may_run_again(subscriber: Subscriber[Any]) -> bool:
-    """Is the subscriber declared safe to run a second time?"""
+    """Is the subscriber declared safe to run again?"""
     return subscriber.idempotent in ("yes", "resumable")
 
 
 def poison_reason(receipt: Receipt) -> str:
-    """Why a possibly poisoned message is a dead letter."""
+    """The reason of a dead letter that may be poisoned."""
     return f"possibly poisoned: delivered {receipt.delivery_count} times without an outcome"
 
 
 def not_idempotent_reason(subscriber: Subscriber[Any]) -> str:
-    """Why a redelivered message is a dead letter."""
+    """The reason of a dead letter that was redelivered."""
     declared = subscriber.idempotent
     return f"redelivered, and the subscriber is not idempotent (idempotent={declared!r})"

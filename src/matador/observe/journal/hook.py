@@ -1,4 +1,4 @@
-"""``Journal``: the hook that records what an application sends and handles."""
+"""``Journal``: a hook that records everything an application sends and handles."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from matador.events.hooks import (
     WorkerSuccess,
 )
 from matador.model.options import Seconds, seconds, whole_number
-from matador.model.text import storable_text
-from matador.observe.journal.convert import malformed_record, micros, replay_id, sent_record
+from matador.model.text import error_text, storable_text
 from matador.observe.journal.records import (
     DeliveryRecord,
     MalformedRecord,
-    Outcome,
     Record,
     encode_record,
+    malformed_record,
+    micros,
+    replay_id,
+    sent_record,
 )
 from matador.observe.journal.writer import JournalWriter
 from matador.observe.paths import local_path
@@ -35,16 +37,16 @@ from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.journal")
 
-_A_MOMENT = 0.001  # seconds: the broker's thread is at work by then, and does not need ours
+_A_MOMENT = 0.001  # seconds; by then, the transport's thread is busy and does not need this one
 
 
 class Journal(Hooks):
     """Records every envelope sent and every delivery outcome in a folder, for the data pipeline.
 
-    Nothing waits for it: records are written by a thread, a moment later. Segments appear whole,
-    by a rename, once they have ``rotate_size`` bytes or are ``rotate_age`` seconds old. Several
-    processes may share a folder. If the disk is full the application goes on, and the journal says
-    how many records were lost.
+    A thread writes the records, so that the application does not wait. A segment appears when it
+    reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old. Several processes may share a
+    folder. If the disk is full, the application continues, and the journal records how many records
+    were lost.
 
     Example:
         >>> from matador.observe import Journal
@@ -77,12 +79,12 @@ class Journal(Hooks):
 
     @property
     def folder(self) -> Path:
-        """Where the segments are."""
+        """The folder of the segments."""
         return self._folder
 
     @property
     def dropped(self) -> int:
-        """How many records were lost, because the disk was full or too slow."""
+        """How many records were lost because the disk was full or too slow."""
         return self._writer.dropped
 
     async def flush(self) -> None:
@@ -90,16 +92,16 @@ class Journal(Hooks):
         self._hand_over()
         await asyncio.to_thread(self._writer.flush)
 
-    # -- hooks ----------------------------------------------------------------
+    # -- hooks ------------------------------------------------------------------------------------
 
     def on_start(self) -> None:
-        """Open the journal. Several applications of one process may share it."""
+        """Open the journal. Several applications in one process may share it."""
         if self._users == 0:
             self._writer.start()
         self._users += 1
 
     async def on_stop(self) -> None:
-        """Finish the segment, with the last user."""
+        """Finish the segment, if this is the last application."""
         self._users -= 1
         self._hand_over()
         if self._users == 0:
@@ -110,42 +112,28 @@ class Journal(Hooks):
         envelope = event.envelope
         before = envelope.before
         raw = msgspec.UNSET if before is None else msgspec.Raw(as_json(before))
-        # The payload is written at once: its owner may change it as soon as the send is over.
+        # The payload is encoded now, because its owner may change it after the send.
         data = self._payload(envelope.data)
         self._keep(sent_record, envelope, data, raw, event.queue, event.transport, self._now())
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """A message was handled."""
-        self._delivery(event, "success")
+        self._keep(_handled, event, None, None, self._now(), self._writer.name)
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message failed, or was refused."""
-        decision = event.decision
-        kind = decision.kind if isinstance(decision, SendToDeadLetters) else None
-        self._delivery(event, event.outcome, event.error, decision.reason, kind, event.ran)
+        kind, text = type(event.error).__name__, error_text(event.error)
+        self._keep(_handled, event, kind, text, self._now(), self._writer.name)
 
     def on_decode_error(self, event: DecodeFailure) -> None:
-        """Bytes that are not an envelope arrived."""
+        """A message could not be decoded."""
         body = event.delivery.body
         self._keep(_malformed, event, body, self._now(), self._writer.name)
 
-    # -- inside ----------------------------------------------------------------
-
-    def _delivery(
-        self,
-        event: WorkerSuccess | WorkerError,
-        outcome: Outcome,
-        error: BaseException | None = None,
-        reason: str | None = None,
-        kind: str | None = None,
-        ran: bool = True,
-    ) -> None:
-        said = None if error is None else (type(error).__name__, _text(error))
-        worker = self._writer.name
-        self._keep(_handled, event, outcome, said, reason, kind, ran, self._now(), worker)
+    # -- internals --------------------------------------------------------------------------------
 
     def _payload(self, data: Any) -> msgspec.Raw:
-        """The payload's JSON; that of a fan-out is made once."""
+        """The payload as JSON, encoded once for all subscribers."""
         last = self._last_payload
         if last is not None and last[0] is data:
             return last[1]
@@ -154,8 +142,8 @@ class Journal(Hooks):
         return raw
 
     def _keep(self, make: Callable[..., Record], *facts: object) -> None:
-        """Keep facts that become a record a moment later, while the application waits for its
-        broker; one hand-over for all of them."""
+        """Keep the arguments of a record, which is created a moment later, while the application
+        waits for its broker."""
         if not self._kept:
             asyncio.get_running_loop().call_later(_A_MOMENT, self._hand_over)
         self._kept.append((make, facts))
@@ -165,7 +153,7 @@ class Journal(Hooks):
             kept, self._kept = self._kept, []
             try:
                 lines = [encode_record(make(*facts)) for make, facts in kept]
-            except Exception:  # noqa: BLE001 - found, and told of, one by one
+            except Exception:  # noqa: BLE001 - _written finds the record and logs the error
                 lines = [line for one in kept for line in _written(*one)]
             lines.append(b"")
             self._writer.put(b"\n".join(lines), len(lines) - 1)
@@ -175,28 +163,17 @@ class Journal(Hooks):
 
 
 def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator[bytes]:
-    """A record as a line; none if it cannot be written, which takes no other along."""
+    """A record as a line, or nothing if it cannot be encoded; then the others are still written."""
     try:
         yield encode_record(make(*facts))
     except Exception:
-        log.exception("the journal could not write a record, and goes on without it")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the classes of users decide what is raised
-        text = ""
-    return storable_text(text or type(error).__name__)
+        log.exception("the journal could not encode a record; it is left out")
 
 
 def _handled(
     event: WorkerSuccess | WorkerError,
-    outcome: Outcome,
-    said: tuple[str, str] | None,
-    reason: str | None,
-    kind: str | None,
-    ran: bool,
+    error_type: str | None,
+    error: str | None,
     now: int,
     worker: str,
 ) -> DeliveryRecord:
@@ -206,7 +183,7 @@ def _handled(
     due = created if docket.scheduled_for is None else micros(docket.scheduled_for)
     started = round(event.started_at * 1_000_000)
     waited, since_created = started - due, started - created
-    error_type, error = said or (None, None)
+    decision = event.decision if isinstance(event, WorkerError) else None
     return DeliveryRecord(
         envelope.id,
         docket.event_key,
@@ -214,7 +191,7 @@ def _handled(
         event.queue,
         event.transport,
         docket.attempts,
-        outcome,
+        event.outcome,
         started,
         round(event.duration * 1_000_000) / 1000,
         waited / 1000 if waited > 0 else 0.0,
@@ -224,11 +201,11 @@ def _handled(
         now,
         worker,
         event.receipt.delivery_count,
-        ran,
+        not isinstance(event, WorkerError) or event.ran,
         error_type,
         error,
-        None if reason is None else storable_text(reason),
-        kind,
+        None if decision is None else storable_text(decision.reason),
+        decision.kind if isinstance(decision, SendToDeadLetters) else None,
         docket.correlation_id,
         replay_id(docket.metadata) if docket.metadata else None,
     )

@@ -1,26 +1,33 @@
-"""What the journal records: one JSON object a line, of one of four kinds.
+"""The records of the journal: one JSON object per line, of one of four kinds.
 
-The format is a contract with the data pipeline, which may run another version than the application:
-fields are added, never changed or removed. Times are microseconds since 1970, UTC.
+The data pipeline, which reads them, may have another version than the application: fields may be
+added, but never changed or removed. Times are microseconds since 1970, UTC.
 """
 
 from __future__ import annotations
 
+import base64
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
 
+from matador.codec.base import Codec, Stamp
+from matador.errors import DecodeError
+from matador.model.envelope import Envelope
+from matador.model.message import Delivery
+from matador.model.text import storable_text
 from matador.policy.retry import Outcome
 
 REPLAY_ID = "matador.replay-id"
-"""The metadata key under which a replayed envelope has the id of its replay."""
+"""The metadata key for the id of the replay that sent an envelope."""
 
 REPLAY_OF = "matador.replay-of"
-"""The metadata key under which a replayed envelope has the id of its original."""
+"""The metadata key for the id of the original of a replayed envelope."""
 
 
 class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit_defaults=True):
-    """An envelope was stored by the broker. ``data`` and ``before`` are the payload's JSON."""
+    """An envelope was stored by the broker. ``data`` and ``before`` are JSON."""
 
     id: str
     event_key: str
@@ -31,7 +38,7 @@ class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit
     importance: str
     data: msgspec.Raw
     recorded_at: int
-    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # "raw or none" cannot be read
+    before: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # msgspec cannot decode Raw | None
     scheduled_for: int | None = None
     correlation_id: str | None = None
     metadata: dict[str, Any] | None = None
@@ -47,9 +54,9 @@ class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit
 class DeliveryRecord(
     msgspec.Struct, frozen=True, tag="delivery", tag_field="kind", omit_defaults=True
 ):
-    """An attempt to handle an envelope ended. ``wait_ms`` counts from when it was due.
+    """An attempt to handle an envelope ended. ``wait_ms`` is the time since it was due.
 
-    ``ran`` is false if the callback was not started: refused, invalid, or unknown.
+    ``ran`` is false if the callback was not started: refused, invalid or unknown.
     """
 
     id: str
@@ -80,7 +87,7 @@ class DeliveryRecord(
 class MalformedRecord(
     msgspec.Struct, frozen=True, tag="malformed", tag_field="kind", omit_defaults=True
 ):
-    """Bytes that are not an envelope arrived; ``raw`` is their base64."""
+    """A message could not be decoded; ``raw`` is its body in base64."""
 
     queue: str
     transport: str
@@ -91,7 +98,7 @@ class MalformedRecord(
 
 
 class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
-    """So many records could not be written before this one: the disk was full, or too slow."""
+    """``count`` records before this one were lost: the disk was full or too slow."""
 
     count: int
     reason: str
@@ -100,9 +107,105 @@ class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"
 
 
 LAST_MOMENT = 253_402_300_799_999_999
-"""The end of the year 9999, in microseconds: neither Python nor Spark can read a later time."""
+"""The end of the year 9999 in microseconds, the latest time that Python and Spark can read."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Record: TypeAlias = SentRecord | DeliveryRecord | MalformedRecord | DroppedRecord
 
 encode_record = msgspec.json.Encoder().encode
 decode_record = msgspec.json.Decoder(Record).decode
+
+
+def micros(moment: datetime) -> int:
+    """A time in whole microseconds since 1970."""
+    delta = moment - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def replay_id(metadata: dict[str, Any]) -> str | None:
+    """The id of the replay in the metadata of an envelope, if any."""
+    found = metadata.get(REPLAY_ID)
+    return found if isinstance(found, str) else None
+
+
+def line_of(
+    delivery: Delivery,
+    *,
+    queue: str,
+    transport: str,
+    codec: Codec,
+    stamp: Stamp,
+    writer: str,
+    source: str,
+) -> tuple[bytes, bool]:
+    """The line for a delivery, and whether it could be decoded.
+
+    Never raises an error: a delivery that cannot be decoded or written as JSON is kept as raw
+    bytes.
+    """
+    now = micros(stamp.now())
+    problem = delivery.problem
+    if problem is None:
+        try:
+            envelope = codec.decode(delivery.body, delivery.headers, stamp)
+            data = _json(codec, envelope.data)
+            before = msgspec.UNSET if envelope.before is None else _json(codec, envelope.before)
+            sent = sent_record(envelope, data, before, queue, transport, now, source)
+            return encode_record(sent), True
+        except Exception as error:  # noqa: BLE001 - the body may contain anything
+            problem = str(error) or type(error).__name__
+    bad = malformed_record(delivery.body, queue, transport, problem, now, writer)
+    return encode_record(bad), False
+
+
+def malformed_record(
+    body: bytes, queue: str, transport: str, reason: str, now: int, writer: str
+) -> MalformedRecord:
+    """The record of a message that could not be decoded."""
+    raw = base64.b64encode(body).decode()
+    return MalformedRecord(queue, transport, storable_text(reason), raw, now, writer)
+
+
+def sent_record(
+    envelope: Envelope[Any],
+    data: msgspec.Raw,
+    before: msgspec.Raw | msgspec.UnsetType,
+    queue: str,
+    transport: str,
+    now: int,
+    source: str | None = None,
+) -> SentRecord:
+    """The record of an envelope; ``data`` and ``before`` are JSON."""
+    docket = envelope.docket
+    scheduled = docket.scheduled_for
+    return SentRecord(
+        envelope.id,
+        docket.event_key,
+        docket.target_subscriber,
+        queue,
+        transport,
+        micros(docket.created_at),
+        docket.importance,
+        data,
+        now,
+        before,
+        None if scheduled is None else micros(scheduled),
+        docket.correlation_id,
+        docket.metadata or None,
+        replay_id(docket.metadata),
+        source,
+    )
+
+
+def _json(codec: Codec, raw: msgspec.Raw) -> msgspec.Raw:
+    """A raw payload as JSON."""
+    try:
+        if codec.content_type == "application/json":
+            msgspec.json.decode(raw)  # readers would skip a line that is not JSON
+            return (
+                raw if b"\n" not in bytes(raw) else msgspec.Raw(msgspec.json.format(raw, indent=-1))
+            )
+        return msgspec.Raw(msgspec.json.encode(msgspec.msgpack.decode(raw)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DecodeError(f"the payload cannot be written as JSON: {error}") from error

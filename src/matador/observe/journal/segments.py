@@ -1,13 +1,12 @@
-"""Segments: files that are appended to under a hidden name, and appear whole by a rename.
+"""Segments: files with a hidden name while they are written, renamed when they are finished.
 
-A reader sees finished segments only, and those never change. While a segment is open its writer
-holds a lock on it, which the kernel lets go when the process dies, however it dies; whoever starts
-next finishes what was abandoned, up to its last whole line.
+Readers see only finished segments, which never change. The writer of an open segment holds a lock
+on it, which the kernel releases when the process ends for any reason. The next process that starts
+recovers abandoned segments, up to the last complete line.
 
-One rule keeps processes apart: an open segment is renamed or removed only by whoever holds its
-lock, and only while its name still means that file. A writer uses a segment only once both are true
-for itself. Links are never followed: whoever may write to the folder must not be able to make us
-read, cut or rename a file elsewhere.
+Only the process that holds the lock of an open segment may rename or remove it, and only while the
+name still refers to that file. A writer uses a segment only if both are true. Symbolic links are
+never followed, so that write access to the folder does not give access to files elsewhere.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from pathlib import Path
 log = logging.getLogger("matador.journal")
 
 SUFFIX = ".jsonl"
-_OPEN = ".open-"  # Spark, and everybody who lists files, passes over names that start with a dot
+_OPEN = ".open-"  # Spark and most other tools ignore names that start with a dot
 _READ = 1 << 16
-# A named pipe would have us wait for its other end.
+# Without O_NONBLOCK, opening a named pipe would block.
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def writer_name() -> str:
-    """A name for this writer, different for every process that ever writes: host, pid, random."""
+    """A unique name for this writer: host, process id and a random part."""
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a journal, for its owner alone; one that is there is left as it is."""
+    """Create the folder of a journal, accessible only to its owner, unless it exists."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def finished(folder: Path) -> Iterator[Path]:
-    """All finished segments of a folder, oldest first; none if there is no such folder.
+    """All finished segments of a folder, oldest first; none if the folder does not exist.
 
-    Links and folders are passed over.
+    Ignores links and folders.
 
     Raises:
         OSError: the folder cannot be listed.
@@ -67,10 +66,10 @@ def finished(folder: Path) -> Iterator[Path]:
 
 
 def open_segment(path: Path | str) -> int:
-    """A finished segment, opened for reading.
+    """Open a finished segment for reading.
 
     Raises:
-        OSError: it is not there, not permitted, or no ordinary file.
+        OSError: it does not exist, is not accessible, or is not a regular file.
     """
     return _opened(path, os.O_RDONLY)
 
@@ -79,7 +78,7 @@ class Segment:
     """One open segment. Used by one thread.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, folder: Path, writer: str, number: int) -> None:
@@ -102,7 +101,7 @@ class Segment:
         """Append whole lines: all of them, or none.
 
         Raises:
-            OSError: not all could be written; the segment is as it was.
+            OSError: they could not all be written; the segment is unchanged.
         """
         self._mend()
         self._torn = True
@@ -111,24 +110,24 @@ class Segment:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError:
-            with contextlib.suppress(OSError):  # then before the next line is written
+            with contextlib.suppress(OSError):  # the next append tries again
                 self._mend()
             raise
         self.size += len(lines)
         self._torn = False
 
     def sync(self) -> None:
-        """Have what was appended on the disk: should we die now, the next start recovers it."""
+        """Write everything to disk, so that the next start can recover it after a crash."""
         os.fsync(self._file)
-        if not self._is_named:  # a file whose name is lost with the power is lost, too
+        if not self._is_named:  # otherwise a power failure could lose the name
             _sync_folder(self._folder)
             self._is_named = True
 
     def finish(self) -> Path | None:
-        """Make it durable, and let it appear; None if it was empty and is gone.
+        """Make it durable and visible. An empty segment is removed, and None is returned.
 
         Raises:
-            OSError: that failed; the next start recovers what is in it.
+            OSError: that failed; the next start recovers the segment.
         """
         try:
             if self.size == 0:
@@ -141,25 +140,25 @@ class Segment:
             os.close(self._file)
 
     def _mend(self) -> None:
-        """Cut off what a failed append has left."""
+        """Remove the remains of a failed append."""
         if self._torn:
             os.ftruncate(self._file, self.size)
             self._torn = False
 
 
 def recover(folder: Path) -> list[Path]:
-    """Finish the segments of writers that are gone; those of living ones are left alone.
+    """Finish the segments of writers that have ended; those of running ones are left alone.
 
-    One that cannot be recovered is left where it is, and keeps nobody from starting.
+    A segment that cannot be recovered is left in place, with a warning.
     """
     found: list[Path] = []
     for path in sorted(folder.glob(f"{_OPEN}*{SUFFIX}")):
         try:
             recovered = _recover(path)
         except FileNotFoundError:
-            continue  # somebody else was quicker
+            continue  # another process was faster
         except OSError as error:
-            log.warning("cannot recover %s, it stays where it is: %s", path, error)
+            log.warning("cannot recover %s; it is left in place: %s", path, error)
             continue
         if recovered is not None:
             found.append(recovered)
@@ -167,10 +166,10 @@ def recover(folder: Path) -> list[Path]:
 
 
 def _made(path: Path) -> int:
-    """A new file, and its lock.
+    """Create and lock a file.
 
-    Somebody who recovers may find the file before it is locked, take it for an abandoned one, and
-    remove it, since it is empty. Then it is made again: no line was in it yet.
+    Another process may find the new file before it is locked, and remove it as abandoned and empty.
+    In that case it is created again.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
@@ -191,9 +190,9 @@ def _recover(path: Path) -> Path | None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return None  # its writer lives
+            return None  # its writer is running
         if not _is_at(file, path):
-            return None  # finished, or recovered, before we had the lock
+            return None  # it was finished or recovered before we had the lock
         whole = _end_of_last_line(file)
         if whole == 0:
             path.unlink()
@@ -201,7 +200,7 @@ def _recover(path: Path) -> Path | None:
         os.ftruncate(file, whole)
         os.fsync(file)
         target = _appear(path, path.with_name(path.name.removeprefix(_OPEN)))
-        log.warning("recovered a segment that its writer left behind: %s", target)
+        log.warning("recovered an abandoned segment: %s", target)
         return target
     finally:
         os.close(file)
@@ -211,12 +210,12 @@ def _opened(path: Path | str, mode: int) -> int:
     file = os.open(path, mode | _CAREFULLY)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"not an ordinary file: {path}")
+        raise OSError(f"not a regular file: {path}")
     return file
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Does this name still mean the file that we opened?"""
+    """Does the path still refer to the open file?"""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -224,7 +223,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _end_of_last_line(file: int) -> int:
-    """Where the last whole line ends; 0 if there is none."""
+    """Where the last complete line ends; 0 if there is none."""
     position = os.fstat(file).st_size
     while position > 0:
         start = max(0, position - _READ)

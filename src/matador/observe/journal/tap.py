@@ -1,7 +1,7 @@
-"""The tap: lands the messages of a queue in the journal, for brokers that cannot be read twice.
+"""The tap: moves the messages of a queue to the journal, for brokers that cannot be read again.
 
-Each message is on the disk before it is acknowledged, so a tap that is killed loses nothing; one
-that is killed in between lands a message twice, and the lake keeps one of them.
+Each message is on disk before it is acknowledged, so a tap that is killed loses nothing. It may
+write a message twice; the lake removes duplicates.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from matador.codec.base import Codec
 from matador.errors import LeaseLostError, StorageFullError, TransportError
 from matador.model.message import Complete, Delivery
 from matador.model.options import Seconds, seconds, whole_number
-from matador.observe.journal.convert import line_of
+from matador.observe.journal.records import line_of
 from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
 from matador.observe.paths import local_path
 from matador.transports.base import Subscription, Transport
 from matador.transports.clock import Clock, SystemClock
+from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.journal")
 
 _BATCH = 1000
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 10.0
 
 
 class Tap:
-    """Moves messages from one queue to a journal, until told to stop.
+    """Moves messages from a queue to a journal until it is stopped.
 
-    It takes the messages away from whoever else consumes the queue: give it one of its own, for
-    example by a plugin subscriber's stub with that queue.
+    Other consumers of the queue do not receive these messages, so use a separate queue, for example
+    that of a plugin subscriber's stub.
 
     Example:
         >>> tap = Tap(app.transport, "shop.lake", "journal/", codec=app.codec)
@@ -66,11 +65,12 @@ class Tap:
         self.malformed = 0
 
     async def run(self, *, stop: asyncio.Event, until_empty: bool = False) -> int:
-        """Land messages until ``stop`` is set; with ``until_empty`` until there are none for a
-        moment. Returns how many were landed. The transport must be connected.
+        """Move messages until ``stop`` is set, or with ``until_empty``, until the queue is empty.
+
+        Returns the number of messages. The transport must be connected.
 
         Raises:
-            QueueNotFoundError: there is no such queue.
+            QueueNotFoundError: the queue does not exist.
         """
         make_folder(self._folder)
         recover(self._folder)
@@ -85,7 +85,7 @@ class Tap:
     async def _land_all(
         self, subscription: Subscription, stop: asyncio.Event, until_empty: bool
     ) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(0.1, 10.0)
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -95,7 +95,7 @@ class Tap:
                     {receiving, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not receiving.done():
-                    receiving.cancel()  # loses nothing: a transport gives back what it took
+                    receiving.cancel()  # loses nothing: the transport releases its messages
                     await asyncio.gather(receiving, return_exceptions=True)
                     if until_empty:
                         return
@@ -106,11 +106,11 @@ class Tap:
                     if not deliveries:
                         return
                     await self._land(deliveries)
-                    pause = _FIRST_PAUSE
+                    backoff.reset()
                 except TransportError as error:
+                    pause = backoff.next()
                     log.warning("the tap pauses for %.1f s: %s", pause, error)
-                    await _pause(stop, pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    await asyncio.wait({stopped}, timeout=pause)
         finally:
             stopped.cancel()
 
@@ -132,14 +132,12 @@ class Tap:
         try:
             await asyncio.to_thread(self._store, bytes(lines))
         except OSError as error:
-            # Not acknowledged: they come again once their lease has passed.
-            raise StorageFullError(f"{self._folder} cannot take more: {error}") from error
+            # Not acknowledged: they are delivered again when their lease expires.
+            raise StorageFullError(f"cannot write to {self._folder}: {error}") from error
         outcomes = await self._transport.settle([Complete(one.receipt) for one in deliveries])
         for outcome in outcomes:
             if outcome is not None and not isinstance(outcome, LeaseLostError):
-                log.warning(
-                    "a landed message was not acknowledged and will come again: %s", outcome
-                )
+                log.warning("a message was not acknowledged and will be repeated: %s", outcome)
         self.landed += len(deliveries)
         self.malformed += malformed
         if self._progress is not None:
@@ -164,11 +162,3 @@ class Tap:
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.finish()
-
-
-async def _pause(stop: asyncio.Event, limit: float) -> None:
-    try:
-        async with asyncio.timeout(limit):
-            await stop.wait()
-    except TimeoutError:
-        return

@@ -1,4 +1,4 @@
-"""The thread that writes the journal, so that no application ever waits for its disk."""
+"""The thread that writes the journal, so that the application does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from matador.observe.journal.segments import Segment, make_folder, recover, writ
 
 log = logging.getLogger("matador.journal")
 
-_SAY_EVERY = 30.0  # seconds between two complaints about the same trouble
+_SAY_EVERY = 30.0  # seconds between log lines about lost records
 
 
 class JournalWriter:
-    """Appends lines to segments, and rotates them by size and age.
+    """Appends lines to segments, and rotates the segments by size and age.
 
     ``put`` may be called from any thread and never blocks. Lines are written as soon as the thread
-    runs, so that a process that is killed loses at most what it was given in the last moment. If
-    the disk cannot take them, or falls too far behind, lines are dropped, counted, and the count is
-    recorded as soon as there is room again.
+    runs, so that a process that is killed loses only those of the last moment. If the disk is full
+    or too slow, lines are dropped; their number is recorded as soon as writing succeeds again.
     """
 
     def __init__(
@@ -47,21 +46,21 @@ class JournalWriter:
         self.dropped = 0
 
     def start(self) -> None:
-        """Make the folder, finish what others left behind, and start to write.
+        """Create the folder, recover abandoned segments, and start the thread.
 
         Raises:
-            OSError: the folder cannot be made.
+            OSError: the folder cannot be created.
         """
         make_folder(self._folder)
         recover(self._folder)
-        self.name = writer_name()  # here, not when it was made: a process may have forked since
+        self.name = writer_name()  # set here, because the process may have forked
         self._number = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="matador-journal", daemon=True)
         self._thread.start()
 
     def put(self, lines: bytes, count: int) -> None:
-        """Have whole lines written; ``count`` records."""
+        """Write whole lines with ``count`` records."""
         with self._wake:
             if self._pending_size + len(lines) > self._max_pending:
                 self._drop(count, "the disk is too slow")
@@ -71,7 +70,7 @@ class JournalWriter:
             self._wake.notify()
 
     def flush(self) -> None:
-        """Wait until all that was put is in a finished segment, durable and visible."""
+        """Wait until all lines are in a finished segment, durable and visible."""
         done = threading.Event()
         with self._wake:
             if self._thread is None:
@@ -81,7 +80,7 @@ class JournalWriter:
         done.wait()
 
     def stop(self) -> None:
-        """Write what is left, finish the segment, end the thread."""
+        """Write the remaining lines, finish the segment and end the thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -90,9 +89,9 @@ class JournalWriter:
             self._wake.notify()
         thread.join()
         if self._dropped:
-            log.error("the journal ends with %d records lost: %s", self._dropped, self._reason)
+            log.error("the journal ended with lost records (%d): %s", self._dropped, self._reason)
 
-    # -- the thread ----------------------------------------------------------------
+    # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -126,15 +125,15 @@ class JournalWriter:
             if self._segment is None:
                 self._number += 1
                 self._segment = Segment(self._folder, self.name, self._number)
-            self._segment.append(self._confession() + lines)
-        except Exception as error:  # noqa: BLE001 - the thread must not end: records would pile up
+            self._segment.append(self._dropped_record() + lines)
+        except Exception as error:  # noqa: BLE001 - the thread must continue
             with self._wake:
                 self._drop(lines.count(b"\n"), str(error) or type(error).__name__)
             return
         with self._wake:
             self._dropped = 0
 
-    def _confession(self) -> bytes:
+    def _dropped_record(self) -> bytes:
         if not self._dropped:
             return b""
         record = DroppedRecord(self._dropped, self._reason, time.time_ns() // 1000, self.name)
@@ -145,7 +144,7 @@ class JournalWriter:
         try:
             segment.finish()
         except OSError:
-            log.exception("a segment could not be finished; the next start recovers it")
+            log.exception("could not finish a segment; the next start recovers it")
 
     def _drop(self, count: int, reason: str) -> None:
         self._dropped += count
@@ -154,9 +153,4 @@ class JournalWriter:
         now = time.monotonic()
         if now - self._said >= _SAY_EVERY or self._said == 0.0:
             self._said = now
-            log.error(
-                "the journal cannot keep up, %d records are lost so far: %s; the application "
-                "goes on",
-                self.dropped,
-                reason,
-            )
+            log.error("the journal is losing records (%d so far): %s", self.dropped, reason)
