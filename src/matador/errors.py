@@ -607,7 +607,7 @@ class JobStateError(JobError):
 class JobsUnsupportedError(JobError):
     """The provider cannot do that."""
 
-    description = "`queue.capabilities` says what the provider can do."
+    description = "The provider cannot do that. `queue.capabilities` says what it can do."
     type = "ConfigurationError"
     code = "UNSUPPORTED_FEATURE"
 
