@@ -1,7 +1,7 @@
-"""Looks after one broker connection: connect, run until it is lost, back off, restore, report.
+"""Keeps one broker connection alive: connects, waits until it is lost, backs off, restores it.
 
-A transport with a network connection gives it three functions and is told every state; how to
-talk to the broker stays with the transport. Time and randomness are passed in.
+A transport passes three functions and is told every state. How to talk to the broker is up to the
+transport. Time and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class ConnectionSupervisor(Generic[Connection]):
         lost:     reconnecting(attempt 1, 2 …) → connected | failed after max_attempts
         stop():   disconnected
 
-    One task does all of it, so two attempts never overlap. Every attempt to reconnect, the first
-    too, comes after its wait, so that those who lost the broker together do not return together.
-    The count starts anew with every connection made. ``start`` may be called again after ``stop``
-    and after a failure.
+    One task does all of it, so attempts never overlap. There is a wait before every attempt to
+    reconnect, the first included, so that workers that lost the broker together do not return
+    together. Attempts are counted from 1 after every connection. ``start`` may be called again
+    after ``stop`` and after a failure.
 
     Args:
-        connect: make a connection, or raise.
-        wait_lost: return, or raise the reason, when the connection is lost. Cancelled by ``stop``.
-        restore: bring topology and subscriptions back on a new connection, before it counts as
-            connected. If it raises, the attempt failed: it must close what it was given.
+        connect: connects, or raises.
+        wait_lost: returns or raises the reason when the connection is lost. Cancelled by ``stop``.
+        restore: restores topology and subscriptions on a new connection before it counts as
+            connected. If it raises, the attempt has failed; it must close the connection.
         backoff: the waits between attempts, and how many there are.
-        on_state: told every change of state; must return quickly.
+        on_state: called with every new state; must return quickly.
         sleep, random: time and randomness.
 
     Example:
@@ -77,15 +77,15 @@ class ConnectionSupervisor(Generic[Connection]):
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection stands."""
+        """The state of the connection."""
         return self._state
 
     @property
     def connection(self) -> Connection:
-        """The connection of this moment.
+        """The current connection.
 
         Raises:
-            NotConnectedError: there is none; the cause is why.
+            NotConnectedError: there is none; the cause is the reason.
         """
         if self._connection is None:
             status = self._state.status
@@ -93,12 +93,12 @@ class ConnectionSupervisor(Generic[Connection]):
         return self._connection
 
     async def start(self) -> None:
-        """Connect for the first time, and look after the connection from then on. Idempotent.
+        """Connect, and keep the connection alive from then on. Idempotent.
 
         One attempt: whoever starts an application wants to know at once.
 
         Raises:
-            ConnectionFailedError: it failed; nothing goes on in the background.
+            ConnectionFailedError: the attempt failed; there is no other in the background.
         """
         if self._task is None or self._task.done():
             self._started = asyncio.get_running_loop().create_future()
@@ -112,15 +112,14 @@ class ConnectionSupervisor(Generic[Connection]):
             raise
 
     async def wait_connected(self, timeout: float | None = None) -> Connection:
-        """The connection, once there is one.
+        """Wait for the connection.
 
         Raises:
-            NotConnectedError: it was stopped, or has given up; there will be none.
+            NotConnectedError: there will be none: stopped, or given up.
             TimeoutError: there was none in time.
         """
-        limit = asyncio.timeout(timeout)
         try:
-            async with limit:
+            async with asyncio.timeout(timeout):
                 while self._connection is None:
                     if self._state.status in ("disconnected", "failed"):
                         return self.connection
@@ -130,7 +129,7 @@ class ConnectionSupervisor(Generic[Connection]):
         return self._connection
 
     async def stop(self) -> None:
-        """Stop looking after it. Idempotent. Closing the connection is left to the caller."""
+        """Stop. Idempotent. The caller closes the connection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -199,22 +198,22 @@ class _Failure:
 
 
 async def _outcome(awaitable: Awaitable[Outcome]) -> Outcome | _Failure:
-    """What the adapter gave, or why it failed; cancelled only if the supervisor is."""
+    """What the transport returned, or why it failed; cancelled only if the supervisor is."""
     try:
         return await awaitable
     except asyncio.CancelledError as error:
-        # A client library may cancel its own futures. Taken for ours, it would end this task, and
-        # the transport would be "connected" for ever with nobody to notice that it is not.
+        # A client library may cancel its own futures. If that ended this task, the transport
+        # would be "connected" forever and nobody would notice that it is not.
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         return _Failure(error)
-    except Exception as error:  # noqa: BLE001 - whatever the adapter raises is the reason
+    except Exception as error:  # noqa: BLE001 - any exception is a reason
         return _Failure(error)
 
 
 def _heard(started: asyncio.Future[None]) -> None:
-    """Whoever called ``start`` may have been cancelled: then nobody else looks at the failure."""
+    """Retrieve the failure: nobody else does if the caller of ``start`` was cancelled."""
     if not started.cancelled():
         started.exception()
 
