@@ -204,7 +204,9 @@ class MultiTransport(BaseTransport):
         left = list(range(len(messages)))
         for transport, next_ in zip_longest(order, order[1:]):
             errors = await _send(transport, [messages[i] for i in left])
-            failing = [(i, error) for i, error in zip(left, errors, strict=True) if error]
+            failing = [
+                (i, error) for i, error in zip(left, errors, strict=True) if error is not None
+            ]
             for i, error in failing:
                 failed[i].append((transport.name, error))
                 if next_ is not None:

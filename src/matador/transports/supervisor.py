@@ -10,7 +10,6 @@ import asyncio
 import builtins
 import random as randomness
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from matador.errors import ConnectionFailedError, NotConnectedError, TimeoutError
@@ -18,7 +17,6 @@ from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 
 Connection = TypeVar("Connection")
-Outcome = TypeVar("Outcome")
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
@@ -137,49 +135,34 @@ class ConnectionSupervisor(Generic[Connection]):
         self._change(ConnectionState("disconnected"))
 
     async def _run(self, started: asyncio.Future[None]) -> None:
+        task = asyncio.current_task()
+        attempt = 0  # to reconnect
         self._change(ConnectionState("connecting"))
-        try:
-            found = await _outcome(self._attempt())
-        except asyncio.CancelledError:
-            started.set_exception(NotConnectedError("stopped while connecting"))
-            raise
-        if isinstance(found, _Failure):
-            self._change(ConnectionState("failed", 1, found.error))
-            started.set_exception(_connection_failed(found.error))
-            return
-        self._connected(found)
-        started.set_result(None)
         while True:
-            lost = await _outcome(self._wait_lost(found))
-            reason = lost.error if isinstance(lost, _Failure) else lost
-            restored = await self._reconnect(reason)
-            if isinstance(restored, _Failure):
-                return
-            found = restored
-
-    async def _reconnect(self, reason: BaseException | None) -> Connection | _Failure:
-        attempt = 0
-        while True:
+            try:
+                connection = await self._connect()
+                await self._restore(connection)
+                attempt, self._connection = 0, connection
+                self._change(ConnectionState("connected"))
+                if not started.done():
+                    started.set_result(None)
+                reason = await self._wait_lost(connection)
+            except (Exception, asyncio.CancelledError) as error:
+                # A client library may cancel its own futures. If that ended this task, the
+                # transport would be "connected" forever and nobody would notice that it is not.
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    if not started.done():
+                        started.set_exception(NotConnectedError("stopped while connecting"))
+                    raise
+                reason = error
+                if not started.done() or self._backoff.gives_up(attempt):
+                    self._change(ConnectionState("failed", attempt or 1, reason))
+                    if not started.done():
+                        started.set_exception(_connection_failed(reason))
+                    return
             attempt += 1
             self._change(ConnectionState("reconnecting", attempt, reason))
             await self._sleep(self._backoff.delay(attempt, self._random()))
-            found = await _outcome(self._attempt())
-            if not isinstance(found, _Failure):
-                self._connected(found)
-                return found
-            reason = found.error
-            if self._backoff.gives_up(attempt):
-                self._change(ConnectionState("failed", attempt, reason))
-                return found
-
-    async def _attempt(self) -> Connection:
-        connection = await self._connect()
-        await self._restore(connection)
-        return connection
-
-    def _connected(self, connection: Connection) -> None:
-        self._connection = connection
-        self._change(ConnectionState("connected"))
 
     def _change(self, state: ConnectionState) -> None:
         if state.status != "connected":
@@ -190,26 +173,6 @@ class ConnectionSupervisor(Generic[Connection]):
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._on_state(state)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: BaseException
-
-
-async def _outcome(awaitable: Awaitable[Outcome]) -> Outcome | _Failure:
-    """What the transport returned, or why it failed; cancelled only if the supervisor is."""
-    try:
-        return await awaitable
-    except asyncio.CancelledError as error:
-        # A client library may cancel its own futures. If that ended this task, the transport
-        # would be "connected" forever and nobody would notice that it is not.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return _Failure(error)
-    except Exception as error:  # noqa: BLE001 - any exception is a reason
-        return _Failure(error)
 
 
 def _heard(started: asyncio.Future[None]) -> None:

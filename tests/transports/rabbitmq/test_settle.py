@@ -356,7 +356,7 @@ async def test_messages_behind_one_that_closes_the_channel_are_published_again(
     ]
     stored = 2 + (outcomes[0] is None)  # confirmed before the channel was closed, or nobody knows
     eventually(lambda: raw.count(queue) >= stored, "the good ones")
-    await wait_for(lambda: publisher.unconfirmed == 0)
+    await wait_for(lambda: not publisher._flights)
 
 
 async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel(

@@ -20,13 +20,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import NamedTuple, Self
 
 from matador.errors import ConfigurationError, UnsupportedError
-from matador.model.message import REASON_HEADER, Delivery, QueueDepth, Release, StoredMessage
+from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.rabbitmq import frames, wire
-from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.deliveries import ChannelDeliveries, hold_of
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
@@ -37,16 +35,6 @@ _PAGE = 64
 _LATEST = 253_402_300_799_000  # milliseconds of the year 9999
 
 
-async def depth(session: AmqpSession, queue: str) -> QueueDepth:
-    """How many messages are ready and, if the management plugin says so, in flight."""
-    async with session.channel() as channel:
-        ready = await channel.count_ready(queue)
-    held = await session.management.unacknowledged(queue)
-    if held is None:
-        return QueueDepth(ready=ready, unknown=frozenset({"delayed", "in_flight"}))
-    return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))
-
-
 async def browse(
     session: AmqpSession,
     outgoing: OutgoingMessages,
@@ -55,7 +43,7 @@ async def browse(
     limit: int | None,
 ) -> AsyncIterator[StoredMessage]:
     """See ``Browsing.browse``."""
-    place = None if after is None else _Place.read(after)
+    place = None if after is None else _read_position(after)
     skipped: list[StoredMessage] = []
     left = limit
     async for message in _seen(session, outgoing, queue):
@@ -66,11 +54,11 @@ async def browse(
                 left -= 1
             yield message
             continue
-        # Start behind the message that was there, or behind its number if it is gone.
-        here = _Place.read(message.position)
-        if here.identity == place.identity:
+        # Start after that message, or after its number if it is gone.
+        number, identity = _read_position(message.position)
+        if identity == place[1]:
             place, skipped = None, []
-        elif here.number > place.number:
+        elif number > place[0]:
             skipped.append(message)
     for message in skipped if left is None else skipped[:left]:
         yield message
@@ -99,7 +87,7 @@ async def take(
     session: AmqpSession, outgoing: OutgoingMessages, queue: str, positions: Sequence[str]
 ) -> list[Delivery | None]:
     """See ``Browsing.take``. Takes from the front until it has all, and gives the others back."""
-    identities = [_Place.read(position).identity for position in positions]
+    identities = [_read_position(position)[1] for position in positions]
     wanted = Counter(identities)
     found: defaultdict[str, list[Delivery]] = defaultdict(list)
     others: list[Delivery] = []
@@ -149,8 +137,6 @@ class _Getter(ChannelDeliveries):
 
     async def get(self, count: int) -> list[Delivery]:
         """Up to ``count`` messages; fewer if the queue has no more."""
-        channel = self.channel
-        assert channel is not None
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._none = 0
 
@@ -159,8 +145,8 @@ class _Getter(ChannelDeliveries):
                 answered.set_result(None)
 
         self.on_delivery = look
-        channel.write(frames.get_frame(channel.number, self.queue) * count)
-        await channel.wait(answered, f"browsing {self.queue}")
+        self.channel.write(frames.get_frame(self.channel.number, self.queue) * count)
+        await self.channel.wait(answered, f"browsing {self.queue}")
         got = list(self.arrived)
         self.arrived.clear()
         return got
@@ -186,11 +172,10 @@ async def _getting(
     session: AmqpSession, queue: str, *, keep: bool = False
 ) -> AsyncGenerator[_Getter]:
     """A channel to get messages with. At the end, unless ``keep``, all that it holds goes back."""
-    getter = _Getter(queue)
-    channel = getter.channel = await AmqpChannel.open(session.consuming, getter)
+    getter = await _Getter.open(session.consuming, queue)
     kept = False
     try:
-        getter.ready = await channel.count_ready(queue)
+        getter.ready = await getter.channel.count_ready(queue)
         yield getter
         kept = keep
     finally:
@@ -198,29 +183,21 @@ async def _getting(
             getter.retire()
         else:
             getter.abandon()
-            await channel.close()
+            await getter.channel.close()
 
 
 async def _give_back(
     session: AmqpSession, outgoing: OutgoingMessages, deliveries: Sequence[Delivery]
 ) -> None:
-    releases = [Release(delivery.receipt) for delivery in deliveries]
-    blocked = session.publisher.blocked is not None
-    await settle(releases, session.publisher.publish, outgoing.successor, blocked=blocked)
+    await settle(session, outgoing, [Release(delivery.receipt) for delivery in deliveries])
 
 
-class _Place(NamedTuple):
-    """Where a message was seen: its number at that time, and what identifies it."""
-
-    number: int
-    identity: str
-
-    @classmethod
-    def read(cls, position: str) -> Self:
-        number, _, identity = position.partition("-")
-        if not number.isdecimal() or "-" not in identity:
-            raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
-        return cls(int(number), identity)
+def _read_position(position: str) -> tuple[int, str]:
+    """The number of a message when it was seen, and what identifies it."""
+    number, _, identity = position.partition("-")
+    if not number.isdecimal() or "-" not in identity:
+        raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
+    return int(number), identity
 
 
 def _identity(delivery: Delivery) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
@@ -16,6 +17,7 @@ from matador.model.message import Delivery, Receipt
 from matador.transports.kit.window import AckWindow
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.wire import IncomingProperties
 
 log = logging.getLogger("matador.rabbitmq")
@@ -58,12 +60,13 @@ class ChannelDeliveries:
     ``on_delivery`` is called when one has arrived; it waits in ``arrived``.
     """
 
+    channel: AmqpChannel
+
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.arrived: deque[Delivery] = deque()
         self.on_delivery: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
-        self.channel: AmqpChannel | None = None
         self.seen = 0
         """How many deliveries have arrived."""
         self.restrained = False
@@ -78,10 +81,21 @@ class ChannelDeliveries:
         self._missing = 0
         self._body: list[bytes] = []
 
+    @classmethod
+    async def open(cls, connection: AmqpConnection, queue: str) -> Self:
+        """Receive on a new channel.
+
+        Raises:
+            TransportError: the channel cannot be opened.
+        """
+        made = cls(queue)
+        made.channel = await AmqpChannel.open(connection, made)
+        return made
+
     @property
     def alive(self) -> bool:
         """Whether its deliveries can still be settled."""
-        return self.channel is not None and self.channel.error is None
+        return self.channel.error is None
 
     @property
     def unacknowledged(self) -> int:
@@ -161,7 +175,7 @@ class ChannelDeliveries:
     def requeue(self, hold: AmqpHold) -> None:
         """Return a delivery to the broker, which counts it."""
         hold.settled = True
-        if self._window.discard(hold.tag) is not None and self.channel is not None and self.alive:
+        if self._window.discard(hold.tag) is not None and self.alive:
             self.channel.write(frames.requeue_frame(self.channel.number, hold.tag))
         if not len(self._window):
             self.on_empty()
@@ -180,7 +194,7 @@ class ChannelDeliveries:
         window, channel = self._window, self.channel
         if not window.has_finished or self.restrained:
             return
-        if channel is None or channel.error is not None or not channel.connection.is_open:
+        if channel.error is not None or not channel.connection.is_open:
             window.clear()
             return
         last = window.take_prefix()
@@ -196,8 +210,7 @@ class ChannelDeliveries:
 
         def close() -> None:
             self.on_empty = lambda: None
-            if self.channel is not None:
-                self.channel.close_soon()
+            self.channel.close_soon()
 
         self.on_empty = close
         self.flush()

@@ -15,7 +15,7 @@ _OLDEST = (3, 10)
 
 async def examine(session: AmqpSession) -> Sequence[Finding]:
     """Look at the server; changes nothing."""
-    version, blocked = session.consuming.server_version, session.publisher.blocked
+    version, blocked = session.consuming.server_version, session.publishing.blocked
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
     findings += about_cluster(await session.management.nodes())
     if not session.management.is_asked:

@@ -60,9 +60,6 @@ class Management:
         """Whether it may be asked at all."""
         return self._base is not None
 
-    def __repr__(self) -> str:
-        return f"Management({self._base!r})"
-
     async def unacknowledged(self, queue: str) -> int | None:
         """How many messages of a queue are in flight; None: no answer, or not counted yet."""
         path = f"queues/{quote(self._address.vhost, safe='')}/{quote(queue, safe='')}"
@@ -92,19 +89,16 @@ class Management:
 
     def _get(self, base: str, url: str) -> bytes:
         if self._opener is None:
-            self._opener = self._make_opener(base)
+            passwords = urllib.request.HTTPPasswordMgr()
+            passwords.add_password(_REALM, base, self._address.user, self._address.password)
+            tls = tls_context(self._address) if self._address.tls else None
+            self._opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}),  # no proxy
+                urllib.request.HTTPSHandler(context=tls),
+                urllib.request.HTTPBasicAuthHandler(passwords),
+            )
         with self._opener.open(url, timeout=_TIMEOUT) as response:
             return response.read(_LARGEST)
-
-    def _make_opener(self, base: str) -> urllib.request.OpenerDirector:
-        passwords = urllib.request.HTTPPasswordMgr()
-        passwords.add_password(_REALM, base, self._address.user, self._address.password)
-        tls = tls_context(self._address) if self._address.tls else None
-        return urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),  # no proxy
-            urllib.request.HTTPSHandler(context=tls),
-            urllib.request.HTTPBasicAuthHandler(passwords),
-        )
 
 
 def _base(address: RabbitMQAddress, host: str, port: int) -> str | None:

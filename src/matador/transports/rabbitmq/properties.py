@@ -153,9 +153,6 @@ def _read_deaths(buffer: bytes, at: int, end: int) -> list[dict[str, Any]]:
 
 # -- writing --------------------------------------------------------------------------------------
 
-_NAMES: dict[str, bytes] = {}
-_MOST_NAMES = 1000
-
 
 def short_text(text: str) -> bytes:
     """A short string.
@@ -169,11 +166,17 @@ def short_text(text: str) -> bytes:
     return bytes((len(encoded),)) + encoded
 
 
-def _name(name: str) -> bytes:
-    encoded = short_text(name)
-    if len(_NAMES) < _MOST_NAMES:
-        _NAMES[name] = encoded
-    return encoded
+class _HeaderNames(dict[str, bytes]):
+    """Encoded names of headers: a few of them are in every message."""
+
+    def __missing__(self, name: str) -> bytes:
+        encoded = short_text(name)
+        if len(self) < 1000:
+            self[name] = encoded
+        return encoded
+
+
+_NAMES = _HeaderNames()
 
 
 def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) -> bytes:
@@ -185,7 +188,7 @@ def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) ->
     pieces: list[bytes] = [b"", *fields]
     names = _NAMES
     for name, value in table.items():
-        pieces.append(names.get(name) or _name(name))
+        pieces.append(names[name])
         if isinstance(value, str):
             encoded = value.encode()
             pieces.append(b"S" + _SIZE.pack(len(encoded)) + encoded)

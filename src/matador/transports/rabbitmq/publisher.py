@@ -130,16 +130,6 @@ class AmqpPublisher:
                 await self._channel.consume_replies(DIRECT_REPLY, on_reply)
             self._on_reply = on_reply
 
-    @property
-    def unconfirmed(self) -> int:
-        """How many messages are not confirmed yet."""
-        return len(self._flights)
-
-    @property
-    def blocked(self) -> str | None:
-        """Why the broker accepts no messages; None if it does."""
-        return self._connection.blocked
-
     async def publish(self, publications: Sequence[Publication]) -> list[MatadorError | None]:
         """Publish in order. For each: None once it is stored, or why it is not. Never raises.
 
@@ -279,7 +269,9 @@ class AmqpPublisher:
                 continue
             error: MatadorError | None = None
             if not ok:
-                error = _nacked(flight.publication)
+                key = flight.publication.key
+                text = f"{key} refused {flight.publication.id}: it is full, or the broker failed"
+                error = SendRefusedError(text, queue=key)
             elif returned and one in returned:
                 error = _unroutable(flight.publication, returned.pop(one))
             flight.batch.settle(flight.place, error)
@@ -308,7 +300,12 @@ class AmqpPublisher:
             elif culprit:
                 error = _UntakenError("not stored: the channel was closed for another message")
             else:
-                error = _unconfirmed(publication, reason)
+                error = SendUnconfirmedError(
+                    f"the connection was lost before {publication.key} confirmed {publication.id}: "
+                    f"it may be stored ({reason_of(reason)})",
+                    queue=publication.key,
+                    cause=reason,
+                )
             batch.settle(place, error)
         self._wake()
 
@@ -336,22 +333,6 @@ class AmqpPublisher:
             if batch.outcomes[place] is None:
                 batch.settle(place, error)
         self._wake()
-
-
-def _unconfirmed(publication: Publication, reason: BaseException) -> MatadorError:
-    return SendUnconfirmedError(
-        f"the connection was lost before {publication.key} confirmed {publication.id}: "
-        f"it may be stored ({reason_of(reason)})",
-        queue=publication.key,
-        cause=reason,
-    )
-
-
-def _nacked(publication: Publication) -> MatadorError:
-    return SendRefusedError(
-        f"{publication.key} refused {publication.id}: it is full, or the broker could not store it",
-        queue=publication.key,
-    )
 
 
 def _unroutable(publication: Publication, text: str) -> MatadorError:

@@ -7,7 +7,6 @@ says. Any other queue is reached directly, through the default exchange.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -35,26 +34,14 @@ from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
-from matador.transports.rabbitmq.topology import (
-    dead_letter_exchange,
-    delayed_exchange,
-    main_exchange,
-)
+from matador.transports.rabbitmq.topology import Route, route_of
 
 _NO_PROPERTIES = Properties()
 _LONGEST_NAME = 255
 _PLUGIN_MAX = (1 << 32) - 1  # milliseconds
 
 
-class _Route(NamedTuple):
-    """The exchanges for a queue, for its dead letters and, with the plugin, for its delays."""
-
-    main: str = ""
-    dead: str = ""
-    delayed: str = ""
-
-
-_DIRECT = _Route()
+_DIRECT = Route()
 
 
 class OutgoingMessages:
@@ -65,7 +52,7 @@ class OutgoingMessages:
         self._prefix = address.delay_prefix
         self._user = address.user
         self._clock = clock
-        self._routes: dict[str, _Route] = {}
+        self._routes: dict[str, Route] = {}
         self._delays_missing: MatadorError | None = None
         self.made: set[Hop] = set()
         """Hops whose queues exist."""
@@ -77,15 +64,10 @@ class OutgoingMessages:
         self, topology: Topology, *, plugin: bool, delays_missing: MatadorError | None
     ) -> None:
         """Reach the queues of this topology through its exchanges from now on."""
-        namespace = topology.namespace
         self._delays_missing = delays_missing
         self.made.clear()  # somebody may have deleted them
         self.refused.clear()
-        route = _Route(
-            main_exchange(namespace),
-            dead_letter_exchange(namespace) if topology.dead_letters.enabled_kinds else "",
-            delayed_exchange(namespace) if plugin else "",
-        )
+        route = route_of(topology, plugin=plugin)
         for queue in topology.queues:
             self._routes[topology.full_name(queue.name)] = route
 
@@ -95,7 +77,8 @@ class OutgoingMessages:
         Raises:
             MatadorError: the message is too large, or cannot be delayed.
         """
-        self._check_size(message)
+        if len(message.body) > self._limit:
+            raise MessageTooLargeError(len(message.body), self._limit)
         if message.delay > 0:
             return self._delayed(message, reserve)
         queue = message.queue
@@ -113,7 +96,8 @@ class OutgoingMessages:
         Raises:
             MatadorError: the message is too large or delayed, or its key is too long.
         """
-        self._check_size(message)
+        if len(message.body) > self._limit:
+            raise MessageTooLargeError(len(message.body), self._limit)
         if message.delay > 0:
             raise DelaysNotSupportedError("RabbitMQ cannot delay what is published to an exchange")
         given = message.properties or _NO_PROPERTIES
@@ -177,10 +161,6 @@ class OutgoingMessages:
         properties = wire.properties_of(message, id_, self._now(), most, marks)
         return Publication(exchange, key, id_, properties, message.body, mandatory, routed)
 
-    def _check_size(self, message: Message) -> None:
-        if len(message.body) > self._limit:
-            raise MessageTooLargeError(len(message.body), self._limit)
-
     def _now(self) -> int:
         return round(self._clock.time() * 1000)
 
@@ -217,7 +197,7 @@ class OutgoingMessages:
             ) from self._delays_missing
         if delay > delays.MAX_DELAY:
             raise DelaysNotSupportedError(
-                f"the longest delay is {delays.MAX_DELAY:.0f} s, requested were {delay:g} s"
+                f"the longest delay is {delays.MAX_DELAY:.0f} s, got {delay:g} s"
             )
         return delays.path(delay)
 

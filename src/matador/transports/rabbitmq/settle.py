@@ -11,21 +11,22 @@ from matador.model.message import Complete, Release, Settlement
 from matador.transports.kit.errors import lease_lost
 from matador.transports.rabbitmq.deliveries import AmqpHold, ChannelDeliveries, hold_of
 from matador.transports.rabbitmq.publisher import Publication
+from matador.transports.rabbitmq.send import OutgoingMessages
+from matador.transports.rabbitmq.session import AmqpSession
 
 log = logging.getLogger("matador.rabbitmq")
 
 _GONE = "its connection was lost, so it is delivered again"
 
-MakeSuccessor: TypeAlias = Callable[[Settlement, AmqpHold], Publication]
 Publish: TypeAlias = Callable[[Sequence[Publication]], Awaitable[Sequence[MatadorError | None]]]
 
 
 async def settle(
+    session: AmqpSession,
+    outgoing: OutgoingMessages,
     settlements: Sequence[Settlement],
-    publish: Publish,
-    make_successor: MakeSuccessor,
+    publish: Publish | None = None,
     *,
-    blocked: bool = False,
     requeue: bool = True,
 ) -> list[MatadorError | None]:
     """See ``Transport.settle``. Acknowledgements are in the kernel's buffer when it returns.
@@ -33,9 +34,10 @@ async def settle(
     The caller collects what is settled together; holding acknowledgements back for longer would
     only widen the time in which a crash has messages delivered twice.
 
-    ``blocked``: the broker accepts no messages now, so what is released goes back counted.
-    ``requeue``: a release of which no copy can be stored goes back counted; otherwise it fails.
+    A release of which no copy can be stored goes back counted; without ``requeue`` it fails.
     """
+    publish = publish or session.publisher.publish
+    blocked = requeue and session.publishing.blocked is not None
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     publications: list[Publication] = []
     places: list[int] = []
@@ -48,10 +50,10 @@ async def settle(
             hold.holder.ack(hold)
             acked.add(hold.holder)
         elif blocked and isinstance(settlement, Release):
-            hold.holder.requeue(hold)
+            hold.holder.requeue(hold)  # no copy can be stored now
         else:
             try:
-                publications.append(make_successor(settlement, hold))
+                publications.append(outgoing.successor(settlement, hold))
             except MatadorError as error:
                 outcomes[place] = _finish(settlement, error, requeue)
                 continue

@@ -10,7 +10,6 @@ from matador.errors import ConfigurationError, MatadorError, NotConnectedError, 
 from matador.model.message import Delivery, Release
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
-from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.deliveries import ChannelDeliveries, hold_of
 from matador.transports.rabbitmq.errors import reason_of, translate
@@ -153,7 +152,7 @@ class RabbitMQSubscription(BaseSubscription):
             if self._second:
                 second, self._second = self._second, ""
                 await self._cancel(holder, self._prefetch + previous, second)
-            if self._extra and not self._careful and holder.channel is not None:
+            if self._extra and not self._careful:
                 self._second = await holder.channel.consume(self.queue, self._extra)
         except MatadorError as error:
             if self._connection_is_open:
@@ -166,8 +165,7 @@ class RabbitMQSubscription(BaseSubscription):
         try:
             await self._come_to_rest(holder, prefetch)
             for consumer in consumers:
-                if holder.channel is not None:
-                    await holder.channel.cancel(consumer)
+                await holder.channel.cancel(consumer)
         finally:
             holder.restrained = False
             holder.flush()
@@ -219,7 +217,7 @@ class RabbitMQSubscription(BaseSubscription):
         """Consume carefully after a pause, or as before if all is well. Raises nothing."""
         holder, consumer = self._holder, self._consumer
         try:
-            if holder is not None and holder.channel is not None and holder.alive:
+            if holder is not None and holder.alive:
                 if self._paused:
                     self._careful, self._all_was_well = self._prefetch > 1, False
                 else:
@@ -256,10 +254,10 @@ class RabbitMQSubscription(BaseSubscription):
             QueueNotFoundError: there is no such queue.
             TransportError: the connection is lost again.
         """
-        holder = ChannelDeliveries(self.queue)
+        holder = await ChannelDeliveries.open(connection, self.queue)
         holder.on_delivery = self._wakeup.wake
-        channel = holder.channel = await AmqpChannel.open(connection, holder)
-        channel.on_closed = lambda reason: self._lost(holder, channel, reason)
+        channel = holder.channel
+        channel.on_closed = lambda reason: self._lost(holder, reason)
         channel.on_cancel = lambda: self._cancelled(holder)
         try:
             self._consumer = await channel.consume(self.queue, self._prefetch)
@@ -317,10 +315,10 @@ class RabbitMQSubscription(BaseSubscription):
             holder.retire()
             self._wakeup.wake()
 
-    def _lost(self, holder: ChannelDeliveries, channel: AmqpChannel, reason: BaseException) -> None:
+    def _lost(self, holder: ChannelDeliveries, reason: BaseException) -> None:
         holder.forget()
         if self._active and holder is self._holder and self._consumer:
             self._holder, self._consumer, self._second = None, "", ""
-            if channel.connection.is_open:
+            if holder.channel.connection.is_open:
                 self._broken = translate(reason, f"consuming {self.queue}")
                 self._wakeup.wake()

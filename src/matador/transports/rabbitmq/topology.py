@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from matador.model.topology import Argument, Topology, WorkQueue, dead_letter_name
 
@@ -49,45 +49,48 @@ class AmqpBinding:
 AmqpObject: TypeAlias = AmqpExchange | AmqpQueue | AmqpBinding
 
 
-def main_exchange(namespace: str) -> str:
-    """The exchange for messages to the work queues of a namespace."""
-    return f"{namespace}.exchange"
+class Route(NamedTuple):
+    """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
+
+    An empty name is the default exchange, which reaches every queue directly.
+    """
+
+    main: str = ""
+    dead: str = ""
+    delayed: str = ""
 
 
-def dead_letter_exchange(namespace: str) -> str:
-    """The exchange for its dead letters."""
-    return f"{namespace}.dlx"
+def route_of(topology: Topology, *, plugin: bool) -> Route:
+    """The exchanges of a topology; ``plugin``: whether the server has the one for delays."""
+    namespace, kinds = topology.namespace, topology.dead_letters.enabled_kinds
+    dead = f"{namespace}.dlx" if kinds else ""
+    delayed = delayed_exchange(namespace) if plugin else ""
+    return Route(f"{namespace}.exchange", dead, delayed)
 
 
 def delayed_exchange(namespace: str) -> str:
-    """The exchange for its delayed messages if the broker has the plugin."""
+    """The exchange of the delayed-message plugin."""
     return f"{namespace}.delayed"
 
 
 def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> Iterator[AmqpObject]:
     """The objects that a topology needs, each after those that it refers to.
 
-    ``due_exchange``: where delays end; None if there are none. ``plugin``: whether the exchange of
-    the delayed-message plugin exists.
+    ``due_exchange``: where delays end; None if there are none.
     """
-    namespace = topology.namespace
-    main, dead = main_exchange(namespace), dead_letter_exchange(namespace)
+    main, dead, delayed = route_of(topology, plugin=plugin)
     kinds = topology.dead_letters.enabled_kinds
     yield AmqpExchange(main, "direct")
     for exchange in topology.exchanges:
         yield AmqpExchange(exchange.name, exchange.type, {}, exchange.durable)
-    if kinds:
+    if dead:
         yield AmqpExchange(dead, "direct")
-    sources = [main]
-    if due_exchange is not None:
-        sources.append(due_exchange)
-    if plugin:
-        sources.append(delayed_exchange(namespace))
     for queue in topology.queues:
         name = topology.full_name(queue.name)
-        yield AmqpQueue(name, _work_arguments(queue, dead if kinds else None), not queue.exact)
-        for source in sources:
-            yield AmqpBinding(name, source, name)
+        yield AmqpQueue(name, _work_arguments(queue, dead), not queue.exact)
+        for source in (main, due_exchange, delayed):
+            if source:
+                yield AmqpBinding(name, source, name)
         if topology.retry.enabled:
             retry = f"{name}.retry"
             yield AmqpQueue(retry, _retry_arguments(topology, main, name))
@@ -105,13 +108,13 @@ def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> I
         yield AmqpBinding(topology.full_name(binding.queue), binding.exchange, binding.pattern)
 
 
-def _work_arguments(queue: WorkQueue, dead: str | None) -> Arguments:
+def _work_arguments(queue: WorkQueue, dead: str) -> Arguments:
     arguments: dict[str, Argument] = {}
     if queue.type is not None or not queue.priorities:
         arguments["x-queue-type"] = queue.type or "quorum"
     if queue.priorities:
         arguments["x-max-priority"] = MAX_PRIORITY  # not on quorum queues in RabbitMQ 3
-    if dead is not None:
+    if dead:
         arguments["x-dead-letter-exchange"] = dead
     if queue.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(queue.consumer_timeout * 1000)

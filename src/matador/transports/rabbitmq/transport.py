@@ -264,15 +264,12 @@ class RabbitMQTransport(BaseTransport):
     async def replies(self) -> ReplySubscription:
         """See ``Replying``: RabbitMQ's direct reply-to, on the channel that publishes."""
         address = await self.reply_address()
-        if self._replies is None:
-            self._replies = ReplySubscription(address, self._replies_closed)
+        if self._replies is None or not self._replies.active:
+            self._replies = ReplySubscription(address, lambda _: None)
         return self._replies
 
-    def _replies_closed(self, _: ReplySubscription) -> None:
-        self._replies = None
-
     def _reply_arrived(self, properties: bytes, body: bytes) -> None:
-        if self._replies is not None:
+        if self._replies is not None and self._replies.active:
             found = IncomingProperties(properties, redelivered=False)
             receipt = Receipt(DIRECT_REPLY, None)
             self._replies.put(
@@ -306,10 +303,10 @@ class RabbitMQTransport(BaseTransport):
         if delayed:
             await self._upkeep.make_hops(session, delayed)
         return await settle(
+            session,
+            self._outgoing,
             settlements,
             lambda publications: self._upkeep.publish(session, publications, delayed),
-            self._outgoing.successor,
-            blocked=session.publisher.blocked is not None,
         )
 
     async def _redeclare(self, queue: str) -> bool:
@@ -318,11 +315,10 @@ class RabbitMQTransport(BaseTransport):
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Replace deliveries by copies with a delivery count; return those that could not be."""
         session = self._session_if_any()
-        if session is None or session.publisher.blocked is not None:
+        if session is None or session.publishing.blocked is not None:
             return deliveries
         releases = [Release(delivery.receipt) for delivery in deliveries]
-        publish, make = session.publisher.publish, self._outgoing.successor
-        errors = await settle(releases, publish, make, requeue=False)
+        errors = await settle(session, self._outgoing, releases, requeue=False)
         return [one for one, error in zip(deliveries, errors, strict=True) if error is not None]
 
     # -- optional abilities -----------------------------------------------------------------------
@@ -347,4 +343,10 @@ class RabbitMQTransport(BaseTransport):
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. How many are delayed is unknown. How many are in flight is only known
         with the management plugin."""
-        return await browse.depth(self._supervisor.connection, queue)
+        session = self._supervisor.connection
+        async with session.channel() as channel:
+            ready = await channel.count_ready(queue)
+        held = await session.management.unacknowledged(queue)
+        if held is None:
+            return QueueDepth(ready=ready, unknown=frozenset({"delayed", "in_flight"}))
+        return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))

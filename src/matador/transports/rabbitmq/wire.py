@@ -209,19 +209,6 @@ class IncomingProperties:
     count.
     """
 
-    __slots__ = (
-        "deaths",
-        "deliveries",
-        "headers",
-        "id",
-        "ordering_key",
-        "priority",
-        "problem",
-        "properties",
-        "timestamp",
-        "uncounted",
-    )
-
     def __init__(self, given: bytes, redelivered: bool, routing_key: str | None = None) -> None:
         table, self.priority, self.id, self.timestamp, self.problem = read_properties(given)
         self.ordering_key: str | None = None
