@@ -15,7 +15,13 @@ from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
 from matador.transports.rabbitmq.connection import AmqpConnection
-from matador.transports.rabbitmq.topology import delayed_exchange, plan_for
+from matador.transports.rabbitmq.topology import (
+    AmqpBinding,
+    AmqpExchange,
+    AmqpQueue,
+    delayed_exchange,
+    plan_for,
+)
 
 
 class Raw:
@@ -78,11 +84,14 @@ class Raw:
     def delete(self, topologies: Iterable[Topology], queues: Iterable[str] = ()) -> None:
         """Delete everything of these topologies, and some queues."""
         for topology in topologies:
-            plan = plan_for(topology, due_exchange=None, plugin=False)
-            for queue in plan.queues:
-                self.channel.queue_delete(queue.name)
-            for exchange in plan.exchanges:
-                self.channel.exchange_delete(exchange.name)
+            for thing in plan_for(topology, due_exchange=None, plugin=False):
+                match thing:
+                    case AmqpQueue(name):
+                        self.channel.queue_delete(name)
+                    case AmqpExchange(name):
+                        self.channel.exchange_delete(name)
+                    case AmqpBinding():
+                        pass
             self.channel.exchange_delete(delayed_exchange(topology.namespace))
         for queue in queues:
             self.channel.queue_delete(queue)
@@ -96,7 +105,7 @@ def connections(transport: RabbitMQTransport) -> list[AmqpConnection]:
 
 def cut(connection: AmqpConnection) -> None:
     """Cut a connection as a network does: no farewell."""
-    cast("Any", connection)._raw._transport._sock.shutdown(socket.SHUT_RDWR)
+    cast("Any", connection)._transport._sock.shutdown(socket.SHUT_RDWR)
 
 
 class States:

@@ -1,4 +1,4 @@
-"""Makes batches out of calls that arrive together, while each caller awaits its own outcome."""
+"""Makes batches of calls that arrive together, while each caller awaits its own outcome."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Outcome = TypeVar("Outcome")
 
 
 class Coalescer(Generic[Item, Outcome]):
-    """Collects items and flushes them in one call, again as soon as the last flush is done.
+    """Collects items and flushes them in one call, and again as soon as the last flush is done.
 
-    So a lone item waits only until the loop's next turn, and batches grow exactly as much as the
-    broker is slow. The order of items is kept. Nothing is dropped: a caller that is cancelled
-    leaves its items in the batch.
+    So a single item only waits for the next turn of the loop, and the slower the broker, the larger
+    the batches. Items stay in order. Nothing is dropped: if a caller is cancelled, its items stay
+    in the batch.
 
     Args:
-        flush: stores a batch; what it returns are the outcomes, in order.
-        max_batch: items of one call at most.
-        at_once: calls that may be under way at a time; each has an outcome of its own, so that the
-            callers of one need not wait for those of another. Started in order.
+        flush: stores a batch and returns the outcomes, in order.
+        max_batch: the largest number of items per call.
+        at_once: how many calls may run at a time, started in order. The callers of one do not wait
+            for those of another.
 
     Example:
         >>> sends = Coalescer(transport.send, max_batch=1000)
@@ -48,14 +48,14 @@ class Coalescer(Generic[Item, Outcome]):
 
     @property
     def pending(self) -> int:
-        """Items that are not in a flush yet."""
+        """How many items are not in a flush yet."""
         return len(self._pending)
 
     def submit(self, item: Item) -> asyncio.Future[Outcome]:
-        """Put an item in the next batch; the future is its own outcome.
+        """Put an item in the next batch and return a future for its outcome.
 
-        If the flush itself raises, every item of the batch gets that exception; so does one for
-        which there is no outcome.
+        If the flush raises, every item of the batch gets that exception. So do all of them if the
+        flush returns the wrong number of outcomes.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._pending.append((item, future))
@@ -64,7 +64,7 @@ class Coalescer(Generic[Item, Outcome]):
         return future
 
     def submit_many(self, items: Sequence[Item]) -> list[asyncio.Future[Outcome]]:
-        """``submit`` for several items, which stay together and in order."""
+        """Submit several items, which stay together and in order."""
         return [self.submit(item) for item in items]
 
     async def drain(self) -> None:
@@ -72,7 +72,7 @@ class Coalescer(Generic[Item, Outcome]):
         await self._idle.wait()
 
     def _start(self) -> None:
-        """Begin a flush at the loop's next turn, with what has come until then."""
+        """Flush at the next turn of the loop what has been submitted until then."""
         self._starting = True
         self._idle.clear()
         self._running.add(asyncio.create_task(self._run()))

@@ -1,8 +1,7 @@
 """Keeps passwords out of what people read: errors, logs, reprs, the output of commands.
 
-Two things, for everybody: ``split_url`` takes an address apart in such a way that whatever stands
-outside its credentials may be shown; ``without_secrets`` masks the passwords in a text that
-somebody else wrote.
+``split_url`` splits an address so that everything outside its credentials may be shown.
+``without_secrets`` masks the passwords in a text that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ _SECRETS = re.compile(
 
 
 def is_scheme(text: str) -> bool:
-    """Is this what may stand before ``://``? Anything else may be a secret, and is not shown."""
+    """Whether a text may precede ``://``. Anything else may be a secret, and is not shown."""
     return _SCHEME.fullmatch(text) is not None
 
 
 def split_url(url: str) -> SplitResult:
-    """Take an address apart. What is left outside ``username`` and ``password`` may be shown.
+    """Split an address. Everything outside ``username`` and ``password`` may be shown.
 
-    An address in which the password cannot be told from the rest is refused, so that no part of it
-    ends up as a host, a path or the name of an option, and then in an error.
+    An address in which the password cannot be told from the rest is refused. Otherwise a part of it
+    could be read as a host, a path or an option, and appear in an error.
 
     Raises:
-        ConfigurationError: it is malformed. No part of it is repeated.
+        ConfigurationError: the address is malformed. No part of it is repeated.
 
     Example:
         >>> split_url("amqp://me:pa:ss@host:5672/shop").password
@@ -69,7 +68,7 @@ def split_url(url: str) -> SplitResult:
     if "#" in hosts + behind:
         raise ConfigurationError("the address has a '#'; write %23 if it belongs to a name")
     if not at and not all(map(_is_host, hosts.split(","))):
-        # Not repeated: it may be a user and a password that lack their host.
+        # Not repeated: it may be a user and a password without a host.
         raise ConfigurationError(
             "invalid host and port: what follows ':' is not a port. "
             "A user and a password must be followed by '@' and a host"
@@ -85,9 +84,9 @@ def _is_host(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """The text with the passwords in it masked: those of addresses, and ``password=…``.
+    """Mask the passwords in a text: those of addresses, and ``password=…``.
 
-    For texts that others wrote. It rather masks too much than too little: an unencoded ``/``,
+    For texts that others wrote. It masks too much rather than too little: an unencoded ``/``,
     ``?``, ``#``, ``@``, ``:`` or ``[`` does not end a password.
 
     Example:

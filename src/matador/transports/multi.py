@@ -1,4 +1,4 @@
-"""An ordered group of transports: one is chosen to send by, the others take over if it fails."""
+"""An ordered group of transports: one of them sends, the others take over if it fails."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TypeAlias
 
 import msgspec
@@ -41,19 +42,19 @@ from matador.transports.kit.wakeup import Wakeup
 log = logging.getLogger("matador.transport")
 
 Choose: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
-"""Gives the name of the transport to send by, now; None for the first."""
+"""Returns the name of the transport that sends now; None for the first."""
 
 
 class MultiTransport(BaseTransport):
-    """Several transports as one. Consumes from all of them; sends by one, and falls back in order.
+    """Several transports as one. Consumes from all, sends with one, and falls back in order.
 
-    A send goes to the transport that ``choose`` names (the first, if it names none, an unknown one,
-    or raises). If that fails and ``fallback`` is on, the next of the group that is connected takes
-    the message, and every hop is reported to the hooks. A transport that is down is passed over at
-    once: nobody waits for it. It is connected again in the background.
+    A message goes to the transport that ``choose`` names (the first, if it returns None or an
+    unknown name, or raises). If that fails and ``fallback`` is on, the next connected transport
+    gets the message, and the hooks are told. A transport that is down is skipped without waiting,
+    and is connected again in the background.
 
-    Abilities are those of the first transport, as far as sending goes; looking at queues (browse,
-    depth, purge) is left to the transports themselves.
+    The group can send what its first transport can send. To browse, measure or purge queues, use
+    the transports themselves.
 
     Example:
         >>> MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
@@ -82,7 +83,7 @@ class MultiTransport(BaseTransport):
         self._every = reconnect_every
         self._topology: Topology | None = None
         self._subscriptions: set[_MultiSubscription] = set()
-        self._reconnecting: dict[str, asyncio.Task[None]] = {}
+        self._reconnecting: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"MultiTransport({self.name})"
@@ -94,28 +95,20 @@ class MultiTransport(BaseTransport):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the first transport; the lease is the shortest of the group, and properties
-        are carried if all carry them."""
-        first = self._transports[0].capabilities
-        leases = [t.capabilities.lease for t in self._transports if t.capabilities.lease]
+        """Those of the first transport, but the shortest lease and only what all of them carry."""
+        every = [transport.capabilities for transport in self._transports]
+        leases = [one.lease for one in every if one.lease]
         return replace(
-            first,
+            every[0],
             lease=min(leases) if leases else None,
-            in_process=all(t.capabilities.in_process for t in self._transports),
-            durable=all(t.capabilities.durable for t in self._transports),
-            browse=False,
-            purge=False,
-            depth=False,
-            replay=False,
-            once=False,
-            routing=False,
-            properties=first.properties.intersection(
-                *(t.capabilities.properties for t in self._transports)
-            ),
+            in_process=all(one.in_process for one in every),
+            durable=all(one.durable for one in every),
+            properties=every[0].properties.intersection(*(one.properties for one in every)),
+            **dict.fromkeys(("browse", "purge", "depth", "replay", "once", "routing"), False),
         )
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:
-        """See ``Transport``. The states are those of the transports, by their names."""
+        """See ``Transport``. Reports the states of the transports, by their names."""
         ends = contextlib.ExitStack()
         for one in (super().observe, *(transport.observe for transport in self._transports)):
             ends.callback(one(observer))
@@ -124,10 +117,10 @@ class MultiTransport(BaseTransport):
     # -- connection -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Connect all, at once; those that fail are tried again in the background.
+        """Connect all at once; those that fail are tried again in the background.
 
         Raises:
-            ConnectionFailedError: not one could be connected.
+            ConnectionFailedError: none could connect.
         """
         outcomes = await asyncio.gather(
             *(transport.connect() for transport in self._transports), return_exceptions=True
@@ -137,22 +130,22 @@ class MultiTransport(BaseTransport):
             for transport, outcome in zip(self._transports, outcomes, strict=True)
             if isinstance(outcome, BaseException)
         ]
-        for _, failure in failures:
-            if not isinstance(failure, MatadorError):
-                await self._close()
-                raise failure
-        if len(failures) == len(self._transports):
+        unexpected = [failure for _, failure in failures if not isinstance(failure, MatadorError)]
+        if unexpected or len(failures) == len(self._transports):
             await self._close()
+            if unexpected:
+                raise unexpected[0]
             reasons = "; ".join(f"{transport.name}: {failure}" for transport, failure in failures)
             raise ConnectionFailedError(f"no transport could be connected: {reasons}")
         self._state = ConnectionState("connected")
         for transport, failure in failures:
             log.warning("%s could not connect, trying again: %s", transport.name, failure)
-            self._reconnect(transport)
+            task = asyncio.create_task(self._reconnect(transport))
+            self._reconnecting.add(task)
+            task.add_done_callback(self._reconnecting.discard)
 
     async def _close(self) -> None:
-        tasks = list(self._reconnecting.values())
-        self._reconnecting.clear()
+        tasks = list(self._reconnecting)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,27 +155,20 @@ class MultiTransport(BaseTransport):
             await transport.disconnect()
         self._state = ConnectionState("disconnected")
 
-    def _reconnect(self, transport: Transport) -> None:
-        if transport.name in self._reconnecting:
-            return
-
-        async def again() -> None:
-            while True:
-                await asyncio.sleep(self._every)
-                try:
-                    await transport.connect()
-                    if self._topology is not None:
-                        await transport.apply_topology(self._topology)
-                    for subscription in list(self._subscriptions):
-                        await subscription.add(transport)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-                    log.debug("%s is still down: %s", transport.name, error)
-                    continue
+    async def _reconnect(self, transport: Transport) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                await transport.connect()
+                if self._topology is not None:
+                    await transport.apply_topology(self._topology)
+                for subscription in list(self._subscriptions):
+                    await subscription.add(transport)
+            except Exception as error:  # noqa: BLE001 - tried again, whatever it is
+                log.debug("%s is still down: %s", transport.name, error)
+            else:
                 log.info("%s is connected again", transport.name)
-                self._reconnecting.pop(transport.name, None)
                 return
-
-        self._reconnecting[transport.name] = asyncio.create_task(again())
 
     def _connected(self) -> list[Transport]:
         return [one for one in self._transports if one.state.status == "connected"]
@@ -190,7 +176,7 @@ class MultiTransport(BaseTransport):
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``; on all that are connected, and on the others once they are."""
+        """See ``Transport``. Applies to transports that are down as soon as they are connected."""
         self._require_connected()
         self._topology = topology
         notes = ignored_exchanges(topology) + [
@@ -214,20 +200,18 @@ class MultiTransport(BaseTransport):
         if not self._fallback:
             return await _send(order[0], messages)
         outcomes: list[MatadorError | None] = [None] * len(messages)
-        failed: dict[int, list[tuple[str, BaseException]]] = {i: [] for i in range(len(messages))}
-        left = list(failed)
-        for position, transport in enumerate(order):
+        failed: list[list[tuple[str, BaseException]]] = [[] for _ in messages]
+        left = list(range(len(messages)))
+        for transport, next_ in zip_longest(order, order[1:]):
             errors = await _send(transport, [messages[i] for i in left])
-            still: list[int] = []
-            for i, error in zip(left, errors, strict=True):
-                if error is None:
-                    continue
+            failing = [
+                (i, error) for i, error in zip(left, errors, strict=True) if error is not None
+            ]
+            for i, error in failing:
                 failed[i].append((transport.name, error))
-                still.append(i)
-                if position + 1 < len(order):
-                    next_ = order[position + 1].name
-                    self._report_fallback(messages[i], transport.name, next_, error)
-            left = still
+                if next_ is not None:
+                    self._report_fallback(messages[i], transport.name, next_.name, error)
+            left = [i for i, _ in failing]
             if not left:
                 break
         for i in left:
@@ -252,7 +236,7 @@ class MultiTransport(BaseTransport):
     # -- receiving --------------------------------------------------------------------------------
 
     async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
-        """See ``Transport``: receives from every transport of the group."""
+        """See ``Transport``. Receives from every transport of the group."""
         self._require_connected()
         subscription = _MultiSubscription(queue, prefetch, self._subscriptions.discard)
         try:
@@ -265,34 +249,31 @@ class MultiTransport(BaseTransport):
         return subscription
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``: each by the transport that delivered it."""
+        """See ``Transport``. Each is settled by the transport that delivered it."""
         self._require_connected()
-        outcomes: list[MatadorError | None] = [None] * len(settlements)
-        groups: dict[str, list[int]] = {}
-        for i, settlement in enumerate(settlements):
-            source = settlement.receipt.handle
-            if isinstance(source, _From):
-                groups.setdefault(source.transport.name, []).append(i)
-            else:
-                outcomes[i] = lease_lost(settlement.receipt.queue, "another transport has it")
-        for transport in self._transports:
-            chosen = groups.get(transport.name, [])
-            if not chosen:
-                continue
-            inner = [_unwrapped(settlements[i]) for i in chosen]
+        outcomes: list[MatadorError | None] = [
+            None
+            if isinstance(one.receipt.handle, _From)
+            else lease_lost(one.receipt.queue, "another transport has it")
+            for one in settlements
+        ]
+        for transport, chosen in _by_transport([one.receipt for one in settlements]):
+            inner = [
+                msgspec.structs.replace(settlements[i], receipt=receipt) for i, receipt in chosen
+            ]
             try:
                 errors = await transport.settle(inner)
             except MatadorError as error:
                 errors = [error] * len(chosen)
-            for i, error in zip(chosen, errors, strict=True):
+            for (i, _), error in zip(chosen, errors, strict=True):
                 outcomes[i] = error
         return outcomes
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
-        """See ``Leasing``; deliveries of transports without leases are always kept.
+        """See ``Leasing``. Deliveries of transports without leases are always kept.
 
-        So are, for now, those of a transport that cannot be asked: it must not cost the others
-        their leases.
+        If a transport cannot renew now, its deliveries count as kept, so that the others do not
+        lose their leases.
 
         Raises:
             UnsupportedError: no transport of the group has leases.
@@ -301,48 +282,41 @@ class MultiTransport(BaseTransport):
             raise UnsupportedError(f"no transport in {self.name} has leases")
         self._require_connected()
         kept = [True] * len(receipts)
-        for transport in self._transports:
+        for transport, chosen in _by_transport(receipts):
             if not isinstance(transport, Leasing) or transport.capabilities.lease is None:
                 continue
-            chosen = [
-                (i, receipt.handle.receipt)
-                for i, receipt in enumerate(receipts)
-                if isinstance(receipt.handle, _From) and receipt.handle.transport is transport
-            ]
-            if chosen:
-                try:
-                    renewed = await transport.renew([receipt for _, receipt in chosen])
-                except MatadorError as error:
-                    log.warning("%s could not renew leases: %s", transport.name, error)
-                    continue
-                for (i, _), still in zip(chosen, renewed, strict=True):
-                    kept[i] = still
+            try:
+                renewed = await transport.renew([receipt for _, receipt in chosen])
+            except MatadorError as error:
+                log.warning("%s could not renew leases: %s", transport.name, error)
+                continue
+            for (i, _), still in zip(chosen, renewed, strict=True):
+                kept[i] = still
         return kept
 
 
 class _From(msgspec.Struct, frozen=True):
-    """The handle of a receipt: who delivered it, and the receipt it gave."""
+    """The handle of a receipt: who delivered it, and the transport's own receipt."""
 
     transport: Transport
     receipt: Receipt
 
 
-def _wrapped(transport: Transport, delivery: Delivery) -> Delivery:
-    receipt = delivery.receipt
-    return msgspec.structs.replace(
-        delivery,
-        receipt=msgspec.structs.replace(receipt, handle=_From(transport, receipt)),
-    )
-
-
-def _unwrapped(settlement: Settlement) -> Settlement:
-    source = settlement.receipt.handle
-    assert isinstance(source, _From)
-    return msgspec.structs.replace(settlement, receipt=source.receipt)
+def _by_transport(
+    receipts: Sequence[Receipt],
+) -> Iterable[tuple[Transport, list[tuple[int, Receipt]]]]:
+    """The transports that delivered these, each with the places and its own receipts."""
+    groups: dict[str, tuple[Transport, list[tuple[int, Receipt]]]] = {}
+    for i, receipt in enumerate(receipts):
+        source = receipt.handle
+        if isinstance(source, _From):
+            group = groups.setdefault(source.transport.name, (source.transport, []))
+            group[1].append((i, source.receipt))
+    return groups.values()
 
 
 async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
-    if transport.state.status != "connected":  # passed over at once: nobody waits for it
+    if transport.state.status != "connected":  # skipped without waiting
         error = NotConnectedError(f"{transport.name} is {transport.state.status}")
         return [error] * len(messages)
     try:
@@ -352,7 +326,7 @@ async def _send(transport: Transport, messages: Sequence[Message]) -> Sequence[M
 
 
 class _MultiSubscription(BaseSubscription):
-    """Receives from several subscriptions; a call returns what the first one has."""
+    """Receives from several subscriptions; a call returns what arrives first."""
 
     def __init__(
         self, queue: str, prefetch: int, forget: Callable[[_MultiSubscription], None]
@@ -362,11 +336,11 @@ class _MultiSubscription(BaseSubscription):
         self._forget = forget
         self._inner: list[tuple[Transport, Subscription]] = []
         self._ready: list[Delivery] = []
-        self._failing: dict[str, tuple[Backoff, float]] = {}  # and until when it is left alone
+        self._failing: dict[str, tuple[Backoff, float]] = {}  # until when not to try it again
         self._changed = Wakeup()
 
     async def add(self, transport: Transport) -> None:
-        """Receive from one more transport."""
+        """Receive from another transport, too."""
         self._inner = [pair for pair in self._inner if pair[0] is not transport]
         inner = await transport.subscribe(self.queue, prefetch=self._prefetch)
         self._inner.append((transport, inner))
@@ -383,7 +357,7 @@ class _MultiSubscription(BaseSubscription):
         return ()
 
     async def _gather(self, limit: int) -> None:
-        """Wait until one has something. The others are cancelled, which loses nothing."""
+        """Wait for the first that has messages. Cancelling the others loses nothing."""
         self._changed.clear()
         calls = [
             asyncio.create_task(self._receive_from(transport, inner, limit))
@@ -404,26 +378,27 @@ class _MultiSubscription(BaseSubscription):
     async def _receive_from(self, transport: Transport, inner: Subscription, limit: int) -> None:
         loop = asyncio.get_running_loop()
         backoff, until = self._failing.get(transport.name, (Backoff(), 0.0))
-        if until > loop.time():  # it has just failed: the others must not be kept busy by that
+        if until > loop.time():  # it has just failed: let the others work
             await asyncio.sleep(until - loop.time())
         try:
             deliveries = await inner.receive(limit)
         except Exception:
             self._failing[transport.name] = (backoff, loop.time() + backoff.next())
             raise
-        # At once: whatever becomes of the caller, what was taken is returned or given back.
-        self._ready += [_wrapped(transport, one) for one in deliveries]
+        # At once, so that what was taken is returned or given back even if the caller is cancelled.
+        for delivery in deliveries:
+            handle = _From(transport, delivery.receipt)
+            receipt = msgspec.structs.replace(delivery.receipt, handle=handle)
+            self._ready.append(msgspec.structs.replace(delivery, receipt=receipt))
         self._failing.pop(transport.name, None)
 
     async def _give_back(self) -> None:
         left, self._ready = self._ready, []
-        for delivery in left:
-            source = delivery.receipt.handle
-            assert isinstance(source, _From)
+        for transport, chosen in _by_transport([delivery.receipt for delivery in left]):
             try:
-                await source.transport.settle([Release(source.receipt)])
+                await transport.settle([Release(receipt) for _, receipt in chosen])
             except MatadorError as error:
-                log.warning("%s could not take a message back: %s", source.transport.name, error)
+                log.warning("%s could not take messages back: %s", transport.name, error)
 
     async def pause(self) -> None:
         """See ``Pausing``."""
@@ -433,7 +408,7 @@ class _MultiSubscription(BaseSubscription):
         await self._give_back()
 
     async def close(self) -> None:
-        """See ``Subscription``. Idempotent."""
+        """See ``Subscription``."""
         if not self._active:
             return
         self._active = False

@@ -1,7 +1,7 @@
-"""Looks after one broker connection: connect, run until it is lost, back off, restore, report.
+"""Keeps one broker connection alive: connects, waits until it is lost, backs off, restores it.
 
-A transport with a network connection gives it three functions and is told every state; how to
-talk to the broker stays with the transport. Time and randomness are passed in.
+A transport passes three functions and is told every state. How to talk to the broker is up to the
+transport. Time and randomness are passed in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import builtins
 import random as randomness
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from matador.errors import ConnectionFailedError, NotConnectedError, TimeoutError
@@ -18,7 +17,6 @@ from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 
 Connection = TypeVar("Connection")
-Outcome = TypeVar("Outcome")
 
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
@@ -32,18 +30,18 @@ class ConnectionSupervisor(Generic[Connection]):
         lost:     reconnecting(attempt 1, 2 …) → connected | failed after max_attempts
         stop():   disconnected
 
-    One task does all of it, so two attempts never overlap. Every attempt to reconnect, the first
-    too, comes after its wait, so that those who lost the broker together do not return together.
-    The count starts anew with every connection made. ``start`` may be called again after ``stop``
-    and after a failure.
+    One task does all of it, so attempts never overlap. There is a wait before every attempt to
+    reconnect, the first included, so that workers that lost the broker together do not return
+    together. Attempts are counted from 1 after every connection. ``start`` may be called again
+    after ``stop`` and after a failure.
 
     Args:
-        connect: make a connection, or raise.
-        wait_lost: return, or raise the reason, when the connection is lost. Cancelled by ``stop``.
-        restore: bring topology and subscriptions back on a new connection, before it counts as
-            connected. If it raises, the attempt failed: it must close what it was given.
+        connect: connects, or raises.
+        wait_lost: returns or raises the reason when the connection is lost. Cancelled by ``stop``.
+        restore: restores topology and subscriptions on a new connection before it counts as
+            connected. If it raises, the attempt has failed; it must close the connection.
         backoff: the waits between attempts, and how many there are.
-        on_state: told every change of state; must return quickly.
+        on_state: called with every new state; must return quickly.
         sleep, random: time and randomness.
 
     Example:
@@ -77,15 +75,15 @@ class ConnectionSupervisor(Generic[Connection]):
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection stands."""
+        """The state of the connection."""
         return self._state
 
     @property
     def connection(self) -> Connection:
-        """The connection of this moment.
+        """The current connection.
 
         Raises:
-            NotConnectedError: there is none; the cause is why.
+            NotConnectedError: there is none; the cause is the reason.
         """
         if self._connection is None:
             status = self._state.status
@@ -93,12 +91,12 @@ class ConnectionSupervisor(Generic[Connection]):
         return self._connection
 
     async def start(self) -> None:
-        """Connect for the first time, and look after the connection from then on. Idempotent.
+        """Connect, and keep the connection alive from then on. Idempotent.
 
         One attempt: whoever starts an application wants to know at once.
 
         Raises:
-            ConnectionFailedError: it failed; nothing goes on in the background.
+            ConnectionFailedError: the attempt failed; there is no other in the background.
         """
         if self._task is None or self._task.done():
             self._started = asyncio.get_running_loop().create_future()
@@ -112,15 +110,14 @@ class ConnectionSupervisor(Generic[Connection]):
             raise
 
     async def wait_connected(self, timeout: float | None = None) -> Connection:
-        """The connection, once there is one.
+        """Wait for the connection.
 
         Raises:
-            NotConnectedError: it was stopped, or has given up; there will be none.
+            NotConnectedError: there will be none: stopped, or given up.
             TimeoutError: there was none in time.
         """
-        limit = asyncio.timeout(timeout)
         try:
-            async with limit:
+            async with asyncio.timeout(timeout):
                 while self._connection is None:
                     if self._state.status in ("disconnected", "failed"):
                         return self.connection
@@ -130,7 +127,7 @@ class ConnectionSupervisor(Generic[Connection]):
         return self._connection
 
     async def stop(self) -> None:
-        """Stop looking after it. Idempotent. Closing the connection is left to the caller."""
+        """Stop. Idempotent. The caller closes the connection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -138,49 +135,34 @@ class ConnectionSupervisor(Generic[Connection]):
         self._change(ConnectionState("disconnected"))
 
     async def _run(self, started: asyncio.Future[None]) -> None:
+        task = asyncio.current_task()
+        attempt = 0  # to reconnect
         self._change(ConnectionState("connecting"))
-        try:
-            found = await _outcome(self._attempt())
-        except asyncio.CancelledError:
-            started.set_exception(NotConnectedError("stopped while connecting"))
-            raise
-        if isinstance(found, _Failure):
-            self._change(ConnectionState("failed", 1, found.error))
-            started.set_exception(_connection_failed(found.error))
-            return
-        self._connected(found)
-        started.set_result(None)
         while True:
-            lost = await _outcome(self._wait_lost(found))
-            reason = lost.error if isinstance(lost, _Failure) else lost
-            restored = await self._reconnect(reason)
-            if isinstance(restored, _Failure):
-                return
-            found = restored
-
-    async def _reconnect(self, reason: BaseException | None) -> Connection | _Failure:
-        attempt = 0
-        while True:
+            try:
+                connection = await self._connect()
+                await self._restore(connection)
+                attempt, self._connection = 0, connection
+                self._change(ConnectionState("connected"))
+                if not started.done():
+                    started.set_result(None)
+                reason = await self._wait_lost(connection)
+            except (Exception, asyncio.CancelledError) as error:
+                # A client library may cancel its own futures. If that ended this task, the
+                # transport would be "connected" forever and nobody would notice that it is not.
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    if not started.done():
+                        started.set_exception(NotConnectedError("stopped while connecting"))
+                    raise
+                reason = error
+                if not started.done() or self._backoff.gives_up(attempt):
+                    self._change(ConnectionState("failed", attempt or 1, reason))
+                    if not started.done():
+                        started.set_exception(_connection_failed(reason))
+                    return
             attempt += 1
             self._change(ConnectionState("reconnecting", attempt, reason))
             await self._sleep(self._backoff.delay(attempt, self._random()))
-            found = await _outcome(self._attempt())
-            if not isinstance(found, _Failure):
-                self._connected(found)
-                return found
-            reason = found.error
-            if self._backoff.gives_up(attempt):
-                self._change(ConnectionState("failed", attempt, reason))
-                return found
-
-    async def _attempt(self) -> Connection:
-        connection = await self._connect()
-        await self._restore(connection)
-        return connection
-
-    def _connected(self, connection: Connection) -> None:
-        self._connection = connection
-        self._change(ConnectionState("connected"))
 
     def _change(self, state: ConnectionState) -> None:
         if state.status != "connected":
@@ -193,28 +175,8 @@ class ConnectionSupervisor(Generic[Connection]):
         self._on_state(state)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: BaseException
-
-
-async def _outcome(awaitable: Awaitable[Outcome]) -> Outcome | _Failure:
-    """What the adapter gave, or why it failed; cancelled only if the supervisor is."""
-    try:
-        return await awaitable
-    except asyncio.CancelledError as error:
-        # A client library may cancel its own futures. Taken for ours, it would end this task, and
-        # the transport would be "connected" for ever with nobody to notice that it is not.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return _Failure(error)
-    except Exception as error:  # noqa: BLE001 - whatever the adapter raises is the reason
-        return _Failure(error)
-
-
 def _heard(started: asyncio.Future[None]) -> None:
-    """Whoever called ``start`` may have been cancelled: then nobody else looks at the failure."""
+    """Retrieve the failure: nobody else does if the caller of ``start`` was cancelled."""
     if not started.cancelled():
         started.exception()
 

@@ -1,4 +1,4 @@
-"""Transports by URL. An adapter is imported only when it is asked for."""
+"""Transports by URL. A transport is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TRANSPORTS = {
 
 
 def transport_from_url(url: str, **options: Any) -> Transport:
-    """The transport for a URL, not connected yet. Options in the URL can be keywords, too.
+    """The transport for a URL, not connected yet. Options can be in the URL, or keywords.
 
     Raises:
-        ConfigurationError: not a URL of a known transport; those known are listed.
+        ConfigurationError: unknown transport; the error lists the known ones.
 
     Example:
         >>> transport_from_url("sqlite:///shop.db", lease=60)
@@ -44,7 +44,7 @@ def transport_from_url(url: str, **options: Any) -> Transport:
         return getattr(found, "from_url", found)(url, **options)
     known = ", ".join(f"{name}://" for name in _TRANSPORTS)
     if not separator or not is_scheme(scheme):
-        # The text itself is not repeated: a URL without its scheme may still hold a password.
+        # Not repeated: a URL without its scheme may still contain a password.
         raise ConfigurationError(
             f"not a transport URL: write for example sqlite:///shop.db (known: {known})"
         )

@@ -36,7 +36,7 @@ def test_publish_ack_nack_and_get_are_as_pika_makes_them() -> None:
     assert frames.ack_frame(7, 1 << 40, multiple=True) == marshalled(
         spec.Basic.Ack(1 << 40, multiple=True)
     )
-    assert frames.nack_frame(7, 3, multiple=False, requeue=True) == marshalled(
+    assert frames.requeue_frame(7, 3) == marshalled(
         spec.Basic.Nack(3, multiple=False, requeue=True)
     )
     assert frames.get_frame(7, "q") == marshalled(spec.Basic.Get(queue="q", no_ack=False))

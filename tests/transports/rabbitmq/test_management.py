@@ -107,7 +107,7 @@ async def test_somebody_else_on_the_port_is_not_told_the_password() -> None:
             RabbitMQAddress, f"amqp://me:hunter2@h?management=http://127.0.0.1:{port}"
         )
         management = Management(address, "h", 5672)
-        assert await management.queue("orders") is None
+        assert await management.unacknowledged("orders") is None
         assert await management.nodes() is None
     assert len(heard) == 2
     assert not any(b"Authorization" in request for request in heard)
@@ -150,7 +150,7 @@ async def test_who_listens_there_is_not_asked_without_being_told_to() -> None:
                 "127.0.0.1",
                 port - 10_000,
             )
-            assert await management.queue("orders") is None
+            assert await management.unacknowledged("orders") is None
             assert await management.nodes() is None
     assert heard == []
 

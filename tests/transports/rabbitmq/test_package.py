@@ -1,6 +1,6 @@
 """The client library: the private parts that we use are as they were when this was written.
 
-If one of these fails after an update of pika, compare ``pika_connection.py`` with the methods and
+If one of these fails after an update of pika, compare ``connection.py`` with the methods and
 attributes below, run the tests of this folder, then write down what is there now and raise the
 upper bound of the extra.
 """
@@ -26,7 +26,6 @@ from matador.transports.rabbitmq.options import RabbitMQAddress
 @pytest.mark.parametrize(
     ("owner", "method", "parameters"),
     [
-        (AsyncioConnection, "_init_connection_state", "self"),
         (AsyncioConnection, "_create_heartbeat_checker", "self"),
         (AsyncioConnection, "_on_data_available", "self, data_in"),
         (AsyncioConnection, "_adapter_emit_data", "self, data"),
@@ -48,16 +47,16 @@ async def test_a_connection_has_the_attributes_that_are_used(url: str) -> None:
     address = read_address(RabbitMQAddress, url)
     (host, port), *_ = address.hosts
     connection = await AmqpConnection.open(address, host, port, "testing")
-    raw = cast("Any", connection)._raw
+    raw = cast("Any", connection)
     assert isinstance(raw._frame_buffer, bytes)
     assert isinstance(raw.bytes_sent, int)
     assert isinstance(raw.bytes_received, int)
     transport = raw._transport
-    assert transport._MAX_RECV_BYTES == 256 * 1024, "set by speed_up()"
+    assert transport._MAX_RECV_BYTES == 256 * 1024, "set by open()"
     assert transport._sock.fileno() >= 0
     assert transport.get_write_buffer_size() == 0
     assert raw._heartbeat_checker._check_interval == round(address.heartbeat)
-    await connection.close()
+    await connection.disconnect()
 
 
 def test_the_bytes_of_properties_begin_with_their_flags() -> None:

@@ -57,7 +57,7 @@ async def test_answers_come_after_the_connection_was_lost(
 ) -> None:
     replies = await transport.replies()
     session: Any = transport._supervisor.connection
-    session.publishing._raw.cut()
+    session.publishing.cut()
     await wait_for(lambda: transport.state.status == "reconnecting")
     await wait_for(lambda: transport.state.status == "connected", timeout=10)
     assert await ask(transport, queue, replies, "a") == b"aa"

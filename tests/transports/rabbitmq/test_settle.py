@@ -35,6 +35,7 @@ from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 from matador.transports.rabbitmq import RabbitMQTransport, delays, deliveries, wire
+from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.publisher import Publication
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -355,7 +356,7 @@ async def test_messages_behind_one_that_closes_the_channel_are_published_again(
     ]
     stored = 2 + (outcomes[0] is None)  # confirmed before the channel was closed, or nobody knows
     eventually(lambda: raw.count(queue) >= stored, "the good ones")
-    await wait_for(lambda: publisher.unconfirmed == 0)
+    await wait_for(lambda: not publisher._flights)
 
 
 async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel(
@@ -363,7 +364,7 @@ async def test_calls_end_with_their_connection_even_if_nobody_closes_the_channel
 ) -> None:
     closed = list[BaseException]()
     connection = transport._supervisor.connection.consuming
-    channel = await connection.channel()
+    channel = await AmqpChannel.open(connection)
     channel.on_closed = closed.append
     waiting = asyncio.create_task(channel.wait(asyncio.Future(), "an answer"))
     await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from tests.support.brokers import SCRIPT
 from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.model.message import Complete, Message
 from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.channel import AmqpChannel
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -43,7 +44,7 @@ async def test_messages_travel_encrypted(secure: str) -> None:
     transport = RabbitMQTransport(f"{secure}?cafile={CERTIFICATE}")
     await transport.connect()
     try:
-        channel = await transport._supervisor.connection.channel()
+        channel = await AmqpChannel.open(transport._supervisor.connection.consuming)
         queue = await _exclusive(channel)
         bodies = [b"x" * 300_000, b"small"]
         assert await transport.send([Message("m", queue, body) for body in bodies]) == [None] * 2

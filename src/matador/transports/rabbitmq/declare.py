@@ -1,32 +1,23 @@
-"""Makes what a topology needs, and says what was there already in another shape."""
+"""Declares the objects of a topology, and reports those that exist with other arguments."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pika import exceptions as pika_errors
 
-from matador.errors import ConnectionFailedError, MatadorError, QueueNotFoundError
+from matador.errors import MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
 from matador.transports.rabbitmq.channel import AmqpChannel
-from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.errors import PRECONDITION_FAILED
-from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.session import AmqpSession
-from matador.transports.rabbitmq.topology import (
-    AmqpBinding,
-    AmqpExchange,
-    AmqpQueue,
-    Arguments,
-    TopologyPlan,
-)
-
-log = logging.getLogger("matador.rabbitmq")
+from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue
 
 _MOST_DIFFERENCES = 20
+# The broker compares these first and stops there. We cannot adopt them, either.
+_FIXED = frozenset({"type", "durable", "exclusive", "auto_delete"})
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' for \w+ .*?: "
     r"received (?P<ours>none|.*?) but current is (?P<theirs>.*)$",
@@ -37,18 +28,19 @@ _VALUE = re.compile(r"(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)'
 
 @dataclass(frozen=True, slots=True)
 class ArgumentDifference:
-    """An argument that is not as we would have it; None: not given."""
+    """An argument that differs from ours. None: not set."""
 
     name: str
     ours: str | int | None
     theirs: str | int | None
 
     def __str__(self) -> str:
-        return f"{self.name} is {_shown(self.theirs)}, ours would be {_shown(self.ours)}"
+        theirs, ours = ("not set" if one is None else repr(one) for one in (self.theirs, self.ours))
+        return f"{self.name} is {theirs}, ours would be {ours}"
 
 
 def difference_in(text: str) -> ArgumentDifference | None:
-    """What the broker says is different, if that is what it says."""
+    """The difference that the broker reports, if it reports one."""
     found = _INEQUIVALENT.search(text)
     if found is None:
         return None
@@ -56,150 +48,85 @@ def difference_in(text: str) -> ArgumentDifference | None:
 
 
 async def declare(
-    session: AmqpSession, plan: TopologyPlan, *, only_look: bool = False
+    session: AmqpSession, plan: Iterable[AmqpObject], *, only_look: bool = False
 ) -> list[TopologyNote]:
-    """Make all of a plan, or only compare it with what is there. What differs is noted.
+    """Create what is missing, or only compare the queues that exist. Returns the differences.
 
     Raises:
-        TransportError: the broker refuses for another reason, or is gone.
+        TransportError: the broker refuses for another reason, or the connection is lost.
     """
     declarer = _Declarer(session)
+    notes: list[TopologyNote] = []
+    missing: set[str] = set()
     try:
-        if not only_look:
-            for exchange in plan.exchanges:
-                await declarer.exchange(exchange)
-        missing: set[str] = set()
-        for queue in plan.queues:
-            if not await declarer.queue(queue, only_look=only_look):
-                missing.add(queue.name)
-        if not only_look:
-            for binding in plan.bindings:
-                if binding.queue not in missing:
-                    await (await declarer.channel()).bind(binding)
+        for thing in plan:
+            if isinstance(thing, AmqpBinding):
+                if not only_look and thing.queue not in missing:
+                    await declarer.declare(thing)
+            elif isinstance(thing, AmqpExchange):
+                if not only_look and (different := await declarer.differences(thing)):
+                    text = f"exchange {thing.name} is used as it is: {different}"
+                    notes.append(TopologyNote(None, text))
+            elif (only_look or not thing.ours) and not await declarer.exists(thing):
+                missing.add(thing.name)
+                if not only_look:
+                    text = "does not exist; it belongs to another application, which must create it"
+                    notes.append(TopologyNote(thing.name, text))
+            elif thing.ours and (different := await declarer.differences(thing)):
+                notes.append(TopologyNote(thing.name, f"is used as it is: {different}"))
     finally:
         await declarer.close()
-    return declarer.notes
-
-
-async def declare_at_once(
-    session: AmqpSession, things: Iterable[AmqpExchange | AmqpQueue | AmqpBinding]
-) -> None:
-    """Make many things in one round trip.
-
-    Raises:
-        TransportError: one of them is there in another shape, or may not be made.
-    """
-    channel = await session.channel()
-    try:
-        last: AmqpQueue | None = None
-        for thing in things:
-            channel.declare_unheard(thing)
-            last = thing if isinstance(thing, AmqpQueue) else last
-        if last is not None:
-            await channel.declare_queue(last, passive=True)
-    finally:
-        await channel.close()
-
-
-async def has_delayed_exchange(address: RabbitMQAddress, session: AmqpSession, name: str) -> bool:
-    """Make an exchange of the delayed-message plugin: is the plugin there?
-
-    On a connection of its own, as RabbitMQ closes the whole of it if there is no plugin.
-    """
-    host, port = session.publishing.host, session.publishing.port
-    try:
-        connection = await AmqpConnection.open(address, host, port, "looking for a plugin")
-    except ConnectionFailedError:
-        return False
-    try:
-        channel = await connection.channel()
-        await channel.declare_exchange(
-            AmqpExchange(name, "x-delayed-message", {"x-delayed-type": "direct"})
-        )
-    except MatadorError as error:
-        log.debug("no delayed-message plugin: %s", error)
-        return False
-    finally:
-        await connection.close()
-    return True
+    return notes
 
 
 class _Declarer:
-    """Declares one thing after the other, with a new channel after each refusal."""
+    """Declares one object after the other, on a new channel after each refusal."""
 
     def __init__(self, session: AmqpSession) -> None:
         self._session = session
         self._channel: AmqpChannel | None = None
-        self.notes: list[TopologyNote] = []
 
-    async def channel(self) -> AmqpChannel:
+    async def _open(self) -> AmqpChannel:
         if self._channel is None or not self._channel.is_open:
-            self._channel = await self._session.channel()
+            self._channel = await AmqpChannel.open(self._session.consuming)
         return self._channel
 
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
 
-    async def exchange(self, exchange: AmqpExchange) -> None:
-        try:
-            await (await self.channel()).declare_exchange(exchange)
-        except MatadorError as error:
-            difference = _difference(error)
-            if difference is None:
-                raise
-            self.notes.append(
-                TopologyNote(
-                    None,
-                    f"exchange {exchange.name} is used as it is: {difference}",
-                )
-            )
+    async def declare(self, thing: AmqpObject) -> None:
+        await (await self._open()).declare(thing)
 
-    async def queue(self, queue: AmqpQueue, *, only_look: bool) -> bool:
-        """Make a queue, or look at it; False if it is not there."""
-        if only_look or not queue.made:
-            try:
-                await (await self.channel()).declare_queue(queue, passive=True)
-            except QueueNotFoundError:
-                if not only_look:
-                    text = "does not exist; it belongs to another application, which must create it"
-                    self.notes.append(TopologyNote(queue.name, text))
-                return False
-            if not queue.made:
-                return True
-        differences = await self._differences(queue)
-        if differences:
-            listed = "; ".join(map(str, differences))
-            self.notes.append(TopologyNote(queue.name, f"is used as it is: {listed}"))
+    async def exists(self, queue: AmqpQueue) -> bool:
+        try:
+            await (await self._open()).count_ready(queue.name)
+        except QueueNotFoundError:
+            return False
         return True
 
-    async def _differences(self, queue: AmqpQueue) -> list[ArgumentDifference]:
-        """Declare it; where it is another, find out in what, one argument at a time."""
-        found: list[ArgumentDifference] = []
-        while True:
+    async def differences(self, thing: AmqpExchange | AmqpQueue) -> str:
+        """Declare it. The broker reports one difference at a time: adopt it and try again."""
+        found: dict[str, ArgumentDifference] = {}
+        while len(found) < _MOST_DIFFERENCES:
             try:
-                await (await self.channel()).declare_queue(queue)
+                await self.declare(thing)
+                break
             except MatadorError as error:
                 difference = _difference(error)
                 if difference is None:
                     raise
-                found.append(difference)
-                known = {one.name for one in found}
-                if len(known) < len(found) or len(found) > _MOST_DIFFERENCES:
-                    return found[:-1]
-                if difference.name in ("durable", "exclusive", "auto_delete"):
-                    return found  # the broker looks no further, and these cannot be followed
-                queue = replace(queue, arguments=_followed(queue.arguments, difference))
-            else:
-                return found
-
-
-def _followed(arguments: Arguments, difference: ArgumentDifference) -> Arguments:
-    """The arguments with theirs in place of ours, to see what else is different."""
-    followed = {name: value for name, value in arguments.items() if name != difference.name}
-    if difference.theirs is not None:
-        followed[difference.name] = difference.theirs
-    return followed
+            name = difference.name
+            if name in found:
+                break
+            found[name] = difference
+            if name in _FIXED:
+                break
+            arguments = {key: value for key, value in thing.arguments.items() if key != name}
+            if difference.theirs is not None:
+                arguments[name] = difference.theirs
+            thing = replace(thing, arguments=arguments)
+        return "; ".join(map(str, found.values()))
 
 
 def _difference(error: MatadorError) -> ArgumentDifference | None:
@@ -219,7 +146,3 @@ def _value(text: str) -> str | int | None:
     value = found["value"]
     numeric = found["type"] not in (None, "longstr")
     return int(value) if numeric and value.lstrip("-").isdecimal() else value
-
-
-def _shown(value: str | int | None) -> str:
-    return "not set" if value is None else repr(value)

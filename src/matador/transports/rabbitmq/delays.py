@@ -1,23 +1,23 @@
-"""Delays without a plugin: queues whose messages expire, passed one after the other.
+"""Delays without a plugin: messages expire in one queue after the other.
 
-A delay is written as a time of day is: days, hours, minutes, seconds and a part of a second, of
-which the three largest are kept. Each is a queue, made when it is first used. Every message of one
-queue waits equally long, so none waits behind another. Five minutes and twenty seconds::
+A delay is written like a time of day: days, hours, minutes, seconds and a part of a second, of
+which the three largest are kept. Each is a queue, created on first use. All messages of a queue
+wait equally long, so none waits behind another. Five minutes and twenty seconds::
 
     exchange ….hops.2 ── matador-delay-2: 5m ──► queue ….hops.2.5m ─ expired ─► exchange ….hops.1
     exchange ….hops.1 ── matador-delay-1: 20s ─► queue ….hops.1.20s ─ expired ─► exchange ….due
     exchange ….due ── by routing key ──► the work queue, or else the queue ….lost
 
-A message enters where as many hops are left as it has to make, and every one of its marks leads to
-a queue: none is ever skipped, so nothing comes early. If a queue is missing on its way, it waits
-where it is. The routing key stays the name of the work queue all the way.
+A message enters at the exchange for the number of hops it has to make, and has one header for each
+of them, so it never skips a hop and never arrives early. If the next queue is missing, the message
+waits where it is. Its routing key is the name of the work queue all the way.
 
-Three hops at most, as services in other languages count each as a delivery. No queue is passed
-twice, so RabbitMQ's detection of cycles never drops a message; a retry is a new message without the
-marks of the last. The queues are quorum queues that dead-letter at least once: a message is removed
-only when the next queue has it.
+There are at most three hops, because services in other languages count each as a delivery. No queue
+is passed twice, so RabbitMQ's cycle detection never drops a message; a retry is a new message
+without the headers of the last delay. The queues are quorum queues that dead-letter at least once:
+a message is removed only when the next queue has it.
 
-This module is arithmetic and names; ``declaring`` makes the objects.
+This module has the arithmetic and the names; ``upkeep`` creates the objects.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpQueue
+from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue
 
 MOST_HOPS = 3
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000  # milliseconds
 _UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1, "ms"))
-_MOST_DAYS = 49  # of one queue: RabbitMQ counts milliseconds in 32 bits
+_MOST_DAYS = 49  # per queue: RabbitMQ counts milliseconds in 32 bits
+_LONGEST = (f"{_MOST_DAYS}d", _MOST_DAYS * DAY)
 
-# What a delay is rounded up to, by how long it is: few queues for delays that are drawn by lot.
+# Delays up to ... are rounded up to a multiple of ..., so that random delays need few queues.
 _STEPS = (
     (200, 10),
     (4 * SECOND, 50),
@@ -45,11 +46,11 @@ _STEPS = (
 MAX_DELAY = MOST_HOPS * _MOST_DAYS * DAY / 1000
 """The longest delay in seconds: 147 days."""
 
-MARK = "matador-delay-"  # not "x-": such headers are not compared
+MARK = "matador-delay-"  # headers exchanges do not compare headers that start with "x-"
 
 
 class Hop(NamedTuple):
-    """A queue on the way: messages wait ``ttl`` ms in it; ``left``: how many to go, it included."""
+    """A queue in which messages wait ``ttl`` ms; ``left`` hops are left, this one included."""
 
     left: int
     name: str
@@ -57,58 +58,48 @@ class Hop(NamedTuple):
 
 
 def path(delay: float) -> list[Hop]:
-    """The hops of a delay of so many seconds; never shorter than it altogether."""
+    """The hops of a delay in seconds. Together they are never shorter than the delay."""
     waits = _waits(max(1, -int(-delay * 1000 // 1)))
     return [Hop(len(waits) - place, *wait) for place, wait in enumerate(waits)]
 
 
 def _waits(milliseconds: int) -> list[tuple[str, int]]:
-    longest = (f"{_MOST_DAYS}d", _MOST_DAYS * DAY)
-    if (
-        milliseconds > longest[1]
-    ):  # as often as needed, and what is left in as many hops as are left
-        times = min((milliseconds - 1) // longest[1], MOST_HOPS - 1)
+    times = min((milliseconds - 1) // _LONGEST[1], MOST_HOPS - 1)
+    if times:  # the rest must fit in the hops that are left
         step = DAY if times == MOST_HOPS - 1 else HOUR
-        return [longest] * times + _split(_up(milliseconds - times * longest[1], step))
-    step = next((step for below, step in _STEPS if milliseconds <= below), MINUTE)
-    return _split(_up(milliseconds, step))
-
-
-def _split(milliseconds: int) -> list[tuple[str, int]]:
-    waits: list[tuple[str, int]] = []
+    else:
+        step = next((step for below, step in _STEPS if milliseconds <= below), MINUTE)
+    rest = -(-(milliseconds - times * _LONGEST[1]) // step) * step
+    waits: list[tuple[str, int]] = [_LONGEST] * times
     for unit, letters in _UNITS:
-        count, milliseconds = divmod(milliseconds, unit)
+        count, rest = divmod(rest, unit)
         if count:
             waits.append((f"{count}{letters}", count * unit))
     return waits
 
 
-def _up(milliseconds: int, step: int) -> int:
-    return -(-milliseconds // step) * step
-
-
 def marks(hops: Iterable[Hop]) -> dict[str, str]:
-    """The headers that lead a message along its way."""
+    """The headers that route a message from hop to hop."""
     return {f"{MARK}{hop.left}": hop.name for hop in hops}
 
 
 def hop_exchange(prefix: str, left: int) -> str:
-    """Where a message enters with so many hops before it."""
+    """Where a message with so many hops left enters."""
     return f"{prefix}.hops.{left}"
 
 
 def due_exchange(prefix: str) -> str:
-    """Where messages leave the last hop; every work queue is bound to it by its name."""
+    """Where messages leave the last hop. Every work queue is bound to it by its name."""
     return f"{prefix}.due"
 
 
 def lost_queue(prefix: str) -> str:
-    """Where messages are kept whose work queue is gone when their time has come."""
+    """Where messages are kept whose work queue no longer exists when they are due."""
     return f"{prefix}.lost"
 
 
-def objects(prefix: str) -> Iterator[AmqpExchange | AmqpQueue | AmqpBinding]:
-    """What there must be from the beginning, each after what it refers to."""
+def objects(prefix: str) -> Iterator[AmqpObject]:
+    """The objects that all delays need, each after those that it refers to."""
     lost = lost_queue(prefix)
     yield AmqpExchange(lost, "fanout")
     yield AmqpQueue(lost, {"x-queue-type": "quorum"})
@@ -116,10 +107,8 @@ def objects(prefix: str) -> Iterator[AmqpExchange | AmqpQueue | AmqpBinding]:
     yield AmqpExchange(due_exchange(prefix), "direct", {"alternate-exchange": lost})
 
 
-def hop_objects(
-    prefix: str, hops: Iterable[Hop]
-) -> Iterator[AmqpExchange | AmqpQueue | AmqpBinding]:
-    """What must be there for these hops, each after what it refers to."""
+def hop_objects(prefix: str, hops: Iterable[Hop]) -> Iterator[AmqpObject]:
+    """The objects that these hops need, each after those that it refers to."""
     for left, name, ttl in sorted(hops):
         entry = hop_exchange(prefix, left)
         yield AmqpExchange(entry, "headers")

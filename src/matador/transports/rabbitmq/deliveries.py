@@ -1,7 +1,7 @@
-"""What this process holds of a channel's deliveries, and how it is acknowledged.
+"""The unsettled deliveries of a channel, and how they are acknowledged.
 
-Acknowledgements are written at the end of each call of ``settle``, as few as it takes: one for all
-deliveries up to a point if every one of them is done.
+Acknowledgements are written at the end of each call of ``settle``, as few as possible: one for all
+deliveries up to a point if all of them are settled.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Self
+
+import msgspec
 
 from matador.model.message import Delivery, Receipt
 from matador.transports.kit.window import AckWindow
 from matador.transports.rabbitmq import frames
 from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.wire import IncomingProperties
 
 log = logging.getLogger("matador.rabbitmq")
@@ -21,87 +25,81 @@ log = logging.getLogger("matador.rabbitmq")
 _NO_PROPERTIES = b"\0\0"
 
 
-class AmqpHold:
-    """One delivery that is not settled: the handle of its receipt.
+class AmqpHold(msgspec.Struct, eq=False):
+    """An unsettled delivery: the handle of its receipt.
 
-    ``uncounted``: it was delivered before by a queue that does not count, so whoever kills its
-    receivers would be delivered for the second time for ever.
+    ``deliveries``: how often it was delivered before. ``uncounted``: it was, by a queue that does
+    not count, so a message that crashes its workers would have a count of two forever.
     """
 
-    __slots__ = (
-        "body",
-        "deliveries",
-        "holder",
-        "properties",
-        "routing_key",
-        "settled",
-        "tag",
-        "uncounted",
-    )
-
-    def __init__(
-        self,
-        holder: ChannelDeliveries,
-        tag: int,
-        properties: bytes,
-        body: bytes,
-        deliveries: int,
-        uncounted: bool = False,
-        routing_key: str | None = None,
-    ) -> None:
-        self.holder = holder
-        self.tag = tag
-        self.properties = properties
-        self.body = body
-        self.deliveries = deliveries
-        self.uncounted = uncounted
-        self.routing_key = routing_key
-        self.settled = False
+    holder: ChannelDeliveries
+    tag: int
+    properties: bytes
+    body: bytes
+    deliveries: int
+    uncounted: bool = False
+    routing_key: str | None = None
+    settled: bool = False
 
     @property
     def alive(self) -> bool:
-        """Is it still ours to settle?"""
+        """Whether it can still be settled."""
         return not self.settled and self.holder.alive
 
 
-class ChannelDeliveries:
-    """A channel through which deliveries come, and all that it has not acknowledged.
+def hold_of(receipt: Receipt) -> AmqpHold:
+    """The handle of a receipt of this transport."""
+    hold = receipt.handle
+    assert isinstance(hold, AmqpHold)
+    return hold
 
-    ``on_delivery`` is called when some have arrived; they wait in ``arrived``.
+
+class ChannelDeliveries:
+    """Receives the deliveries of a channel and acknowledges them.
+
+    ``on_delivery`` is called when one has arrived; it waits in ``arrived``.
     """
+
+    channel: AmqpChannel
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.arrived: deque[Delivery] = deque()
         self.on_delivery: Callable[[], None] = lambda: None
         self.on_empty: Callable[[], None] = lambda: None
-        self.channel: AmqpChannel | None = None
         self.seen = 0
         """How many deliveries have arrived."""
         self.restrained = False
-        """Acknowledgements wait: for each of them the broker would push something new."""
+        """Hold acknowledgements back: for each of them the broker would push a new message."""
         self._window = AckWindow[AmqpHold]()
         self._name = queue.encode()
+        # The delivery whose frames are arriving:
         self._tag = 0
         self._redelivered = False
         self._key = b""
-        self._properties: bytes | None = None
+        self._properties = _NO_PROPERTIES
         self._missing = 0
         self._body: list[bytes] = []
 
-    @property
-    def alive(self) -> bool:
-        """Can deliveries that came through it still be settled?"""
-        return self.channel is not None and self.channel.error is None
+    @classmethod
+    async def open(cls, connection: AmqpConnection, queue: str) -> Self:
+        """Receive on a new channel.
+
+        Raises:
+            TransportError: the channel cannot be opened.
+        """
+        made = cls(queue)
+        made.channel = await AmqpChannel.open(connection, made)
+        return made
 
     @property
-    def held(self) -> int:
-        """How many deliveries are not settled."""
-        return self._window.unfinished
+    def alive(self) -> bool:
+        """Whether its deliveries can still be settled."""
+        return self.channel.error is None
 
     @property
     def unacknowledged(self) -> int:
-        """How many deliveries the broker waits for."""
+        """How many deliveries the broker has no acknowledgement for."""
         return len(self._window)
 
     # -- what arrives -----------------------------------------------------------------------------
@@ -110,11 +108,9 @@ class ChannelDeliveries:
         """See ``Sink``."""
         if kind == frames.METHOD:
             class_, method = frames.method_of(buffer, at)
-            if class_ != frames.BASIC:
-                return False
-            return self.take_method(method, buffer, at + 4)
+            return class_ == frames.BASIC and self._begin(method, buffer, at + 4)
         if not self._tag:
-            return False  # of a message that pika was told of
+            return False  # of a message that pika handles
         if kind == frames.HEADER:
             self._properties = buffer[at + 12 : at + size]
             self._missing = frames.body_size(buffer, at)
@@ -125,31 +121,21 @@ class ChannelDeliveries:
             self._arrive()
         return True
 
-    def take_method(self, method: int, buffer: bytes, at: int) -> bool:
-        """Take the beginning of a delivery."""
-        if method != frames.DELIVER:
+    def _begin(self, method: int, buffer: bytes, at: int) -> bool:
+        """Take the first frame of a delivery."""
+        if method == frames.DELIVER:
+            self._tag, self._redelivered, self._key = frames.read_deliver(buffer, at)
+        elif method == frames.GET_OK:
+            self._tag, self._redelivered, self._key = frames.read_get_ok(buffer, at)
+        else:
             return False
-        self._tag, self._redelivered, self._key = frames.read_deliver(buffer, at)
         return True
 
-    def begin(self, tag: int, redelivered: bool, key: bytes) -> None:
-        """A message follows that was not pushed but asked for."""
-        self._tag, self._redelivered, self._key = tag, redelivered, key
-
-    def _routing_key(self) -> str | None:
-        """The key it was published with, unless that was to this queue, or it died in its own."""
-        key = self._key
-        if not key or self._name.startswith(key + b"."):
-            return None
-        return str(key, "utf-8", "replace")
-
     def _arrive(self) -> None:
-        properties = self._properties or _NO_PROPERTIES
+        properties, redelivered = self._properties, self._redelivered
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        tag, redelivered = self._tag, self._redelivered
-        self._tag = 0
-        self._properties = None
-        self._body = []
+        tag = self._tag
+        self._forget_partial()
         self.seen += 1
         problem: str | None = None
         routing_key = None if self._key == self._name else self._routing_key()
@@ -163,21 +149,23 @@ class ChannelDeliveries:
         hold = AmqpHold(self, tag, properties, body, before, incoming.uncounted, routing_key)
         self._window.add(tag, hold)
         receipt = Receipt(
-            self.queue,
-            hold,
-            before + 1,
-            before > 0,
-            incoming.priority,
-            incoming.ordering_key,
+            self.queue, hold, before + 1, before > 0, incoming.priority, incoming.ordering_key
         )
-        self.arrived.append(
-            Delivery(
-                body, incoming.headers, receipt, problem or incoming.problem, incoming.properties
-            )
-        )
+        problem = problem or incoming.problem
+        self.arrived.append(Delivery(body, incoming.headers, receipt, problem, incoming.properties))
         self.on_delivery()
 
-    # -- what is done -----------------------------------------------------------------------------
+    def _routing_key(self) -> str | None:
+        """The key it was published with, unless it was dead-lettered from its own queue."""
+        key = self._key
+        if not key or self._name.startswith(key + b"."):
+            return None
+        return str(key, "utf-8", "replace")
+
+    def _forget_partial(self) -> None:
+        self._tag, self._properties, self._body = 0, _NO_PROPERTIES, []
+
+    # -- what is settled --------------------------------------------------------------------------
 
     def ack(self, hold: AmqpHold) -> None:
         """Acknowledge a delivery with the next ``flush``."""
@@ -185,36 +173,28 @@ class ChannelDeliveries:
         self._window.finish(hold.tag)
 
     def requeue(self, hold: AmqpHold) -> None:
-        """Give a delivery back to the broker, which counts it."""
+        """Return a delivery to the broker, which counts it."""
         hold.settled = True
-        if self._window.discard(hold.tag) is not None and self.channel is not None and self.alive:
-            self.channel.write(
-                frames.nack_frame(self.channel.number, hold.tag, multiple=False, requeue=True)
-            )
-        self._look_if_empty()
-
-    def requeue_arrived(self) -> None:
-        """Give back what arrived and was handed to nobody."""
-        while self.arrived:
-            hold = self.arrived.popleft().receipt.handle
-            assert isinstance(hold, AmqpHold)
-            self.requeue(hold)
+        if self._window.discard(hold.tag) is not None and self.alive:
+            self.channel.write(frames.requeue_frame(self.channel.number, hold.tag))
+        if not len(self._window):
+            self.on_empty()
 
     def abandon(self) -> None:
-        """Settle nothing more: all that is held goes back to its place when the channel is closed.
+        """Settle nothing more: everything returns to its place when the channel is closed.
 
-        RabbitMQ does that at once; to requeue 6,000 messages by ``basic.nack`` took it 34 s.
+        RabbitMQ does that at once. Returning 6,000 messages with ``basic.nack`` took it 34 s.
         """
         self.flush()
         for hold in self._window.clear():
             hold.settled = True
 
     def flush(self) -> None:
-        """Write the acknowledgements that wait."""
+        """Write the acknowledgements that are due."""
         window, channel = self._window, self.channel
         if not window.has_finished or self.restrained:
             return
-        if channel is None or channel.error is not None or not channel.connection.is_open:
+        if channel.error is not None or not channel.connection.is_open:
             window.clear()
             return
         last = window.take_prefix()
@@ -222,16 +202,23 @@ class ChannelDeliveries:
         for tag in window.take_rest():
             acks += frames.ack_frame(channel.number, tag, multiple=False)
         channel.write(acks)
-        self._look_if_empty()
-
-    def _look_if_empty(self) -> None:
-        if not len(self._window):
+        if not len(window):
             self.on_empty()
 
+    def retire(self) -> None:
+        """Close the channel as soon as all of its deliveries are settled."""
+
+        def close() -> None:
+            self.on_empty = lambda: None
+            self.channel.close_soon()
+
+        self.on_empty = close
+        self.flush()
+        if self._window.unfinished == 0:
+            close()
+
     def forget(self) -> None:
-        """The channel is gone: everything goes back to the queue, counted by the broker."""
+        """Drop everything: the channel is lost, and the broker delivers it again, counted."""
         self._window.clear()
         self.arrived.clear()
-        self._tag = 0
-        self._body = []
-        self._properties = None
+        self._forget_partial()

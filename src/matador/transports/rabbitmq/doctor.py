@@ -1,4 +1,4 @@
-"""What ``matador doctor`` should know about a RabbitMQ."""
+"""What ``matador doctor`` reports about a RabbitMQ server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from matador.errors import QueueNotFoundError
 from matador.model.message import Finding
-from matador.transports.rabbitmq import browse
 from matador.transports.rabbitmq.delays import lost_queue
 from matador.transports.rabbitmq.management import Node
 from matador.transports.rabbitmq.session import AmqpSession
@@ -16,19 +15,20 @@ _OLDEST = (3, 10)
 
 async def examine(session: AmqpSession) -> Sequence[Finding]:
     """Look at the server; changes nothing."""
-    version = session.consuming.server_version
+    version, blocked = session.consuming.server_version, session.publishing.blocked
     findings = [Finding("server", f"RabbitMQ {version}", _upgrade(version))]
     findings += about_cluster(await session.management.nodes())
     if not session.management.is_asked:
         text = "not looked at: the management plugin is asked only if management= says so"
         findings.append(Finding("cluster", text))
-    if session.publisher.blocked is not None:
-        text = f"RabbitMQ blocks publishers: {session.publisher.blocked}"
+    if blocked is not None:
         fix = "free memory or disk on the server, or raise its limits"
+        text = f"RabbitMQ blocks publishers: {blocked}"
         findings.append(Finding("alarms", text, fix, serious=True))
     lost = lost_queue(session.address.delay_prefix)
     try:
-        waiting = (await browse.depth(session, lost)).ready
+        async with session.channel() as channel:
+            waiting = await channel.count_ready(lost)
     except QueueNotFoundError:
         waiting = 0
     if waiting:
@@ -38,7 +38,7 @@ async def examine(session: AmqpSession) -> Sequence[Finding]:
 
 
 def about_cluster(nodes: Sequence[Node] | None) -> Iterator[Finding]:
-    """What only the management plugin knows."""
+    """What only the management plugin knows about the nodes."""
     if nodes is None:
         return
     down = [node.name for node in nodes if not node.running]

@@ -1,8 +1,7 @@
-"""AMQP 0-9-1 frames that travel once a message, written and read by hand.
+"""AMQP 0-9-1 frames that are sent once per message, encoded and decoded by hand. No I/O here.
 
-Publishing, delivering and acknowledging cost several times less this way than through the client
-library's objects. Everything that happens once a connection or once a queue goes through the
-library. No I/O here.
+Publishing, delivering and acknowledging are several times cheaper this way than through the client
+library's objects. Everything that happens once per connection or queue goes through the library.
 """
 
 from __future__ import annotations
@@ -36,15 +35,12 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 def publish_frame(channel: int, exchange: str, key: str, *, mandatory: bool) -> bytes:
     """``basic.publish``: where a message goes."""
     method = _METHOD_START.pack(BASIC, PUBLISH) + b"\0\0"
-    return frame(
-        METHOD,
-        channel,
-        method + short_text(exchange) + short_text(key) + (b"\1" if mandatory else b"\0"),
-    )
+    flags = b"\1" if mandatory else b"\0"
+    return frame(METHOD, channel, method + short_text(exchange) + short_text(key) + flags)
 
 
 def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """The header and the body of a message; ``properties`` begin with their flags."""
+    """The header and the body of a message."""
     size = len(body)
     header = _CONTENT.pack(BASIC, 0, size) + properties
     start = _START.pack(HEADER, channel, len(header)) + header + FRAME_END
@@ -63,42 +59,38 @@ def ack_frame(channel: int, tag: int, *, multiple: bool) -> bytes:
     return _ACK.pack(METHOD, channel, 13, BASIC, ACK, tag, multiple, 0xCE)
 
 
-def nack_frame(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
-    """``basic.nack``."""
-    return _ACK.pack(METHOD, channel, 13, BASIC, NACK, tag, multiple + 2 * requeue, 0xCE)
+def requeue_frame(channel: int, tag: int) -> bytes:
+    """``basic.nack`` that returns one delivery to its queue."""
+    return _ACK.pack(METHOD, channel, 13, BASIC, NACK, tag, 2, 0xCE)
 
 
 def get_frame(channel: int, queue: str) -> bytes:
-    """``basic.get``, to be acknowledged."""
-    return frame(
-        METHOD, channel, _METHOD_START.pack(BASIC, GET) + b"\0\0" + short_text(queue) + b"\0"
-    )
+    """``basic.get`` of a message that must be acknowledged."""
+    method = _METHOD_START.pack(BASIC, GET) + b"\0\0"
+    return frame(METHOD, channel, method + short_text(queue) + b"\0")
 
 
 def read_confirm(buffer: bytes, at: int) -> tuple[int, bool]:
-    """The tag and the ``multiple`` of an ack or nack; ``at``: behind class and method."""
+    """The tag and the ``multiple`` of an ack or nack; ``at``: after class and method."""
     return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8] & 1)
 
 
 def read_deliver(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
-    """The tag, ``redelivered`` and the routing key of a delivery."""
-    return read_get_ok(buffer, at + 1 + buffer[at])  # behind the consumer's tag
+    """The tag, ``redelivered`` and the routing key of a message that was pushed."""
+    return read_get_ok(buffer, at + 1 + buffer[at])  # after the consumer's tag
 
 
 def read_get_ok(buffer: bytes, at: int) -> tuple[int, bool, bytes]:
     """The tag, ``redelivered`` and the routing key of a message that was asked for."""
-    key = at + 10 + buffer[at + 9]  # behind the exchange
-    return (
-        _TAG.unpack_from(buffer, at)[0],
-        bool(buffer[at + 8]),
-        buffer[key + 1 : key + 1 + buffer[key]],
-    )
+    key = at + 10 + buffer[at + 9]  # after the exchange
+    routing_key = buffer[key + 1 : key + 1 + buffer[key]]
+    return _TAG.unpack_from(buffer, at)[0], bool(buffer[at + 8]), routing_key
 
 
 def read_return(buffer: bytes, at: int) -> tuple[str, str]:
-    """Why a message came back, and the routing key it had."""
+    """Why a message came back, and its routing key."""
     texts: list[str] = []
-    at += 2  # the code of the reason
+    at += 2  # after the reply code
     for _ in range(3):  # the reason, the exchange, the key
         size = buffer[at]
         texts.append(str(buffer[at + 1 : at + 1 + size], "utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""Asks the management plugin, where we are told to, for what AMQP does not tell.
+"""Asks the management plugin for what AMQP does not tell, if that is allowed.
 
-Everything works without it. Its numbers are up to five seconds old, as the server gathers them at
-that interval: what AMQP knows is taken from AMQP.
+Everything works without it. Its numbers are up to five seconds old, because the server collects
+them that often: what AMQP knows is taken from AMQP.
 """
 
 from __future__ import annotations
@@ -25,21 +25,15 @@ log = logging.getLogger("matador.rabbitmq")
 Answer = TypeVar("Answer")
 
 _REALM = "RabbitMQ Management"
-_PORTS_APART = 10_000  # 15672 belongs to 5672, 15671 to 5671
+_PORT_OFFSET = 10_000  # 15672 belongs to 5672, 15671 to 5671
 _HIGHEST_PORT = 65_535
-_PATIENCE = 2.0
+_TIMEOUT = 2.0  # seconds
 _LEFT_ALONE = 10.0  # seconds
-_LARGEST = 1024 * 1024  # bytes of an answer
-
-
-class QueueNumbers(msgspec.Struct, frozen=True):
-    """A queue as the plugin has it; None: the server has not gathered that yet."""
-
-    messages_unacknowledged: int | None = None
+_LARGEST = 1024 * 1024  # bytes of a response
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A server of the cluster."""
+    """A node of the cluster."""
 
     name: str
     running: bool = True
@@ -49,34 +43,32 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Management:
-    """The HTTP side of a server. One that does not answer is left alone for a while.
+    """The HTTP API of a server. If it does not answer, it is left alone for a while.
 
-    Whoever listens there is told the password. So unless ``management=`` names the place, or says
-    that it is on the server's own host, it is asked only over TLS with a verified certificate.
+    Whoever listens there gets the password. So unless ``management=`` names the address, or says
+    that it is on the server's own host, it is only asked over TLS with a verified certificate.
     """
 
     def __init__(self, address: RabbitMQAddress, host: str, port: int) -> None:
         self._base = _base(address, host, port)
         self._silent_until = 0.0
         self._address = address
-        self._vhost = quote(address.vhost, safe="")
         self._opener: urllib.request.OpenerDirector | None = None
 
     @property
     def is_asked(self) -> bool:
-        """May it be asked at all?"""
+        """Whether it may be asked at all."""
         return self._base is not None
 
-    def __repr__(self) -> str:
-        return f"Management({self._base!r})"
-
-    async def queue(self, name: str) -> QueueNumbers | None:
-        """A queue's numbers; None: nobody answers, or not to us."""
-        path = f"queues/{self._vhost}/{quote(name, safe='')}"
-        return await self._ask(f"{path}?columns=messages_unacknowledged", QueueNumbers)
+    async def unacknowledged(self, queue: str) -> int | None:
+        """How many messages of a queue are in flight; None: no answer, or not counted yet."""
+        path = f"queues/{quote(self._address.vhost, safe='')}/{quote(queue, safe='')}"
+        column = "messages_unacknowledged"
+        answer = await self._ask(f"{path}?columns={column}", dict[str, int | None])
+        return None if answer is None else answer.get(column)
 
     async def nodes(self) -> list[Node] | None:
-        """The servers of the cluster; None: nobody answers, or not to us."""
+        """The nodes of the cluster; None: no answer."""
         columns = ",".join(Node.__struct_fields__)
         return await self._ask(f"nodes?columns={columns}", list[Node])
 
@@ -88,28 +80,25 @@ class Management:
             answer = await asyncio.to_thread(self._get, base, f"{base}/api/{path}")
             return msgspec.json.decode(answer, type=kind)
         except urllib.error.HTTPError as error:
-            log.debug("management: %s for %s", error, path)  # this question; others may be answered
+            log.debug("management: %s for %s", error, path)  # other requests may succeed
             error.close()
         except (OSError, HTTPException, ValueError) as error:
-            log.debug("%s: no management plugin answers: %s", base, error)
+            log.debug("%s: the management plugin does not answer: %s", base, error)
             self._silent_until = time.monotonic() + _LEFT_ALONE
         return None
 
     def _get(self, base: str, url: str) -> bytes:
         if self._opener is None:
-            self._opener = self._make_opener(base)
-        with self._opener.open(url, timeout=_PATIENCE) as response:
+            passwords = urllib.request.HTTPPasswordMgr()
+            passwords.add_password(_REALM, base, self._address.user, self._address.password)
+            tls = tls_context(self._address) if self._address.tls else None
+            self._opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}),  # no proxy
+                urllib.request.HTTPSHandler(context=tls),
+                urllib.request.HTTPBasicAuthHandler(passwords),
+            )
+        with self._opener.open(url, timeout=_TIMEOUT) as response:
             return response.read(_LARGEST)
-
-    def _make_opener(self, base: str) -> urllib.request.OpenerDirector:
-        passwords = urllib.request.HTTPPasswordMgr()
-        passwords.add_password(_REALM, base, self._address.user, self._address.password)
-        tls = tls_context(self._address) if self._address.tls else None
-        return urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),  # the server itself, and nobody between
-            urllib.request.HTTPSHandler(context=tls),
-            urllib.request.HTTPBasicAuthHandler(passwords),
-        )
 
 
 def _base(address: RabbitMQAddress, host: str, port: int) -> str | None:
@@ -118,8 +107,8 @@ def _base(address: RabbitMQAddress, host: str, port: int) -> str | None:
         return None
     if address.management not in ("auto", "true"):
         return address.management.rstrip("/")
-    if port + _PORTS_APART > _HIGHEST_PORT:
+    if port + _PORT_OFFSET > _HIGHEST_PORT:
         return None
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if address.tls else "http"
-    return f"{scheme}://{shown}:{port + _PORTS_APART}"
+    return f"{scheme}://{shown}:{port + _PORT_OFFSET}"

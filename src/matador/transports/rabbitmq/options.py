@@ -24,16 +24,17 @@ DelayMechanism: TypeAlias = Literal["auto", "levels", "plugin"]
 _SWITCHES = {
     **dict.fromkeys(("1", "yes", "on", "true"), "true"),
     **dict.fromkeys(("0", "no", "off", "false"), "false"),
+    "auto": "auto",
 }
 
 
 def _check_management(value: Any, what: str) -> str:
-    given = _SWITCHES.get(str(value).lower(), str(value))
-    if given in ("auto", "true", "false"):
-        return given
+    given = str(value)
+    if given.lower() in _SWITCHES:
+        return _SWITCHES[given.lower()]
     try:
         parts = urlsplit(given)
-    except ValueError:  # urllib's text would repeat it
+    except ValueError:  # whose text would repeat it
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(
@@ -45,7 +46,7 @@ def _check_management(value: Any, what: str) -> str:
 
 
 class RabbitMQOptions(TypedDict, total=False):
-    """The options as keywords; each can be given in the address, too."""
+    """The options as keywords. Each can also be given in the URL."""
 
     name: str
     heartbeat: Seconds
@@ -65,23 +66,23 @@ class RabbitMQOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RabbitMQAddress(ServerAddress):
-    """Where a RabbitMQ is and how to talk to it. Its repr holds no secret.
+    """The address and the options of a RabbitMQ server. Its repr contains no secret.
 
     Attributes:
         vhost: the virtual host.
-        heartbeat: seconds; a dead connection is noticed within two of them. 0: never.
+        heartbeat: in seconds; a dead connection is detected within two of them. 0: never.
         connect_timeout: seconds to reach one host.
-        send_timeout: seconds until a message that is not confirmed, or not even accepted because
-            the broker blocks publishers, is given up.
+        send_timeout: seconds until a send fails if the message is not confirmed, or not even
+            accepted because the broker blocks publishers.
         window: how many messages may be unconfirmed at once.
-        max_message_size: bytes of the largest body (RabbitMQ 4 takes 16 MiB by default).
-        delays: ``levels``: by queues of our own; ``plugin``: by the delayed-message plugin;
-            ``auto``: by the plugin if it is there.
-        delay_prefix: what the names of the queues for delays start with.
-        management: where the management plugin is, for what AMQP does not tell; ``true``: on the
-            server's own host, 10,000 ports above AMQP's; ``false``: it is not asked; ``auto``: it
-            is looked for there, but only over TLS with a certificate that is verified, as whoever
-            listens there is told the password.
+        max_message_size: bytes of the largest body (RabbitMQ 4 accepts 16 MiB by default).
+        delays: ``levels``: with queues of our own; ``plugin``: with the delayed-message plugin;
+            ``auto``: with the plugin if the server has it.
+        delay_prefix: the prefix of the names of the queues for delays.
+        management: where the management plugin is, for what AMQP does not tell. ``true``: on the
+            same host, on AMQP's port + 10,000; ``false``: it is not asked; ``auto``: the same as
+            ``true``, but only over TLS with a verified certificate, because whoever listens there
+            gets the password.
         name: for logs and metrics.
     """
 

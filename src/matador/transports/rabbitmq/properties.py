@@ -1,8 +1,8 @@
-"""Properties of AMQP messages and the table of headers in them: written, read, taken apart.
+"""AMQP properties and the table of headers in them: encoded, decoded, taken apart. No I/O here.
 
-Reading cannot fail, whatever the bytes are: what cannot be read is left out, and said if it
-matters. Nothing recurses: arrays and tables inside a table carry their length and are passed over,
-but for the broker's own list of deaths. No I/O here.
+Reading never fails, whatever the bytes are: what cannot be read is left out, and reported if it
+matters. Nothing recurses: arrays and tables inside a table have a length and are skipped, except
+for the broker's own list of deaths.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Read: TypeAlias = tuple[dict[str, Any], int | None, str | None, int, str | None]
 
 
 def read_properties(buffer: bytes) -> Read:
-    """Headers, priority, message id, timestamp (-1: none), and what of them cannot be read.
+    """Headers, priority, message id, timestamp (-1: none), and what cannot be read.
 
-    Headers are texts, whole numbers and the broker's deaths; fields of other types, and foreign
-    ones that are no text, are left out without a word. A field of ours that is no text is a
-    problem, as is a table that cannot be read to its end. Of two fields of one name the first
-    counts: it is the one the broker writes.
+    Headers are texts, whole numbers and the broker's deaths. Fields of other types, and texts of
+    others that are not UTF-8, are left out. A text of ours that is not UTF-8 is a problem, and so
+    is a table that cannot be read to its end. If a name occurs twice, the first field counts: the
+    broker writes that one.
     """
     headers: dict[str, Any] = {}
     priority: int | None = None
@@ -91,9 +91,9 @@ def read_properties(buffer: bytes) -> Read:
 def read_table(
     buffer: bytes, at: int, end: int, *, inner: bool = False
 ) -> tuple[dict[str, Any], str | None]:
-    """The fields from ``at`` to ``end``, and what could not be read.
+    """The fields from ``at`` to ``end``, and what cannot be read.
 
-    In an ``inner`` table, one of a list of deaths, times are read, too, and no further list is.
+    In an ``inner`` table, one of the list of deaths, times are read too, but no further list.
     """
     table: dict[str, Any] = {}
     keep = table.setdefault
@@ -133,7 +133,7 @@ def read_table(
                 at += _WIDTHS[kind]
             else:
                 name = str(raw_name, "utf-8", "replace")
-                return table, f"header {name[:60]!r}: its type {chr(kind)!r} is not known"
+                return table, f"header {name[:60]!r}: unknown type {chr(kind)!r}"
     except (IndexError, struct.error):
         at = end + 1
     if at > end:
@@ -142,7 +142,7 @@ def read_table(
 
 
 def _read_deaths(buffer: bytes, at: int, end: int) -> list[dict[str, Any]]:
-    """The tables of the broker's list, newest first; up to the first that is something else."""
+    """The tables of the broker's list, newest first, up to the first item of another type."""
     deaths: list[dict[str, Any]] = []
     while at + 5 <= end and buffer[at] == _TABLE:
         start = at + 5
@@ -153,15 +153,12 @@ def _read_deaths(buffer: bytes, at: int, end: int) -> list[dict[str, Any]]:
 
 # -- writing --------------------------------------------------------------------------------------
 
-_NAMES: dict[str, bytes] = {}
-_MOST_NAMES = 1000
-
 
 def short_text(text: str) -> bytes:
     """A short string.
 
     Raises:
-        ValueError: over 255 bytes.
+        ValueError: it has more than 255 bytes.
     """
     encoded = text.encode()
     if len(encoded) > 255:
@@ -169,23 +166,29 @@ def short_text(text: str) -> bytes:
     return bytes((len(encoded),)) + encoded
 
 
-def _name(name: str) -> bytes:
-    encoded = short_text(name)
-    if len(_NAMES) < _MOST_NAMES:
-        _NAMES[name] = encoded
-    return encoded
+class _HeaderNames(dict[str, bytes]):
+    """Encoded names of headers: a few of them are in every message."""
+
+    def __missing__(self, name: str) -> bytes:
+        encoded = short_text(name)
+        if len(self) < 1000:
+            self[name] = encoded
+        return encoded
+
+
+_NAMES = _HeaderNames()
 
 
 def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) -> bytes:
-    """A table of texts and whole numbers, behind ``fields`` that are written already.
+    """A table of texts and whole numbers, after ``fields`` that are already encoded.
 
     Raises:
-        ValueError: a name that is too long, a number that does not fit.
+        ValueError: a name is too long, or a number does not fit.
     """
     pieces: list[bytes] = [b"", *fields]
     names = _NAMES
     for name, value in table.items():
-        pieces.append(names.get(name) or _name(name))
+        pieces.append(names[name])
         if isinstance(value, str):
             encoded = value.encode()
             pieces.append(b"S" + _SIZE.pack(len(encoded)) + encoded)
@@ -202,41 +205,23 @@ def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) ->
 
 
 def write_properties(
-    *,
-    headers: bytes,
-    message_id: str,
-    timestamp: int,
-    content_type: bytes,
-    priority: int | None,
-    more: Mapping[int, bytes] | None = None,
+    *, headers: bytes, message_id: str, timestamp: int, content_type: bytes, priority: int | None
 ) -> bytes:
-    """The properties of a message that is to survive, behind their flags. ``headers``: a table.
-
-    ``more``: further ones by their flags, as they are written.
-    """
+    """The properties of a persistent message, after their flags. ``headers`` is a table."""
     flags = CONTENT_TYPE | HEADERS | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP
     mode = b"\2"
     if priority is not None:
         flags |= PRIORITY
         mode = bytes((2, max(0, min(priority, 255))))
-    written = b"".join(
-        (
-            _FLAGS.pack(flags),
-            content_type,
-            headers,
-            mode,
-            short_text(message_id),
-            _STAMP.pack(timestamp),
-        )
-    )
-    return written if not more else join_properties({**split_properties(written), **more})
+    id_, stamp = short_text(message_id), _STAMP.pack(timestamp)
+    return b"".join((_FLAGS.pack(flags), content_type, headers, mode, id_, stamp))
 
 
 # -- taking apart ---------------------------------------------------------------------------------
 
 
 def split_properties(buffer: bytes) -> dict[int, bytes]:
-    """The properties by their flags, each as it is written; up to where they can be read."""
+    """The encoded properties by their flags, up to the first that cannot be read."""
     parts: dict[int, bytes] = {}
     try:
         flags: int = _FLAGS.unpack_from(buffer, 0)[0]
@@ -268,9 +253,9 @@ def join_properties(parts: Mapping[int, bytes]) -> bytes:
 
 
 def split_table(table: bytes) -> list[tuple[bytes, bytes]]:
-    """The fields of a table: names, and each as it is written.
+    """The names and the encoded fields of a table.
 
-    What follows one of an unknown type is kept as one field without a name.
+    From a field of an unknown type on, the rest is one field without a name.
     """
     fields: list[tuple[bytes, bytes]] = []
     at, end = 4, len(table)

@@ -26,10 +26,10 @@ from matador.transports.rabbitmq.wire import id_of
 log = logging.getLogger("matador.rabbitmq")
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"
-"""The answers to a channel, as it calls them itself; to others they have a longer name."""
+"""A channel's own name for its replies; others see a longer one."""
 
 _MOST_ROUTES = 10_000
-_WRITE = 256  # messages to a write: enough to be cheap, few enough to let others have a turn
+_WRITE = 256  # messages per write: enough to be cheap, few enough to let others have a turn
 
 
 class Publication(NamedTuple):
@@ -42,11 +42,11 @@ class Publication(NamedTuple):
     body: bytes
     mandatory: bool = True
     routed: bool = False
-    """Published to an exchange by its key, for however many queues there are."""
+    """Whether the bindings of the exchange decide which queues get it, if any."""
 
     @property
     def target(self) -> str:
-        """The queue or the exchange that must be there."""
+        """The queue or the exchange that must exist."""
         return self.exchange if self.routed else self.key
 
 
@@ -68,7 +68,7 @@ class _PublishBatch:
 
 
 class _Flight(NamedTuple):
-    """A message on its way."""
+    """A message that is not confirmed yet."""
 
     batch: _PublishBatch
     place: int
@@ -76,17 +76,17 @@ class _Flight(NamedTuple):
 
 
 class UnroutableError(QueueNotFoundError):
-    """No queue is bound for what was published to an exchange: nothing was stored."""
+    """No binding matches a message that was published to an exchange. It is not stored."""
 
 
 class _UntakenError(SendRefusedError):
-    """Not looked at: the broker had closed the channel for a message before it."""
+    """Not read by the broker, which had closed the channel because of an earlier message."""
 
 
 class AmqpPublisher:
-    """Everything that is published goes through one of these, in the order it is handed over.
+    """Publishes everything in the order in which it is handed over.
 
-    Bounded: at most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
+    At most ``window`` messages are unconfirmed. Nothing waits longer than ``timeout``.
     """
 
     def __init__(self, connection: AmqpConnection, *, window: int, timeout: float) -> None:
@@ -98,7 +98,7 @@ class AmqpPublisher:
         self._flights: dict[int, _Flight] = {}
         self._returned: dict[int, str] = {}
         self._coming_back: tuple[str, str] | None = None
-        self._missing = 0  # bytes of what is coming back
+        self._missing = 0  # bytes of the message that is coming back
         self._routes: dict[tuple[str, str, bool], bytes] = {}
         self._waiters = Waiters()
         self._writing = asyncio.Lock()
@@ -106,12 +106,12 @@ class AmqpPublisher:
         connection.on_blocked = self._wake
 
     async def open(self) -> None:
-        """Open the channel, again if it was closed.
+        """Open the channel, or open it again.
 
         Raises:
-            TransportError: it cannot be opened.
+            TransportError: the channel cannot be opened.
         """
-        channel = await self._connection.channel(self)
+        channel = await AmqpChannel.open(self._connection, self)
         await channel.confirm()
         if self._on_reply is not None:
             await channel.consume_replies(DIRECT_REPLY, self._on_reply)
@@ -120,7 +120,7 @@ class AmqpPublisher:
         self._routes.clear()
 
     async def receive_replies(self, on_reply: Callable[[bytes, bytes], None]) -> None:
-        """Receive answers on the channel that publishes: RabbitMQ wants both on one.
+        """Receive replies on the channel that publishes: RabbitMQ requires the same for both.
 
         Raises:
             TransportError: the channel is lost.
@@ -130,43 +130,33 @@ class AmqpPublisher:
                 await self._channel.consume_replies(DIRECT_REPLY, on_reply)
             self._on_reply = on_reply
 
-    @property
-    def unconfirmed(self) -> int:
-        """How many messages are on their way."""
-        return len(self._flights)
-
-    @property
-    def blocked(self) -> str | None:
-        """Why the broker takes no messages; None: it does."""
-        return self._connection.blocked
-
     async def publish(self, publications: Sequence[Publication]) -> list[MatadorError | None]:
         """Publish in order. For each: None once it is stored, or why it is not. Never raises.
 
-        Cancelling the call leaves what was written on its way.
+        What is already written is still published if the call is cancelled.
         """
         if not publications:
             return []
         batch = _PublishBatch(len(publications))
-        limit = asyncio.timeout(self._timeout)
         written = 0
         try:
-            async with limit:
+            async with asyncio.timeout(self._timeout):
                 async with self._writing:  # batches do not mix, so each stays in order
                     while written < len(publications):
-                        count = await self._wait_for_room(len(publications) - written)
-                        self._write(publications[written : written + count], batch, written)
+                        try:
+                            count = await self._wait_for_room(len(publications) - written)
+                            self._write(publications[written : written + count], batch, written)
+                        except MatadorError as error:
+                            for place in range(written, len(publications)):
+                                batch.settle(place, error)
+                            break
                         written += count
-                await asyncio.shield(batch.done)  # cancelled or not, its messages are on their way
+                await asyncio.shield(batch.done)  # what was written is published all the same
         except builtins.TimeoutError:
             self._give_up(batch, written)
-        except MatadorError as error:
-            for place in range(written, len(publications)):
-                batch.settle(place, error)
-            await self._rest(batch, written)
         except asyncio.CancelledError:
             for place in range(written, len(publications)):
-                batch.settle(place, None)  # nobody asks, and whoever drains must not wait
+                batch.settle(place, None)  # nobody asks, and ``drain`` must not wait for it
             raise
         untaken = [place for place, one in enumerate(batch.outcomes) if type(one) is _UntakenError]
         if untaken:
@@ -176,7 +166,7 @@ class AmqpPublisher:
         return batch.outcomes
 
     async def drain(self) -> None:
-        """Wait until all that was written has its outcome, no longer than a send may take."""
+        """Wait until every message has its outcome, but no longer than a send may take."""
         try:
             async with asyncio.timeout(self._timeout):
                 while self._flights:
@@ -187,24 +177,30 @@ class AmqpPublisher:
     # -- writing ----------------------------------------------------------------------------------
 
     async def _wait_for_room(self, wanted: int) -> int:
-        """How many may be written now: at least one.
+        """How many messages may be written now: at least one.
 
         Raises:
             TransportError: there is no channel.
         """
         while True:
-            if not self._connection.is_open:
-                raise translate(_lost(self._connection), "publishing")
+            connection = self._connection
+            if not connection.is_open:
+                closed = ConnectionError("the connection is closed")
+                reason = connection.lost.result() if connection.lost.done() else closed
+                raise translate(reason, "publishing")
             if self._channel is None:
                 await self.open()
             room = self._window - len(self._flights)
-            if room > 0 and self._connection.blocked is None:
+            if room > 0 and connection.blocked is None:
                 return min(room, wanted, _WRITE)
             await self._changed()
 
     async def _changed(self) -> None:
         """Wait until something was confirmed, lost, blocked or unblocked."""
         await self._waiters.wait(Wakeup())
+
+    def _wake(self) -> None:
+        self._waiters.wake(len(self._waiters))
 
     def _write(self, publications: Sequence[Publication], batch: _PublishBatch, place: int) -> None:
         channel = self._channel
@@ -215,27 +211,23 @@ class AmqpPublisher:
         for exchange, key, _, properties, body, mandatory, _ in publications:
             route = routes.get((exchange, key, mandatory))
             if route is None:
-                route = self._route(number, exchange, key, mandatory)
+                if len(routes) >= _MOST_ROUTES:
+                    routes.clear()
+                route = frames.publish_frame(number, exchange, key, mandatory=mandatory)
+                routes[exchange, key, mandatory] = route
             pieces.append(route)
             pieces.append(frames.content_frames(number, properties, body, frame_max))
-        for publication in publications:  # only once all of them could be written
+        for publication in publications:  # only once all of them could be encoded
             flights[tag] = _Flight(batch, place, publication)
             tag += 1
             place += 1
         self._next = tag
         channel.write(b"".join(pieces))
 
-    def _route(self, number: int, exchange: str, key: str, mandatory: bool) -> bytes:
-        if len(self._routes) >= _MOST_ROUTES:
-            self._routes.clear()
-        made = frames.publish_frame(number, exchange, key, mandatory=mandatory)
-        self._routes[exchange, key, mandatory] = made
-        return made
-
-    # -- what the broker says ---------------------------------------------------------------------
+    # -- answers of the broker --------------------------------------------------------------------
 
     def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
-        """See ``Sink``. Confirms, and messages that no queue took."""
+        """See ``Sink``. Takes confirms, and messages that no queue accepted."""
         if kind == frames.METHOD:
             class_, method = frames.method_of(buffer, at)
             if class_ != frames.BASIC:
@@ -277,112 +269,70 @@ class AmqpPublisher:
                 continue
             error: MatadorError | None = None
             if not ok:
-                error = _nacked(flight.publication)
+                key = flight.publication.key
+                text = f"{key} refused {flight.publication.id}: it is full, or the broker failed"
+                error = SendRefusedError(text, queue=key)
             elif returned and one in returned:
                 error = _unroutable(flight.publication, returned.pop(one))
             flight.batch.settle(flight.place, error)
         self._wake()
 
     def _return(self, key: str, message_id: str, text: str) -> None:
-        """A message came back. It is the oldest like it: returns come in order, before confirms."""
-        for tag, flight in self._flights.items():
-            publication = flight.publication
-            if (
-                publication.key == key
-                and publication.id == message_id
-                and tag not in self._returned
-            ):
+        """Note a message that came back: the oldest match, as returns come in order."""
+        for tag, (_, _, publication) in self._flights.items():
+            if (publication.key, publication.id) == (key, message_id) and tag not in self._returned:
                 self._returned[tag] = text
                 return
 
     def _closed(self, reason: BaseException) -> None:
-        """The channel is gone, and nobody will ever say what became of what was written.
+        """The channel is gone, and with it the outcome of what was written.
 
-        Unless it was closed for one message: then those behind it were not looked at.
+        Unless the broker closed it because of one message: then it did not read the later ones.
         """
         self._channel = None
         flights, self._flights = self._flights, {}
         self._returned.clear()
         culprit = False
-        for flight in flights.values():
-            error = publishing_refused(
-                reason, flight.publication.exchange, len(flight.publication.body)
-            )
+        for batch, place, publication in flights.values():
+            error = publishing_refused(reason, publication.exchange, len(publication.body))
             if error is not None:
                 culprit = True
             elif culprit:
                 error = _UntakenError("not stored: the channel was closed for another message")
             else:
-                error = _unconfirmed(flight.publication, reason)
-            flight.batch.settle(flight.place, error)
+                error = SendUnconfirmedError(
+                    f"the connection was lost before {publication.key} confirmed {publication.id}: "
+                    f"it may be stored ({reason_of(reason)})",
+                    queue=publication.key,
+                    cause=reason,
+                )
+            batch.settle(place, error)
         self._wake()
 
-    def _wake(self) -> None:
-        self._waiters.wake(len(self._waiters))
-
-    # -- giving up --------------------------------------------------------------------------------
-
     def _give_up(self, batch: _PublishBatch, written: int) -> None:
-        """The time is over: what was not written is not stored, what was may be."""
-        blocked = self._connection.blocked
+        """The time is up: what was written may be stored, the rest is not."""
+        blocked, limit = self._connection.blocked, f"{self._timeout:g} s"
         alarm = f"; the broker blocks publishers: {blocked}" if blocked else ""
         for tag, flight in list(self._flights.items()):
             if flight.batch is batch:
                 del self._flights[tag]
                 key = flight.publication.key
-                error = SendTimeoutError(
-                    f"{key} did not confirm {flight.publication.id} in {self._timeout:g} s: "
-                    f"it may be stored{alarm}",
-                    queue=key,
-                )
-                batch.settle(flight.place, error)
+                text = f"{key} did not confirm {flight.publication.id} in {limit}: it may be stored"
+                batch.settle(flight.place, SendTimeoutError(text + alarm, queue=key))
+        if blocked is not None:
+            error = StorageFullError(
+                f"RabbitMQ accepted no messages for {limit} ({blocked}): free memory or disk on "
+                f"the server; nothing was stored"
+            )
+        else:
+            behind = len(self._flights)
+            error = SendRefusedError(
+                f"not sent: the broker is {behind} confirmations behind after {limit}"
+            )
         for place in range(written, len(batch.outcomes)):
             if batch.outcomes[place] is None:
-                batch.settle(place, self._not_accepted(blocked))
+                batch.settle(place, error)
         self._wake()
-
-    def _not_accepted(self, blocked: str | None) -> MatadorError:
-        if blocked is not None:
-            return StorageFullError(
-                f"RabbitMQ accepted no messages for {self._timeout:g} s ({blocked}): free "
-                f"memory or disk on the server; nothing was stored"
-            )
-        return SendRefusedError(
-            f"not sent: the broker is {len(self._flights)} confirmations behind after "
-            f"{self._timeout:g} s"
-        )
-
-    async def _rest(self, batch: _PublishBatch, written: int) -> None:
-        """The confirms of what was written before something failed."""
-        if batch.left == 0:
-            return
-        try:
-            async with asyncio.timeout(self._timeout):
-                await asyncio.shield(batch.done)
-        except builtins.TimeoutError:
-            self._give_up(batch, written)
-
-
-def _lost(connection: AmqpConnection) -> BaseException:
-    if connection.lost.done():
-        return connection.lost.result()
-    return ConnectionError("the connection is closed")
-
-
-def _unconfirmed(publication: Publication, reason: BaseException) -> MatadorError:
-    return SendUnconfirmedError(
-        f"the connection was lost before {publication.key} confirmed {publication.id}: "
-        f"it may be stored ({reason_of(reason)})",
-        queue=publication.key,
-        cause=reason,
-    )
-
-
-def _nacked(publication: Publication) -> MatadorError:
-    return SendRefusedError(
-        f"{publication.key} refused {publication.id}: it is full, or the broker could not store it",
-        queue=publication.key,
-    )
 
 
 def _unroutable(publication: Publication, text: str) -> MatadorError:

@@ -1,13 +1,16 @@
-"""The two connections of a transport: one to publish, one to consume and for everything else.
+"""The two connections of a transport: one publishes, the other does everything else.
 
-The broker blocks connections that publish when it runs out of memory or disk; acknowledgements
-must go on then, as they are what frees it.
+When the broker runs out of memory or disk, it blocks connections that publish. Acknowledgements
+must still get through then, because they free its resources.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Self
 
 from matador.errors import ConnectionFailedError
 from matador.transports.rabbitmq.channel import AmqpChannel
@@ -21,7 +24,7 @@ log = logging.getLogger("matador.rabbitmq")
 
 
 class AmqpSession:
-    """Both connections, alive together or not at all."""
+    """Both connections; if one is lost, the other is closed."""
 
     def __init__(
         self, address: RabbitMQAddress, publishing: AmqpConnection, consuming: AmqpConnection
@@ -30,17 +33,17 @@ class AmqpSession:
         self.publishing = publishing
         self.consuming = consuming
         self.management = Management(address, consuming.host, consuming.port)
-        self._closing: asyncio.Task[None] | None = None
         self.publisher = AmqpPublisher(
             publishing, window=address.window, timeout=address.send_timeout
         )
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, address: RabbitMQAddress) -> AmqpSession:
+    async def open(cls, address: RabbitMQAddress) -> Self:
         """Connect to the first host that answers.
 
         Raises:
-            ConnectionFailedError: none does; every reason is named.
+            ConnectionFailedError: none does; the error lists every reason.
         """
         failures: list[ConnectionFailedError] = []
         for host, port in address.hosts:
@@ -53,40 +56,41 @@ class AmqpSession:
         raise ConnectionFailedError("; ".join(map(str, failures))) from failures[-1]
 
     @classmethod
-    async def _open_at(cls, address: RabbitMQAddress, host: str, port: int) -> AmqpSession:
-        publishing = await AmqpConnection.open(address, host, port, "publishing")
-        try:
+    async def _open_at(cls, address: RabbitMQAddress, host: str, port: int) -> Self:
+        async with AsyncExitStack() as opened:
+            publishing = await AmqpConnection.open(address, host, port, "publishing")
+            opened.push_async_callback(publishing.disconnect)
             consuming = await AmqpConnection.open(address, host, port, "consuming")
-        except BaseException:
-            await publishing.close()
-            raise
-        session = cls(address, publishing, consuming)
-        try:
+            opened.push_async_callback(consuming.disconnect)
+            session = cls(address, publishing, consuming)
             await session.publisher.open()
-        except BaseException:
-            await session.close()
-            raise
+            opened.pop_all()
         return session
 
     async def wait_lost(self) -> BaseException | None:
-        """Wait until one of the connections is lost; the other is being closed then."""
+        """Wait until one of the connections is lost, and start to close the other."""
         either = [self.publishing.lost, self.consuming.lost]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         reason = next(one.result() for one in either if one.done())
-        log.warning("the connection to %s was lost: %s", self.address, reason)
-        # In the background: the other one may be just as dead, and the state is to be known now.
+        log.warning("lost the connection to %s: %s", self.address, reason)
+        # In the background: the other one may be dead too, and the state must change now.
         self._closing = asyncio.create_task(self.close())
         return translate(reason, str(self.address))
 
     @property
     def is_closed(self) -> bool:
-        """Are both connections gone?"""
+        """Whether both connections are closed."""
         return self.publishing.lost.done() and self.consuming.lost.done()
 
-    async def channel(self) -> AmqpChannel:
-        """A channel for questions: it may be closed by a wrong one, and nothing else is."""
-        return await self.consuming.channel()
+    @asynccontextmanager
+    async def channel(self) -> AsyncGenerator[AmqpChannel]:
+        """A channel for a few calls. If the broker closes it for one of them, nothing else is."""
+        channel = await AmqpChannel.open(self.consuming)
+        try:
+            yield channel
+        finally:
+            await channel.close()
 
     async def close(self) -> None:
         """Close both. Idempotent."""
-        await asyncio.gather(self.publishing.close(), self.consuming.close())
+        await asyncio.gather(self.publishing.disconnect(), self.consuming.disconnect())

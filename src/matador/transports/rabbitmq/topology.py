@@ -1,14 +1,14 @@
-"""A topology in RabbitMQ's terms: the exchanges, queues and bindings that must be there.
+"""A topology as RabbitMQ objects: the exchanges, queues and bindings that it needs. No I/O here.
 
-Declared exactly as services in other languages declare them: the broker refuses a queue that is
-there with other arguments. No I/O here.
+They are declared exactly as services in other languages declare them, because the broker refuses a
+queue that exists with other arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from matador.model.topology import Argument, Topology, WorkQueue, dead_letter_name
 
@@ -19,7 +19,7 @@ MAX_PRIORITY = 10
 
 @dataclass(frozen=True, slots=True)
 class AmqpExchange:
-    """A durable exchange."""
+    """An exchange."""
 
     name: str
     type: str
@@ -29,16 +29,16 @@ class AmqpExchange:
 
 @dataclass(frozen=True, slots=True)
 class AmqpQueue:
-    """A durable queue. ``made``: False if it is somebody else's and only used."""
+    """A durable queue. ``ours`` is False if another application creates it."""
 
     name: str
     arguments: Arguments = field(default_factory=dict[str, str | int])
-    made: bool = True
+    ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpBinding:
-    """What comes to ``exchange`` with ``key`` goes to ``queue``."""
+    """Routes messages that reach ``exchange`` with ``key`` to ``queue``."""
 
     queue: str
     exchange: str
@@ -46,77 +46,75 @@ class AmqpBinding:
     arguments: Arguments = field(default_factory=dict[str, str | int])
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyPlan:
-    """All objects of a namespace. ``exchanges`` and ``queues`` come before ``bindings``."""
-
-    exchanges: tuple[AmqpExchange, ...]
-    queues: tuple[AmqpQueue, ...]
-    bindings: tuple[AmqpBinding, ...]
+AmqpObject: TypeAlias = AmqpExchange | AmqpQueue | AmqpBinding
 
 
-def main_exchange(namespace: str) -> str:
-    """Where messages for the work queues of a namespace are published."""
-    return f"{namespace}.exchange"
+class Route(NamedTuple):
+    """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
+
+    An empty name is the default exchange, which reaches every queue directly.
+    """
+
+    main: str = ""
+    dead: str = ""
+    delayed: str = ""
 
 
-def dead_letter_exchange(namespace: str) -> str:
-    """Where its dead letters are published."""
-    return f"{namespace}.dlx"
+def route_of(topology: Topology, *, plugin: bool) -> Route:
+    """The exchanges of a topology; ``plugin``: whether the server has the one for delays."""
+    namespace, kinds = topology.namespace, topology.dead_letters.enabled_kinds
+    dead = f"{namespace}.dlx" if kinds else ""
+    delayed = delayed_exchange(namespace) if plugin else ""
+    return Route(f"{namespace}.exchange", dead, delayed)
 
 
 def delayed_exchange(namespace: str) -> str:
-    """Where delayed messages are published if the broker has the plugin."""
+    """The exchange of the delayed-message plugin."""
     return f"{namespace}.delayed"
 
 
-def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> TopologyPlan:
-    """What a topology needs.
+def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> Iterator[AmqpObject]:
+    """The objects that a topology needs, each after those that it refers to.
 
-    ``due_exchange``: where the delay levels end, None without them; ``plugin``: there is an
-    exchange of the delayed-message plugin.
+    ``due_exchange``: where delays end; None if there are none.
     """
-    namespace = topology.namespace
-    main, dead = main_exchange(namespace), dead_letter_exchange(namespace)
-    exchanges = [AmqpExchange(main, "direct")]
-    exchanges += [AmqpExchange(one.name, one.type, {}, one.durable) for one in topology.exchanges]
+    main, dead, delayed = route_of(topology, plugin=plugin)
     kinds = topology.dead_letters.enabled_kinds
-    if kinds:
-        exchanges.append(AmqpExchange(dead, "direct"))
-    queues: list[AmqpQueue] = []
-    bindings: list[AmqpBinding] = []
+    yield AmqpExchange(main, "direct")
+    for exchange in topology.exchanges:
+        yield AmqpExchange(exchange.name, exchange.type, {}, exchange.durable)
+    if dead:
+        yield AmqpExchange(dead, "direct")
     for queue in topology.queues:
         name = topology.full_name(queue.name)
-        queues.append(AmqpQueue(name, _work_arguments(queue, dead, bool(kinds)), not queue.exact))
-        sources = [main, *([due_exchange] if due_exchange is not None else [])]
-        sources += [delayed_exchange(namespace)] if plugin else []
-        bindings += [AmqpBinding(name, source, name) for source in sources]
-        retry = f"{name}.retry"
+        yield AmqpQueue(name, _work_arguments(queue, dead), not queue.exact)
+        for source in (main, due_exchange, delayed):
+            if source:
+                yield AmqpBinding(name, source, name)
         if topology.retry.enabled:
-            queues.append(AmqpQueue(retry, _retry_arguments(topology, main, name)))
-            bindings.append(AmqpBinding(retry, main, retry))
+            retry = f"{name}.retry"
+            yield AmqpQueue(retry, _retry_arguments(topology, main, name))
+            yield AmqpBinding(retry, main, retry)
         for kind in kinds:
             letters = dead_letter_name(name, kind)
-            queues.append(AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind))))
-            bindings.append(AmqpBinding(letters, dead, letters))
+            yield AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind)))
+            yield AmqpBinding(letters, dead, letters)
         if "undeliverable" in kinds:
-            # What the broker itself dead-letters (expired, over length, delivered too often)
-            # keeps its routing key, the queue's name: without this it would vanish.
-            bindings.append(AmqpBinding(dead_letter_name(name, "undeliverable"), dead, name))
-    bindings += [
-        AmqpBinding(topology.full_name(one.queue), one.exchange, one.pattern)
-        for one in topology.bindings
-    ]
-    return TopologyPlan(tuple(exchanges), tuple(queues), tuple(bindings))
+            # Messages that the broker itself dead-letters (expired, over the length limit,
+            # delivered too often) keep their routing key, the name of the queue. Without this
+            # binding they would be lost.
+            yield AmqpBinding(dead_letter_name(name, "undeliverable"), dead, name)
+    for binding in topology.bindings:
+        yield AmqpBinding(topology.full_name(binding.queue), binding.exchange, binding.pattern)
 
 
-def _work_arguments(queue: WorkQueue, dead: str, dead_letters: bool) -> Arguments:
+def _work_arguments(queue: WorkQueue, dead: str) -> Arguments:
     arguments: dict[str, Argument] = {}
     if queue.type is not None or not queue.priorities:
         arguments["x-queue-type"] = queue.type or "quorum"
     if queue.priorities:
-        arguments["x-max-priority"] = MAX_PRIORITY  # quorum queues have none on RabbitMQ 3
-    if dead_letters:
+        arguments["x-max-priority"] = MAX_PRIORITY  # not on quorum queues in RabbitMQ 3
+    if dead:
         arguments["x-dead-letter-exchange"] = dead
     if queue.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(queue.consumer_timeout * 1000)

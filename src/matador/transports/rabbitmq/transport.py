@@ -38,39 +38,31 @@ from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
-from matador.transports.rabbitmq.settle import count, settle
+from matador.transports.rabbitmq.settle import settle
 from matador.transports.rabbitmq.subscription import RabbitMQSubscription
 from matador.transports.rabbitmq.topology import plan_for
 from matador.transports.rabbitmq.upkeep import TopologyUpkeep
 from matador.transports.rabbitmq.wire import IncomingProperties
 from matador.transports.supervisor import ConnectionSupervisor
 
-# Back within seconds of the broker, however long it was away, and not all at once.
+# Back within seconds of the broker, however long it was away, and not all workers at once.
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
-
-_SENDS, _SEND_SIZE = 64, 8
 
 
 class RabbitMQTransport(BaseTransport):
     """RabbitMQ over AMQP 0-9-1: quorum queues, confirms, delays without a plugin.
 
-    Speaks the format of services in other languages. ``apply_topology`` tells it which exchange
-    belongs to a queue; queues it was not told of are reached directly by their name, but nothing
-    can be delayed for them. A released delivery goes back as a copy at the end of its queue, so
-    that the broker does not count it as a delivery.
+    Uses the wire format of services in other languages. Queues of an applied topology are reached
+    through its exchange. All other queues are reached directly by their name, but their messages
+    cannot be delayed. A released delivery goes back as a copy at the end of its queue, so that the
+    broker does not count it as a delivery.
 
     Args:
-        url: ``amqp://user:password@host:5672/vhost``, ``amqps://`` with TLS, several hosts with
-            commas between them, or an ``Address``. Options: ``heartbeat``, ``connect_timeout``,
-            ``send_timeout``, ``window``, ``max_message_size``, ``delays``, ``delay_prefix``,
-            ``management`` and, for TLS, ``cafile``, ``certfile``, ``keyfile``, ``verify``,
-            ``server_name``.
-        backoff: the waits between attempts to connect again.
-        clock: where the time stamped on messages comes from.
-        options: those of ``RabbitMQAddress``, in the address or as keywords: ``name``,
-            ``heartbeat``, ``connect_timeout``, ``send_timeout``, ``window``,
-            ``max_message_size``, ``delays``, ``delay_prefix``, ``management`` and, for TLS,
-            ``tls_ca``, ``tls_cert``, ``tls_key``, ``tls_verify``, ``tls_server_name``.
+        url: ``amqp://user:password@host:5672/vhost``, ``amqps://`` with TLS, several hosts
+            separated by commas, or a ``RabbitMQAddress``.
+        backoff: the waits between attempts to reconnect.
+        clock: where the time on messages comes from.
+        options: those of ``RabbitMQAddress``, in the URL or as keywords.
 
     Raises:
         ConfigurationError: the address is malformed, or has an unknown option.
@@ -80,6 +72,11 @@ class RabbitMQTransport(BaseTransport):
         >>> transport
         RabbitMQTransport('amqp://rabbit-1:5672,rabbit-2:5672/shop', disconnected)
     """
+
+    sends_at_once = 64
+    """See ``Pipelining``."""
+    send_size = 8
+    """See ``Pipelining``."""
 
     def __init__(
         self,
@@ -100,7 +97,7 @@ class RabbitMQTransport(BaseTransport):
         self._subscriptions: set[RabbitMQSubscription] = set()
         self._replies: ReplySubscription | None = None
         self._wants_replies = False
-        self._sessions: list[AmqpSession] = []  # this one, and lost ones that are being closed
+        self._sessions: list[AmqpSession] = []  # the current one, and lost ones being closed
         self._supervisor = ConnectionSupervisor(
             self._open_session,
             AmqpSession.wait_lost,
@@ -142,11 +139,11 @@ class RabbitMQTransport(BaseTransport):
     # -- connection -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """One attempt at every host."""
+        """Try every host once."""
         await self._supervisor.start()
 
     async def _close(self) -> None:
-        """Deliveries that are not settled go back, counted by the broker."""
+        """Unsettled deliveries go back, counted by the broker."""
         await asyncio.gather(*(one.close() for one in list(self._subscriptions)))
         if self._replies is not None:
             await self._replies.close()
@@ -171,41 +168,34 @@ class RabbitMQTransport(BaseTransport):
         return session
 
     async def _restore(self, session: AmqpSession) -> None:
-        """Bring everything back on a new connection, in the order in which it depends."""
+        """Restore everything on a new connection, first what the rest depends on."""
         try:
             await self._upkeep.restore(session)
             if self._wants_replies:
                 await session.publisher.receive_replies(self._reply_arrived)
-            self._restoring = session
             for subscription in list(self._subscriptions):
-                await subscription.restore()
+                await subscription.restore(session.consuming)
         except BaseException:
             await session.close()
             raise
-        finally:
-            self._restoring = None
-
-    _restoring: AmqpSession | None = None
 
     def _consuming(self) -> AmqpConnection:
-        session = self._restoring or self._supervisor.connection
-        return session.consuming
+        return self._supervisor.connection.consuming
 
     def _change_state(self, state: ConnectionState) -> None:
+        error: NotConnectedError | None = None
         if state.status == "failed":
             error = NotConnectedError(f"{self._address}: gave up after {state.attempt} attempts")
             error.__cause__ = state.error
+        if state.status in ("failed", "connected"):
             for subscription in self._subscriptions:
                 subscription.give_up(error)
-        elif state.status == "connected":
-            for subscription in self._subscriptions:
-                subscription.go_on()
         super()._change_state(state)
 
     # -- topology ---------------------------------------------------------------------------------
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
-        """See ``Transport``. Queues that are there with other arguments are used as they are."""
+        """See ``Transport``. Queues that exist with other arguments are used as they are."""
         return await self._upkeep.apply(self._supervisor.connection, topology)
 
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
@@ -214,74 +204,93 @@ class RabbitMQTransport(BaseTransport):
         return await declare(self._supervisor.connection, plan, only_look=True)
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: the server, alarms, and what came too late for its queue."""
+        """See ``Examining``: the server, its alarms, and delayed messages without a queue."""
         return await examine(self._supervisor.connection)
 
-    # -- sending and receiving --------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``.
 
-        Outcomes: ``QueueNotFoundError`` (no queue takes it), ``SendRefusedError`` (the broker does
-        not), ``StorageFullError`` (it blocks publishers), ``SendTimeoutError`` and
-        ``SendUnconfirmedError`` (it may be stored), ``UnstorableError`` (it never can be).
+        Outcomes: ``QueueNotFoundError`` (no queue accepts the message), ``SendRefusedError`` (the
+        broker refuses it), ``StorageFullError`` (the broker blocks publishers),
+        ``SendTimeoutError`` and ``SendUnconfirmedError`` (it may be stored), ``UnstorableError``
+        (it can never be stored).
         """
         session = self._supervisor.connection
         delayed = [message for message in messages if message.delay > 0]
         if delayed:
             await self._upkeep.make_hops(session, delayed)
-        publications, problems = _made(self._outgoing.publication, messages)
-        return _merged(problems, await self._upkeep.publish(session, publications, delayed))
+        return await self._publish(session, self._outgoing.publication, messages, delayed)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
         """See ``Routing``. RabbitMQ does not say in how many queues a message is stored."""
-        session = self._supervisor.connection
-        publications, problems = _made(partial(self._outgoing.routed, exchange), messages)
-        outcomes = _merged(problems, await self._upkeep.publish(session, publications))
+        make = partial(self._outgoing.routed, exchange)
+        outcomes = await self._publish(self._supervisor.connection, make, messages)
         return [
             0 if isinstance(one, UnroutableError) else 1 if one is None else one for one in outcomes
         ]
 
+    async def _publish(
+        self,
+        session: AmqpSession,
+        make: Callable[[Message], Publication],
+        messages: Sequence[Message],
+        delayed: Sequence[Message] = (),
+    ) -> Sequence[MatadorError | None]:
+        publications: list[Publication] = []
+        problems: dict[int, MatadorError] = {}
+        for place, message in enumerate(messages):
+            try:
+                publications.append(make(message))
+            except MatadorError as error:
+                problems[place] = error
+        outcomes = await self._upkeep.publish(session, publications, delayed)
+        if not problems:
+            return outcomes
+        rest = iter(outcomes)
+        return [
+            problems[place] if place in problems else next(rest) for place in range(len(messages))
+        ]
+
     async def reply_address(self) -> str:
-        """See ``Replying``. RabbitMQ writes the address for others into each message."""
-        session = self._supervisor.connection
-        await session.publisher.receive_replies(self._reply_arrived)
+        """See ``Replying``. RabbitMQ replaces it in each message with the address for others."""
+        await self._supervisor.connection.publisher.receive_replies(self._reply_arrived)
         self._wants_replies = True
         return DIRECT_REPLY
 
     async def replies(self) -> ReplySubscription:
         """See ``Replying``: RabbitMQ's direct reply-to, on the channel that publishes."""
         address = await self.reply_address()
-        if self._replies is None:
-            self._replies = ReplySubscription(address, self._replies_closed)
+        if self._replies is None or not self._replies.active:
+            self._replies = ReplySubscription(address, lambda _: None)
         return self._replies
 
-    def _replies_closed(self, _: ReplySubscription) -> None:
-        self._replies = None
-
     def _reply_arrived(self, properties: bytes, body: bytes) -> None:
-        if self._replies is not None:
+        if self._replies is not None and self._replies.active:
             found = IncomingProperties(properties, redelivered=False)
             receipt = Receipt(DIRECT_REPLY, None)
             self._replies.put(
                 Delivery(body, found.headers, receipt, found.problem, found.properties)
             )
 
+    # -- receiving --------------------------------------------------------------------------------
+
     async def subscribe(self, queue: str, *, prefetch: int) -> RabbitMQSubscription:
         """See ``Transport``. The broker pushes up to ``prefetch`` messages."""
-        self._consuming()
+        connection = self._consuming()
         subscription = RabbitMQSubscription(
             queue,
             max(1, prefetch),
             connection=self._consuming,
             redeclare=self._redeclare,
-            give_back=self._give_back,
+            give_back=self.settle,
             count=self._have_counted,
             closed=self._subscriptions.discard,
         )
-        await subscription.start()
+        await subscription.start(connection)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -294,78 +303,50 @@ class RabbitMQTransport(BaseTransport):
         if delayed:
             await self._upkeep.make_hops(session, delayed)
         return await settle(
+            session,
+            self._outgoing,
             settlements,
             lambda publications: self._upkeep.publish(session, publications, delayed),
-            self._outgoing.successor,
-            blocked=session.publisher.blocked is not None,
         )
 
     async def _redeclare(self, queue: str) -> bool:
         return await self._upkeep.redeclare(self._supervisor.connection, queue)
 
     async def _have_counted(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Replace deliveries by copies with a delivery count; return those that could not be."""
         session = self._session_if_any()
-        if session is None or session.publisher.blocked is not None:
+        if session is None or session.publishing.blocked is not None:
             return deliveries
-        return await count(deliveries, session.publisher.publish, self._outgoing.copy)
-
-    async def _give_back(self, releases: Sequence[Release]) -> None:
-        await self.settle(releases)
-
-    @property
-    def sends_at_once(self) -> int:
-        """See ``Pipelining``."""
-        return _SENDS
-
-    @property
-    def send_size(self) -> int:
-        """See ``Pipelining``."""
-        return _SEND_SIZE
+        releases = [Release(delivery.receipt) for delivery in deliveries]
+        errors = await settle(session, self._outgoing, releases, requeue=False)
+        return [one for one, error in zip(deliveries, errors, strict=True) if error is not None]
 
     # -- optional abilities -----------------------------------------------------------------------
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """See ``Browsing``, and ``looking`` for what AMQP makes of it: only what is ready."""
+        """See ``Browsing``. Only messages that are ready can be seen."""
         session = self._supervisor.connection
         async for stored in browse.browse(session, self._outgoing, queue, after, limit):
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``."""
-        session = self._supervisor.connection
-        return await browse.take(session, self._outgoing, queue, positions)
+        return await browse.take(self._supervisor.connection, self._outgoing, queue, positions)
 
     async def purge(self, queue: str) -> int:
-        """See ``Purging``. What is delayed stays: it is not in the queue yet."""
-        return await browse.purge(self._supervisor.connection, queue)
+        """See ``Purging``. Delayed messages stay: they are not in the queue yet."""
+        async with self._supervisor.connection.channel() as channel:
+            return await channel.purge(queue)
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. What is delayed is not known, nor, without the management plugin,
-        what is held."""
-        return await browse.depth(self._supervisor.connection, queue)
-
-
-def _made(
-    make: Callable[[Message], Publication], messages: Sequence[Message]
-) -> tuple[list[Publication], dict[int, MatadorError]]:
-    """What is published for messages, and why some of them cannot be, by their places."""
-    made: list[Publication] = []
-    problems: dict[int, MatadorError] = {}
-    for place, message in enumerate(messages):
-        try:
-            made.append(make(message))
-        except MatadorError as error:
-            problems[place] = error
-    return made, problems
-
-
-def _merged(
-    problems: dict[int, MatadorError], outcomes: Sequence[MatadorError | None]
-) -> Sequence[MatadorError | None]:
-    if not problems:
-        return outcomes
-    rest = iter(outcomes)
-    places = range(len(problems) + len(outcomes))
-    return [problems[place] if place in problems else next(rest) for place in places]
+        """See ``Measuring``. How many are delayed is unknown. How many are in flight is only known
+        with the management plugin."""
+        session = self._supervisor.connection
+        async with session.channel() as channel:
+            ready = await channel.count_ready(queue)
+        held = await session.management.unacknowledged(queue)
+        if held is None:
+            return QueueDepth(ready=ready, unknown=frozenset({"delayed", "in_flight"}))
+        return QueueDepth(ready=ready, in_flight=held, unknown=frozenset({"delayed"}))

@@ -1,15 +1,14 @@
 """Keeps the objects of the applied topologies in place.
 
-They are declared again on every new connection, when somebody has deleted them, and, for the queues
-of delays, when they are first used.
+They are declared again on every new connection and when somebody has deleted them. The queues for
+delays are declared on first use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from matador.errors import (
     MatadorError,
@@ -21,17 +20,24 @@ from matador.errors import (
 from matador.model.message import Message, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.rabbitmq import delays
-from matador.transports.rabbitmq.declare import declare, declare_at_once, has_delayed_exchange
+from matador.transports.rabbitmq.channel import AmqpChannel
+from matador.transports.rabbitmq.connection import AmqpConnection
+from matador.transports.rabbitmq.declare import declare
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import Publication, UnroutableError
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
-from matador.transports.rabbitmq.topology import delayed_exchange, plan_for
+from matador.transports.rabbitmq.topology import (
+    AmqpExchange,
+    AmqpObject,
+    delayed_exchange,
+    plan_for,
+)
 
 log = logging.getLogger("matador.rabbitmq")
 
-_TELLING = 0.3  # seconds in which consumers hear that their queue is gone
-_REST = 1.0  # seconds until a queue that could not be made again is tried once more
+_CANCELLING = 0.3  # seconds in which consumers learn that their queue was deleted
+_REST = 1.0  # seconds until a queue that could not be created is tried again
 
 
 class TopologyUpkeep:
@@ -44,10 +50,10 @@ class TopologyUpkeep:
         self._plugin: bool | None = None
         self._making = asyncio.Lock()
         self._applied: dict[str, float] = {}  # when each topology was applied
-        self._in_vain: dict[str, float] = {}  # when a queue was missing although it was
+        self._in_vain: dict[str, float] = {}  # when a queue was missing all the same
 
     def forget_server(self) -> None:
-        """The next connection may be to another server: find out again what it can do."""
+        """Look for the plugin again: the next connection may be to another server."""
         self._plugin = None
 
     async def restore(self, session: AmqpSession) -> None:
@@ -62,7 +68,7 @@ class TopologyUpkeep:
         return notes
 
     async def redeclare(self, session: AmqpSession, queue: str) -> bool:
-        """Make a queue again if it belongs to a topology that was applied here."""
+        """Create a queue again if it belongs to an applied topology; False if it does not."""
         topology = self._owner(queue)
         if topology is None:
             return False
@@ -73,18 +79,11 @@ class TopologyUpkeep:
         plugin = await self._has_plugin(session, topology.namespace)
         notes: list[TopologyNote] = []
         prefix = self._address.delay_prefix
-        missing: MatadorError | None = None
-        try:
-            await declare_at_once(session, delays.objects(prefix))
-        except NotConnectedError:
-            raise
-        except TransportError as error:
-            missing = error
-            if not plugin:
-                notes.append(TopologyNote(None, f"messages cannot be delayed: {error}"))
+        missing = await _create(session, delays.objects(prefix))
+        if missing is not None and not plugin:
+            notes.append(TopologyNote(None, f"messages cannot be delayed: {missing}"))
         due = None if missing else delays.due_exchange(prefix)
-        plan = plan_for(topology, due_exchange=due, plugin=plugin)
-        notes += await declare(session, plan)
+        notes += await declare(session, plan_for(topology, due_exchange=due, plugin=plugin))
         for queue in topology.queues:
             if queue.retention is not None:
                 text = "no retention: RabbitMQ keeps no finished messages"
@@ -94,19 +93,34 @@ class TopologyUpkeep:
         return notes
 
     async def _has_plugin(self, session: AmqpSession, namespace: str) -> bool:
+        """Create the exchange of the delayed-message plugin, if the server has the plugin.
+
+        On a separate connection, because RabbitMQ closes it if there is no plugin.
+        """
         if self._address.delays == "levels" or self._plugin is False:
             return False
-        name = delayed_exchange(namespace)
-        address = replace(self._address, hosts=self._address.hosts[:1])
-        self._plugin = await has_delayed_exchange(address, session, name)
-        if self._address.delays == "plugin" and not self._plugin:
+        arguments: dict[str, str | int] = {"x-delayed-type": "direct"}
+        exchange = AmqpExchange(delayed_exchange(namespace), "x-delayed-message", arguments)
+        host, port = session.publishing.host, session.publishing.port
+        found = False
+        try:
+            probe = await AmqpConnection.open(self._address, host, port, "looking for a plugin")
+            try:
+                await (await AmqpChannel.open(probe)).declare(exchange)
+                found = True
+            finally:
+                await probe.disconnect()
+        except MatadorError as error:
+            log.debug("no delayed-message plugin: %s", error)
+        self._plugin = found
+        if self._address.delays == "plugin" and not found:
             raise UnsupportedError(
                 "the server has no delayed-message plugin; leave out delays=plugin"
             )
-        return self._plugin
+        return found
 
     def _owner(self, name: str) -> Topology | None:
-        """The topology that a queue, its dead letters or an exchange belongs to."""
+        """The topology of a queue, of a dead-letter queue or of an exchange."""
         for topology in self._topologies.values():
             names = [topology.full_name(one.name) for one in topology.queues]
             names += [letters for _, _, letters in topology.dead_letter_names()]
@@ -115,7 +129,7 @@ class TopologyUpkeep:
                 return topology
         return None
 
-    # -- publishing: what is missing is made, once ------------------------------------------------
+    # -- publishing: what was deleted is created again, once --------------------------------------
 
     async def publish(
         self,
@@ -123,7 +137,7 @@ class TopologyUpkeep:
         publications: Sequence[Publication],
         delayed: Sequence[Message] = (),
     ) -> list[MatadorError | None]:
-        """Publish; what somebody has deleted is made again if it is ours. Never raises."""
+        """Publish. What somebody has deleted is created again if it is ours. Never raises."""
         started = asyncio.get_running_loop().time()
         outcomes = await session.publisher.publish(publications)
         if not any(outcomes):
@@ -133,10 +147,8 @@ class TopologyUpkeep:
             for place, one in enumerate(outcomes)
             if isinstance(one, QueueNotFoundError) and not isinstance(one, UnroutableError)
         ]
-        if not gone:
-            return outcomes
         targets = {publications[place].target for place in gone}
-        if await self._make_again(session, targets, delayed, started):
+        if targets and await self._create_again(session, targets, delayed, started):
             again = await session.publisher.publish([publications[place] for place in gone])
             for place, error in zip(gone, again, strict=True):
                 outcomes[place] = error
@@ -144,10 +156,10 @@ class TopologyUpkeep:
                     self._in_vain[publications[place].target] = asyncio.get_running_loop().time()
         return outcomes
 
-    async def _make_again(
+    async def _create_again(
         self, session: AmqpSession, names: set[str], delayed: Sequence[Message], since: float
     ) -> bool:
-        """Make what these names need, unless that was done ``since``; False: it is of no use."""
+        """Create what is missing unless that was done ``since``; False if it is pointless."""
         now = asyncio.get_running_loop().time()
         worth = [name for name in names if self._in_vain.get(name, -_REST) + _REST < now]
         owners = {one.namespace: one for name in worth if (one := self._owner(name)) is not None}
@@ -158,9 +170,9 @@ class TopologyUpkeep:
                 for namespace, topology in owners.items():
                     if self._applied.get(namespace, -1.0) < since:
                         log.warning("%s: something was deleted; creating it again", namespace)
-                        # RabbitMQ forgets to tell consumers of a quorum queue that is made again
-                        # at once: they would wait for ever on what is no more.
-                        await asyncio.sleep(_TELLING)
+                        # RabbitMQ does not cancel the consumers of a quorum queue that is created
+                        # again at once: they would wait forever on a queue that is gone.
+                        await asyncio.sleep(_CANCELLING)
                         await self._apply(session, topology)
                 await self.make_hops(session, delayed)
         except MatadorError as error:
@@ -168,8 +180,8 @@ class TopologyUpkeep:
             return False
         return True
 
-    async def make_hops(self, session: AmqpSession, delayed: Sequence[Message]) -> None:
-        """Make the queues of delays that were not used before.
+    async def make_hops(self, session: AmqpSession, delayed: Iterable[Message]) -> None:
+        """Create the queues of delays that were not used before.
 
         Raises:
             NotConnectedError: the connection is lost.
@@ -177,12 +189,25 @@ class TopologyUpkeep:
         hops = self._outgoing.unmade(delayed)
         if not hops:
             return
-        prefix = self._address.delay_prefix
-        try:
-            await declare_at_once(session, delays.hop_objects(prefix, hops))
-        except NotConnectedError:
-            raise
-        except TransportError as error:
-            self._outgoing.refused.update((hop, error) for hop in hops)
-        else:
+        error = await _create(session, delays.hop_objects(self._address.delay_prefix, hops))
+        if error is None:
             self._outgoing.made.update(hops)
+        else:
+            self._outgoing.refused.update((hop, error) for hop in hops)
+
+
+async def _create(session: AmqpSession, things: Iterable[AmqpObject]) -> TransportError | None:
+    """Create objects exactly as they are described; return why one cannot be created.
+
+    Raises:
+        NotConnectedError: the connection is lost.
+    """
+    try:
+        async with session.channel() as channel:
+            for thing in things:
+                await channel.declare(thing)
+    except NotConnectedError:
+        raise
+    except TransportError as error:
+        return error
+    return None

@@ -1,6 +1,6 @@
-"""Messages in RabbitMQ's terms: properties and headers of what is sent, deliveries of what comes.
+"""Messages in RabbitMQ's format: their properties and headers, sent and received.
 
-The format that services in other languages read and write; what is added here they ignore.
+Services in other languages read and write the same format. They ignore what is added here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import struct
 from hashlib import sha256
 from typing import Any
 
-from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
+from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.transports.rabbitmq import properties as amqp
@@ -18,60 +18,52 @@ from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
 DELIVERIES = "x-matador-deliveries"
-"""How often a message was delivered before it was given back by way of a copy."""
+"""How often a message had been delivered before a copy of it was given back."""
 
 ROUTING_KEY = "x-matador-routing-key"
 EXPIRES_AT = "x-matador-expires-at"
-"""Properties that AMQP has no place for: the routing key of AMQP names a queue, and the broker
-itself would act on its expiration."""
+"""Properties that AMQP cannot carry: its routing key is the name of the queue, and the broker would
+act on its expiration."""
 
 DELIVERY_COUNT = "x-delivery-count"
 ATTEMPTS = "x-matador-attempts"
 
 RESERVE = 3072
-"""Bytes of a header frame that a send leaves free. A retry and a dead letter need them: two errors
-and a reason in their short form, the original queue, the hops of a delay."""
+"""Bytes of a header frame that a send leaves free for retries and dead letters: two errors and a
+reason in their short form, the original queue, the hops of a delay."""
 
 _OF_MESSAGE = frozenset({ORDERING_KEY, ROUTING_KEY, EXPIRES_AT})
 _OURS = frozenset({*_OF_MESSAGE, DELIVERIES, DELIVERY_COUNT, DEATHS})
-# The flags of properties that AMQP itself has, by their bytes.
+# The flags of the properties that AMQP has for ours, by their bytes.
 _NATIVE_HIGH, _NATIVE_LOW = (amqp.CORRELATION_ID | amqp.REPLY_TO) >> 8, amqp.TYPE
 _INTERNAL = ("x-first-death-", "x-last-death-", MARK)
-_COPIES_TO = frozenset({b"CC", b"BCC"})  # further queues, which had their copy from the sender
+_COPIES_TO = frozenset({b"CC", b"BCC"})  # other queues, which already have their copies
 _CONTENT_TYPE = amqp.short_text("application/json")
-_HEADER_FRAME = 12 + 8  # bytes of a header frame around its properties
+_HEADER_FRAME = 12 + 8  # bytes of a header frame around the properties
 _LONGEST_SHORT = 255
 _MOST_COUNTED = 1_000_000
 _PERSISTENT = b"\2"
 
 
-def is_internal(name: str) -> bool:
-    """Is this a header of the broker's or of the transport's own, and no part of the message?"""
+def _is_internal(name: str) -> bool:
+    """Whether a header belongs to the broker or the transport, and not to the message."""
     return name in _OURS or name.startswith(_INTERNAL)
 
 
 def id_property(id: str) -> str:
-    """The id as the property takes it: one that is too long becomes a digest of itself.
-
-    Nothing is lost: the envelope in the body has the id, too.
-    """
+    """The id as a property: a digest if it is too long. The body has the whole id, too."""
     if len(id) * 4 <= _LONGEST_SHORT or len(id.encode("utf-8", "replace")) <= _LONGEST_SHORT:
         return id
     return f"sha256:{sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def properties_of(
-    message: Message,
-    now_ms: int,
-    frame_max: int,
-    marks: Headers | None = None,
-    *,
-    reserve: int = 0,
+    message: Message, id_: str, now_ms: int, frame_max: int, marks: Headers | None = None
 ) -> bytes:
-    """The properties of a message, ``marks`` added to its headers.
+    """The properties of a message, with ``marks`` added to its headers.
 
     Raises:
-        UnstorableError: they cannot be written; ``MessageTooLargeError``: no frame holds them.
+        UnstorableError: they cannot be encoded; ``MessageTooLargeError``: no frame holds them.
     """
     headers: Headers = message.headers
     given = message.properties
@@ -89,26 +81,24 @@ def properties_of(
     try:
         written = amqp.write_properties(
             headers=amqp.write_table(headers),
-            message_id=id_property(message.id),
+            message_id=id_,
             timestamp=now_ms,
             content_type=_CONTENT_TYPE,
             priority=message.priority,
-            more=None if given is None else _written(given),
         )
+        if given is not None:
+            texts = {
+                amqp.CORRELATION_ID: given.correlation_id,
+                amqp.REPLY_TO: given.reply_to,
+                amqp.TYPE: given.type,
+            }
+            native = {flag: amqp.short_text(one) for flag, one in texts.items() if one is not None}
+            written = amqp.join_properties({**amqp.split_properties(written), **native})
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         raise UnstorableError(
-            f"a message for {message.queue} cannot be written: {error}"
+            f"a message for {message.queue} cannot be encoded: {error}"
         ) from error
-    return _fitting(written, frame_max - reserve)
-
-
-def _written(given: Properties) -> dict[int, bytes]:
-    texts = {
-        amqp.CORRELATION_ID: given.correlation_id,
-        amqp.REPLY_TO: given.reply_to,
-        amqp.TYPE: given.type,
-    }
-    return {flag: amqp.short_text(one) for flag, one in texts.items() if one is not None}
+    return _fitting(written, frame_max)
 
 
 def _fitting(written: bytes, frame_max: int) -> bytes:
@@ -121,40 +111,6 @@ def _fitting(written: bytes, frame_max: int) -> bytes:
 # -- copies ---------------------------------------------------------------------------------------
 
 
-def copied_properties(given: bytes, changes: Headers, *, user: str = "") -> dict[int, bytes]:
-    """The same properties, byte for byte, as they may be published again by ``user``.
-
-    Without what the broker added, without what it would act on once more (``CC``) or refuse from
-    us (somebody else's ``user-id``), with some headers changed, and always persistent.
-    """
-    old = read_properties(given)[0]
-    parts = amqp.split_properties(given)
-    changed = dict(changes)
-    rounds = _rounds(old)
-    if rounds and ATTEMPTS not in old:
-        # Told by the deaths so far, which must not go round with the copy.
-        changed.setdefault(ATTEMPTS, 1 + rounds)
-    names = {name.encode() for name in changed}
-    kept = [
-        field
-        for name, field in amqp.split_table(parts.get(amqp.HEADERS, b""))
-        if name not in names and name not in _COPIES_TO and not _is_trace(name)
-    ]
-    try:
-        parts[amqp.HEADERS] = amqp.write_table(changed, kept)
-    except ValueError as error:
-        raise UnstorableError(f"a copy of a message cannot be written: {error}") from error
-    parts[amqp.DELIVERY_MODE] = _PERSISTENT
-    if parts.get(amqp.USER_ID, b"")[1:] != user.encode():
-        parts.pop(amqp.USER_ID, None)
-    return parts
-
-
-def _is_trace(name: bytes) -> bool:
-    text = str(name, "utf-8", "replace")
-    return text not in _OF_MESSAGE and is_internal(text)
-
-
 def copy_of(
     given: bytes, deliveries: int, frame_max: int, user: str, routing_key: str | None = None
 ) -> bytes:
@@ -163,10 +119,9 @@ def copy_of(
     Raises:
         UnstorableError: no frame holds them.
     """
-    changes = _kept(routing_key)
-    if deliveries:
-        changes[DELIVERIES] = deliveries
-    return _fitting(amqp.join_properties(copied_properties(given, changes, user=user)), frame_max)
+    changes: dict[str, str | int] = {DELIVERIES: deliveries} if deliveries else {}
+    parts = _copied(given, changes, user, routing_key)
+    return _fitting(amqp.join_properties(parts), frame_max)
 
 
 def raw_letter(
@@ -177,22 +132,19 @@ def raw_letter(
     user: str,
     routing_key: str | None = None,
 ) -> bytes:
-    """The properties of a message that nobody could read, as a dead letter: all of the sender's.
-
-    But for the time to live: dead letters stay.
+    """The properties of an unreadable message as a dead letter: the sender's, but no expiration.
 
     Raises:
-        UnstorableError: the reason cannot be written, or no frame holds them.
+        UnstorableError: the reason cannot be encoded, or no frame holds them.
     """
-    changes = {**_kept(routing_key), REASON_HEADER: reason}
-    parts = copied_properties(given, changes, user=user)
+    parts = _copied(given, {REASON_HEADER: reason}, user, routing_key)
     parts.pop(amqp.EXPIRATION, None)
     parts.setdefault(amqp.TIMESTAMP, struct.pack(">Q", now_ms))
     return _fitting(amqp.join_properties(parts), frame_max)
 
 
 def bare_letter(given: bytes, reason: str, now_ms: int) -> bytes:
-    """The properties of a dead letter that always fit: a short reason, and the type of the body."""
+    """Properties of a dead letter that always fit: a short reason, and the type of the body."""
     parts = {
         amqp.HEADERS: amqp.write_table({REASON_HEADER: storable_text(reason, SHORT_TEXT)}),
         amqp.DELIVERY_MODE: _PERSISTENT,
@@ -204,75 +156,91 @@ def bare_letter(given: bytes, reason: str, now_ms: int) -> bytes:
     return amqp.join_properties(parts)
 
 
-def _kept(routing_key: str | None) -> dict[str, str | int]:
-    """What a copy must say in a header, as it is published with another key."""
-    return {} if routing_key is None else {ROUTING_KEY: routing_key}
+def _copied(
+    given: bytes, changed: dict[str, str | int], user: str, routing_key: str | None
+) -> dict[int, bytes]:
+    """The same properties, byte for byte, as ``user`` may publish them again: always persistent.
+
+    Without what the broker added, what it would act on once more (``CC``) and what it would refuse
+    from us (the ``user-id`` of somebody else), and with some headers changed.
+    """
+    if routing_key is not None:
+        changed[ROUTING_KEY] = routing_key  # the copy is published with another one
+    old = read_properties(given)[0]
+    parts = amqp.split_properties(given)
+    rounds = _rounds(old)
+    if rounds and ATTEMPTS not in old:
+        changed[ATTEMPTS] = 1 + rounds  # the deaths that tell it do not go with the copy
+    names = {name.encode() for name in changed}
+    kept = [
+        field
+        for name, field in amqp.split_table(parts.get(amqp.HEADERS, b""))
+        if name not in names and name not in _COPIES_TO and not _is_trace(name)
+    ]
+    try:
+        parts[amqp.HEADERS] = amqp.write_table(changed, kept)
+    except ValueError as error:
+        raise UnstorableError(f"a copy of a message cannot be encoded: {error}") from error
+    parts[amqp.DELIVERY_MODE] = _PERSISTENT
+    if parts.get(amqp.USER_ID, b"")[1:] != user.encode():
+        parts.pop(amqp.USER_ID, None)
+    return parts
+
+
+def _is_trace(name: bytes) -> bool:
+    text = str(name, "utf-8", "replace")
+    return text not in _OF_MESSAGE and _is_internal(text)
 
 
 def id_of(given: bytes) -> str:
-    """The message id, if there is one."""
+    """The message id in properties, or an empty text."""
     raw = amqp.split_properties(given).get(amqp.MESSAGE_ID, b"\0")
     return str(raw[1:], "utf-8", "replace")
 
 
-# -- what comes -----------------------------------------------------------------------------------
+# -- what arrives ---------------------------------------------------------------------------------
 
 
 class IncomingProperties:
-    """What the properties of a message say. Made of any bytes: ``problem`` says what is missing."""
+    """What the properties of a message say. Any bytes can be read: see ``problem``.
 
-    __slots__ = (
-        "deaths",
-        "deliveries",
-        "headers",
-        "id",
-        "ordering_key",
-        "priority",
-        "problem",
-        "properties",
-        "timestamp",
-        "uncounted",
-    )
+    ``deaths``: where the broker dead-lettered it, newest first. ``deliveries``: how often it was
+    delivered before, as far as the broker tells. ``uncounted``: it was, by a queue that does not
+    count.
+    """
 
     def __init__(self, given: bytes, redelivered: bool, routing_key: str | None = None) -> None:
         table, self.priority, self.id, self.timestamp, self.problem = read_properties(given)
         self.ordering_key: str | None = None
         self.deaths: list[dict[str, Any]] = []
-        """Where the broker has thrown it out, newest first."""
         before = 0
         counted = False
-        odd = False
+        internal = False
         carried = routing_key is not None or (
             len(given) > 1 and (given[0] & _NATIVE_HIGH or given[1] & _NATIVE_LOW)
         )
         for name, value in table.items():
-            if name.startswith(OURS) and name not in _OURS:
+            if (name.startswith(OURS) and name not in _OURS) or not _is_internal(name):
                 continue
-            if is_internal(name):
-                odd = True
-                if name == DEATHS:
-                    self.deaths = value if isinstance(value, list) else []
-                elif name in _OF_MESSAGE:
-                    if name == ORDERING_KEY:
-                        self.ordering_key = value if isinstance(value, str) else None
-                    else:
-                        carried = True
-                elif name in (DELIVERY_COUNT, DELIVERIES) and isinstance(value, int):
-                    # Anybody may write these: less than nothing would undo what was counted.
-                    before += max(0, min(value, _MOST_COUNTED))
-                    counted = counted or name == DELIVERY_COUNT
+            internal = True
+            if name == DEATHS:
+                self.deaths = value if isinstance(value, list) else []
+            elif name == ORDERING_KEY:
+                self.ordering_key = value if isinstance(value, str) else None
+            elif name in _OF_MESSAGE:
+                carried = True
+            elif name in (DELIVERY_COUNT, DELIVERIES) and isinstance(value, int):
+                # Anybody may write these: a negative number must not undo what was counted.
+                before += max(0, min(value, _MOST_COUNTED))
+                counted = counted or name == DELIVERY_COUNT
         self.uncounted = redelivered and not counted
-        """It was delivered before, by a queue that does not count."""
-        if self.uncounted:
-            before += 1
-        self.deliveries = min(before, _MOST_COUNTED)
-        """How often it was delivered before, as far as the broker tells."""
-        self.headers: dict[str, str | int] = _cleaned(table) if odd else table
+        self.deliveries = min(before + self.uncounted, _MOST_COUNTED)
+        self.headers: dict[str, str | int] = _cleaned(table) if internal else table
         self.properties = _read(given, table, routing_key) if carried else None
 
 
 def _read(given: bytes, table: dict[str, Any], routing_key: str | None) -> Properties:
-    """The properties of a message; those that cannot be read are left out."""
+    """The properties of a message without those that cannot be read."""
     parts = amqp.split_properties(given)
 
     def text(flag: int) -> str | None:
@@ -293,7 +261,7 @@ def _read(given: bytes, table: dict[str, Any], routing_key: str | None) -> Prope
 
 
 def _cleaned(table: dict[str, Any]) -> dict[str, str | int]:
-    headers = {name: value for name, value in table.items() if not is_internal(name)}
+    headers = {name: value for name, value in table.items() if not _is_internal(name)}
     rounds = _rounds(table)
     if rounds and ATTEMPTS not in headers:
         headers[ATTEMPTS] = 1 + rounds
@@ -301,9 +269,9 @@ def _cleaned(table: dict[str, Any]) -> dict[str, str | int]:
 
 
 def _rounds(table: dict[str, Any]) -> int:
-    """How often a message was sent round by the broker, for senders that do not count attempts.
+    """How often the broker dead-lettered a message, for senders that do not count attempts.
 
-    The hops of a delay are no rounds: each has left its mark.
+    The hops of a delay do not count: each has a header of ours.
     """
     if not isinstance(table.get(DEATHS), list):
         return 0
@@ -328,13 +296,7 @@ _DEATHS_TOLD = {
 
 
 def told_death(death: dict[str, Any]) -> str:
-    """Why the broker has thrown a message out, as a reason for people."""
+    """Why the broker dead-lettered a message, in words."""
     reason, queue = str(death.get("reason", "")), str(death.get("queue", "?"))
     told = _DEATHS_TOLD.get(reason, "removed by the broker from queue {queue}: {reason}")
     return storable_text(told.format(queue=queue, reason=reason or "no reason given"), SHORT_TEXT)
-
-
-def check_size(message: Message, limit: int) -> MatadorError | None:
-    """Why a message is too large, or None."""
-    size = len(message.body)
-    return MessageTooLargeError(size, limit) if size > limit else None
