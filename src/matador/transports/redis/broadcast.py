@@ -7,8 +7,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from matador.model.message import Delivery, Message, Receipt
+from matador.model.message import Delivery, Message
+from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Waiters, Wakeup
+from matador.transports.redis.wire import delivery_of
 
 log = logging.getLogger("matador.transports.redis")
 
@@ -33,20 +35,17 @@ class BroadcastQueue:
         self.held: set[HeardMessage] = set()
         self._waiting: deque[HeardMessage] = deque()
         self.waiters = Waiters()
-        self._dropped = 0
+        self._warned = False
 
     def put(self, message: Message) -> None:
         """Add a message at the end."""
         self._waiting.append(HeardMessage(message))
         if len(self._waiting) > _MOST:
             self._waiting.popleft()
-            self._dropped += 1
-            if self._dropped == 1:
-                log.warning(
-                    "%s: %d messages wait to be handled; dropping the oldest from now on",
-                    self.name,
-                    _MOST,
-                )
+            if not self._warned:
+                text = "%s: %d messages are waiting to be handled; dropping the oldest from now on"
+                log.warning(text, self.name, _MOST)
+            self._warned = True
         self.waiters.wake()
 
     def put_back(self, heard: HeardMessage) -> None:
@@ -58,18 +57,11 @@ class BroadcastQueue:
 
     def take(self, limit: int) -> list[Delivery]:
         """Hold up to ``limit`` messages."""
-        found: list[Delivery] = []
-        while self._waiting and len(found) < limit:
-            heard = self._waiting.popleft()
+        taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        self.held.update(taken)
+        for heard in taken:
             heard.deliveries += 1
-            self.held.add(heard)
-            message = heard.message
-            count = heard.deliveries
-            receipt = Receipt(
-                self.name, heard, count, count > 1, message.priority, message.ordering_key
-            )
-            found.append(Delivery(message.body, message.headers, receipt, None, message.properties))
-        return found
+        return [delivery_of(heard.message, heard, heard.deliveries) for heard in taken]
 
     def wake(self) -> None:
         """Wake a subscription, if there is something to take."""
@@ -77,32 +69,22 @@ class BroadcastQueue:
             self.waiters.wake()
 
 
-class BroadcastSubscription:
+class BroadcastSubscription(BaseSubscription):
     """See ``matador.transports.base.Subscription``. Made by ``RedisPubSubTransport.subscribe``."""
 
     def __init__(
-        self, queue: BroadcastQueue, closed: Callable[[BroadcastSubscription], None]
+        self, source: BroadcastQueue, closed: Callable[[BroadcastSubscription], None]
     ) -> None:
-        self.source = queue
+        super().__init__(source.name)
+        self._source = source
         self._closed = closed
-        self._active = True
         self._wakeup = Wakeup()
-
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self.source.name
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Yields to others first, even if messages are there."""
         await asyncio.sleep(0)
         while self._active:
-            found = self.source.take(limit)
+            found = self._source.take(limit)
             if found:
                 return found
             await self._wait()
@@ -111,12 +93,12 @@ class BroadcastSubscription:
     async def _wait(self) -> None:
         taking = False
         try:
-            await self.source.waiters.wait(self._wakeup)
+            await self._source.waiters.wait(self._wakeup)
             taking = self._active
         finally:
             if not taking:  # woken, but cancelled or closed at once: another one takes it
                 self._wakeup.clear()
-                self.source.wake()
+                self._source.wake()
 
     async def close(self) -> None:
         """See ``Subscription``."""

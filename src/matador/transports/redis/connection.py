@@ -189,28 +189,19 @@ class PipelinedConnection:
                 # Half a heartbeat of silence, one for the reply, and the time between two checks:
                 # a dead connection is noticed within two heartbeats.
                 patience = min(0.0, self._heartbeat - self._reply_within)
-                self.call("PING", patience=patience).add_done_callback(_forget)
+                self.call("PING", patience=patience).add_done_callback(forget)
 
 
 class ListeningConnection(PipelinedConnection):
     """A connection for ``SUBSCRIBE``; ``heard`` is called with channel and message of each push."""
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        *,
-        timeout: float,
-        heartbeat: float,
-        heard: Callable[[bytes, bytes], None],
-    ) -> None:
-        self._on_heard = heard
-        super().__init__(connection, timeout=timeout, heartbeat=heartbeat)
+    heard: Callable[[bytes, bytes], None]
 
     def _answered(self, reply: Any) -> None:
         pushed = cast("list[bytes]", reply) if type(reply) is list else None
         if pushed and pushed[0] == b"message":
             self._heard = self._loop.time()
-            self._on_heard(pushed[1], pushed[2])
+            self.heard(pushed[1], pushed[2])
         else:
             super()._answered(reply)
 
@@ -236,6 +227,7 @@ def _lost(error: BaseException) -> redis_errors.ConnectionError:
     return made
 
 
-def _forget(future: asyncio.Future[Any]) -> None:
+def forget(future: asyncio.Future[Any]) -> None:
+    """Ignore how a command ends."""
     if not future.cancelled():
         future.exception()

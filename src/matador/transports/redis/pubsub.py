@@ -8,14 +8,7 @@ from typing import Unpack
 
 from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
-from matador.model.message import (
-    DeadLetter,
-    Message,
-    Release,
-    Retry,
-    Settlement,
-    TopologyNote,
-)
+from matador.model.message import DeadLetter, Message, Release, Retry, Settlement, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.properties import ALL_PROPERTIES
@@ -25,16 +18,12 @@ from matador.transports.redis.broadcast import (
     BroadcastSubscription,
     HeardMessage,
 )
-from matador.transports.redis.connection import ListeningConnection, PipelinedConnection
+from matador.transports.redis.connection import ListeningConnection, PipelinedConnection, forget
 from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
-from matador.transports.redis.settle import target_of
 from matador.transports.redis.topology import unsupported
 from matador.transports.redis.wire import content_of, letter_of, message_of
-from matador.transports.redis_client.errors import (
-    UNWRITABLE,
-    unstorable,
-)
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 
 class RedisPubSubTransport(RedisServerTransport):
@@ -49,19 +38,20 @@ class RedisPubSubTransport(RedisServerTransport):
 
     _stores = False
 
+    _capabilities = Capabilities(
+        delivery_modes=frozenset({"at-most-once"}),
+        delays=False,
+        dead_letters="none",
+        attempt_tracking=False,
+        concurrency="worker",
+        ordering="queue",
+        priorities=False,
+        durable=False,
+        properties=ALL_PROPERTIES,
+    )
+
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
-        self._capabilities = Capabilities(
-            delivery_modes=frozenset({"at-most-once"}),
-            delays=False,
-            dead_letters="none",
-            attempt_tracking=False,
-            concurrency="worker",
-            ordering="queue",
-            priorities=False,
-            durable=False,
-            properties=ALL_PROPERTIES,
-        )
         self._known: set[str] = set()
         self._queues: dict[str, BroadcastQueue] = {}
         self._subscriptions: set[BroadcastSubscription] = set()
@@ -79,7 +69,7 @@ class RedisPubSubTransport(RedisServerTransport):
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Listen again before anything is sent."""
         await self._stop_listening()
-        self._listener = listener = await self._connector.listen(self._heard)
+        self._listener = listener = await self._client.listen(self._heard)
 
         def ended(lost: asyncio.Future[BaseException]) -> None:
             if self._listener is listener:  # not closed by us: both connections are made again
@@ -122,32 +112,32 @@ class RedisPubSubTransport(RedisServerTransport):
         """See ``Transport``. None: it was published, whether anybody listens or not."""
         connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
-        answers: list[tuple[int, asyncio.Future[object]]] = []
+        replies: dict[int, asyncio.Future[object]] = {}
         for place, message in enumerate(messages):
-            outcomes[place] = self._refused(message)
-            if outcomes[place] is not None:
-                continue
             try:
-                check_size(message)
+                self._check(message)
                 content = content_of(message)
+            except TransportError as error:
+                outcomes[place] = error
             except UNWRITABLE as error:
                 outcomes[place] = unstorable(f"message {message.id!r}", error)
-                continue
-            name = self._channel_of(message.queue)
-            answers.append((place, connection.call("PUBLISH", name, content)))
-        for place, answer in answers:
+            else:
+                channel = self._channel_of(message.queue)
+                replies[place] = connection.call("PUBLISH", channel, content)
+        for place, reply in replies.items():
             try:
-                await answer
+                await reply
             except Exception as error:  # noqa: BLE001 - translated, whatever it is
                 outcomes[place] = self._client.translated(connection, error)
         return outcomes
 
-    def _refused(self, message: Message) -> MatadorError | None:
+    def _check(self, message: Message) -> None:
+        """Raise a ``TransportError`` if a message cannot be published."""
         if message.queue not in self._known:
-            return queue_not_found(message.queue, self._client.where)
+            raise queue_not_found(message.queue, self._client.where)
         if message.delay > 0:
-            return DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
-        return None
+            raise DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
+        check_size(message)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> BroadcastSubscription:
         """See ``Transport``. Receives what is published from now on."""
@@ -169,12 +159,10 @@ class RedisPubSubTransport(RedisServerTransport):
     def _closed(self, subscription: BroadcastSubscription) -> None:
         self._subscriptions.discard(subscription)
         name = subscription.queue
-        if not any(other.queue == name for other in self._subscriptions):
-            queue = self._queues.pop(name, None)
-            if queue is not None and self._listener is not None:
-                self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(
-                    _ignore
-                )
+        if any(other.queue == name for other in self._subscriptions):
+            return
+        if self._queues.pop(name, None) is not None and self._listener is not None:
+            self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(forget)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. A release and a retry go to this process only."""
@@ -182,53 +170,35 @@ class RedisPubSubTransport(RedisServerTransport):
         return [await self._settle(settlement) for settlement in settlements]
 
     async def _settle(self, settlement: Settlement) -> MatadorError | None:
-        heard, queue = settlement.receipt.handle, self._queues.get(settlement.receipt.queue)
-        if not isinstance(heard, HeardMessage):
-            return lease_lost(settlement.receipt.queue)
-        if queue is None:  # nobody listens any more; it was ours alone
-            return None if isinstance(settlement, Release) else await self._succeed(settlement)
-        if heard not in queue.held:
-            return lease_lost(settlement.receipt.queue)
+        receipt = settlement.receipt
+        heard, queue = receipt.handle, self._queues.get(receipt.queue)
+        # Without a queue nobody listens any more, and the message is ours alone.
+        if not isinstance(heard, HeardMessage) or (queue is not None and heard not in queue.held):
+            return lease_lost(receipt.queue)
         if isinstance(settlement, Release):
-            queue.put_back(heard)
+            if queue is not None:
+                queue.put_back(heard)
             return None
-        error = await self._succeed(settlement, queue)
-        if error is None:
+        error = await self._succeed(settlement, heard.message, queue)
+        if error is None and queue is not None:
             queue.held.discard(heard)
         return error
 
     async def _succeed(
-        self, settlement: Settlement, queue: BroadcastQueue | None = None
+        self, settlement: Settlement, received: Message, queue: BroadcastQueue | None
     ) -> MatadorError | None:
-        """Store the successor, if there is one."""
+        """Publish the successor, if there is one; a retry in the same queue stays here."""
         match settlement:
             case Retry(message=message):
-                if queue is None or message.queue != queue.name:
-                    return (await self.send([message]))[0]
-                error = self._refused(message)
-                if error is None:
+                if queue is not None and message.queue == queue.name:
+                    try:
+                        self._check(message)
+                    except TransportError as error:
+                        return error
                     queue.put(message)
-                return error
-            case DeadLetter(receipt=receipt, message=given):
-                heard, name = receipt.handle, target_of(settlement)
-                assert isinstance(heard, HeardMessage)
-                if name not in self._known:
-                    return queue_not_found(name, self._client.where)
-                try:
-                    content = letter_of(settlement, lambda: heard.message)
-                except UNWRITABLE as error:
-                    return unstorable(
-                        "the dead letter" if given is None else f"message {given.id!r}", error
-                    )
-                try:
-                    await self._client.call("PUBLISH", self._channel_of(name), content)
-                except TransportError as error:
-                    return error
-                return None
+                    return None
+            case DeadLetter():
+                message = letter_of(settlement, received)
             case _:
                 return None
-
-
-def _ignore(done: asyncio.Future[object]) -> None:
-    if not done.cancelled():
-        done.exception()
+        return (await self.send([message]))[0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
@@ -15,12 +15,8 @@ from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import Outcomes, check_size, note, refusal, written
-from matador.transports.redis.topology import tag_of
-from matador.transports.redis.wire import Lane, StreamHold
-from matador.transports.redis_client.errors import (
-    UNWRITABLE,
-    unstorable,
-)
+from matador.transports.redis.wire import Hold, Lane
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _LOST, _NO_QUEUE = 1, 2
 _ALL_FIELDS, _BODY_ALONE = 0, -1
@@ -28,33 +24,27 @@ _MOST = 1000
 _MOST_EACH = 200
 _MOST_BYTES = 1 << 20
 _HOLD_PARTS = 3
-_NO_HOLD: StreamHold = (Lane("", "", "", ""), b"", 0)
+_NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 
 
 class SettleBatch(ABC):
-    """One batch of settlements, of streams or of lists.
+    """One batch of settlements, of streams or of lists."""
 
-    Args:
-        send: stores messages; for a successor whose queue has another hash tag.
-        front: the first arguments of the script.
-    """
+    _completes = False
+    """Whether completions have a script of their own."""
 
     def __init__(
         self,
         client: RedisClient,
         connection: PipelinedConnection,
         key_of: Callable[[str], str],
-        send: Callable[[Sequence[Message]], Awaitable[Sequence[MatadorError | None]]],
         settlements: Sequence[Settlement],
-        front: Sequence[Argument] = (),
     ) -> None:
         self._client = client
         self._connection = connection
         self._key_of = key_of
-        self._send = send
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
-        self._front = front
 
     @property
     @abstractmethod
@@ -62,24 +52,54 @@ class SettleBatch(ABC):
         """The script that settles."""
 
     @abstractmethod
-    async def settle(self) -> Outcomes:
-        """Settle; for each None, or why it failed."""
-
-    @abstractmethod
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         """A settlement for the script; ``target``: index of the successor's queue, 0 for none."""
 
-    @abstractmethod
-    def _removal(self, receipt: Receipt) -> tuple[str, list[Argument]]:
-        """The key of the queue, and what has the script remove a delivery."""
+    async def settle(self) -> Outcomes:
+        """Settle; for each None, or why it failed."""
+        completed: dict[tuple[Lane, int], tuple[list[int], list[bytes]]] = {}
+        others: dict[str, list[int]] = {}
+        for place, settlement in enumerate(self._settlements):
+            lane, item, claim = hold = hold_of(settlement.receipt)
+            if hold is _NO_HOLD:
+                self._outcomes[place] = lease_lost(settlement.receipt.queue)
+            elif type(settlement) is Complete and self._completes:
+                places, ids = completed.get((lane, claim)) or completed.setdefault(
+                    (lane, claim), ([], [])
+                )
+                places.append(place)
+                ids.append(item)
+            else:
+                others.setdefault(lane.base, []).append(place)
+        steps: list[Coroutine[Any, Any, None]] = []
+        for (lane, claim), (places, ids) in completed.items():
+            steps += [
+                self._complete(lane, claim, places[first : first + _MOST], ids[first:][:_MOST])
+                for first in range(0, len(places), _MOST)
+            ]
+        for base, places in others.items():
+            steps += [self._settle_each(base, some) for some in self._cut(places)]
+        if len(steps) == 1:
+            await steps[0]
+        else:
+            await asyncio.gather(*steps)
+        return self._outcomes
 
-    @abstractmethod
-    async def _is_held(self, receipt: Receipt) -> bool:
-        """Whether a delivery is still held."""
-
-    @abstractmethod
-    def _let_go(self, receipt: Receipt) -> None:
-        """Forget that a delivery is held."""
+    async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
+        try:
+            missing: list[int] = await self._client.run_on(
+                self._connection,
+                script("complete"),
+                [lane.base],
+                [lane.name, lane.consumer, claim, *ids],
+            )
+        except TransportError as error:
+            note(self._outcomes, places, error)
+            return
+        lane.held.difference_update(ids)
+        for index in missing:
+            place = places[index]
+            self._outcomes[place] = lease_lost(self._settlements[place].receipt.queue)
 
     def _cut(self, places: Sequence[int]) -> Iterator[list[int]]:
         """The settlements that fit into one call."""
@@ -98,7 +118,7 @@ class SettleBatch(ABC):
     async def _settle_each(self, base: str, places: Sequence[int]) -> None:
         """Settle deliveries of one queue in one call."""
         keys = [base]
-        arguments = [*self._front]
+        arguments: list[Argument] = []
         sent: list[int] = []
         for place in places:
             settlement = self._settlements[place]
@@ -125,13 +145,13 @@ class SettleBatch(ABC):
             settlement = self._settlements[place]
             if isinstance(code, bytes):
                 self._outcomes[place] = refusal(code, self._client, self._connection)
-                continue
-            if code == _NO_QUEUE:
+            elif code == _NO_QUEUE:
                 self._outcomes[place] = queue_not_found(target_of(settlement), self._client.where)
-                continue
-            if code == _LOST:
-                self._outcomes[place] = lease_lost(settlement.receipt.queue)
-            self._let_go(settlement.receipt)
+            else:
+                lane, item, _ = hold_of(settlement.receipt)
+                lane.held.discard(item)
+                if code == _LOST:
+                    self._outcomes[place] = lease_lost(settlement.receipt.queue)
 
     def _target(self, settlement: Settlement, keys: list[str]) -> int:
         """The index of the successor's queue among the keys of the script; 0: none."""
@@ -144,112 +164,32 @@ class SettleBatch(ABC):
             keys.append(key)
         return keys.index(key, 1) + 1
 
-    async def _move(self, place: int) -> None:
-        """A successor in another slot: stored first, and the original removed after that."""
-        settlement = self._settlements[place]
-        assert isinstance(settlement, Retry)
-        receipt = settlement.receipt
-        try:
-            if not await self._is_held(receipt):
-                self._outcomes[place] = lease_lost(receipt.queue)
-                return
-            (error,) = await self._send([settlement.message])
-            if error is None:
-                base, arguments = self._removal(receipt)
-                await self._client.run_on(
-                    self._connection, self._script, [base], [*self._front, *arguments]
-                )
-                self._let_go(receipt)
-        except TransportError as failure:
-            error = failure
-        self._outcomes[place] = error
-
 
 class StreamSettleBatch(SettleBatch):
     """Settlements of deliveries from streams."""
 
+    _completes = True
+
     @property
     def _script(self) -> Script:
         return script("settle")
-
-    async def settle(self) -> Outcomes:
-        """See ``SettleBatch``."""
-        completed: dict[tuple[Lane, int], tuple[list[int], list[bytes]]] = {}
-        others: dict[str, list[int]] = {}
-        moved: list[int] = []
-        for place, settlement in enumerate(self._settlements):
-            hold = hold_of(settlement.receipt)
-            if hold is _NO_HOLD:
-                self._outcomes[place] = lease_lost(settlement.receipt.queue)
-            elif type(settlement) is Complete:
-                lane, id_, claim = hold
-                places, ids = completed.get((lane, claim)) or completed.setdefault(
-                    (lane, claim), ([], [])
-                )
-                places.append(place)
-                ids.append(id_)
-            elif type(settlement) is Retry and not is_near(settlement):
-                moved.append(place)
-            else:
-                others.setdefault(hold[0].base, []).append(place)
-        steps: list[Coroutine[Any, Any, None]] = []
-        for (lane, claim), (places, ids) in completed.items():
-            steps += [
-                self._complete(lane, claim, places[first : first + _MOST], ids[first:][:_MOST])
-                for first in range(0, len(places), _MOST)
-            ]
-        for base, places in others.items():
-            steps += [self._settle_each(base, some) for some in self._cut(places)]
-        steps += [self._move(place) for place in moved]
-        if len(steps) == 1:
-            await steps[0]
-        else:
-            await asyncio.gather(*steps)
-        return self._outcomes
-
-    async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
-        try:
-            missing: list[int] = await self._client.run_on(
-                self._connection,
-                script("complete"),
-                [lane.base],
-                [lane.name, lane.consumer, claim, *ids],
-            )
-        except TransportError as error:
-            note(self._outcomes, places, error)
-            return
-        lane.held.difference_update(ids)
-        for index in missing:
-            place = places[index]
-            self._outcomes[place] = lease_lost(self._settlements[place].receipt.queue)
 
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, id_, claim = hold_of(settlement.receipt)
         front: list[Argument] = [lane.name, lane.consumer, id_, claim, target]
         match settlement:
             case DeadLetter(message=message, bare=bare):
-                reason = reason_of(settlement)
+                reason = storable_text(settlement.reason, SHORT_TEXT) if bare else settlement.reason
                 if bare or message is None:
-                    return [*front, 0, "", reason, _BODY_ALONE if bare else _ALL_FIELDS]
+                    count = _BODY_ALONE if bare else _ALL_FIELDS
+                    return [*front, 0, "", reason.encode(), count]
                 _, priority, count, *fields = written(message)
-                return [*front, 0, priority, reason, count, *fields]
+                return [*front, 0, priority, reason.encode(), count, *fields]
             case Retry(message=message):
                 delay, priority, count, *fields = written(message)
                 return [*front, delay, priority, "", count, *fields]
             case _:
                 return [*front, 0, "", "", 0]
-
-    def _removal(self, receipt: Receipt) -> tuple[str, list[Argument]]:
-        lane, id_, claim = hold_of(receipt)
-        return lane.base, [lane.name, lane.consumer, id_, claim, -1, 0, "", "", 0]
-
-    async def _is_held(self, receipt: Receipt) -> bool:
-        (kept,) = await renew(self._client, self._connection, [receipt])
-        return kept
-
-    def _let_go(self, receipt: Receipt) -> None:
-        lane, id_, _ = hold_of(receipt)
-        lane.held.discard(id_)
 
 
 async def renew(
@@ -266,8 +206,7 @@ async def renew(
     async def renew_lane(lane: Lane, places: list[int]) -> None:
         arguments: list[Argument] = [lane.name, lane.consumer]
         for place in places:
-            _, id_, claim = hold_of(receipts[place])
-            arguments += (id_, claim)
+            arguments += hold_of(receipts[place])[1:]
         answers: list[int] = await client.run_on(
             connection, script("renew"), [lane.base], arguments
         )
@@ -280,23 +219,14 @@ async def renew(
     return kept
 
 
-def hold_of(receipt: Receipt) -> StreamHold:
+def hold_of(receipt: Receipt) -> Hold:
     """The handle of a delivery; that of another transport is not a valid one."""
     handle = receipt.handle
     if type(handle) is tuple:
-        hold = cast("StreamHold", handle)
+        hold = cast("Hold", handle)
         if len(hold) == _HOLD_PARTS and type(hold[0]) is Lane:
             return hold
     return _NO_HOLD
-
-
-def reason_of(letter: DeadLetter) -> bytes:
-    """Why it is a dead letter; shortened in the form that always fits.
-
-    Raises:
-        UnicodeEncodeError: the text cannot be stored.
-    """
-    return (storable_text(letter.reason, SHORT_TEXT) if letter.bare else letter.reason).encode()
 
 
 def target_of(settlement: Settlement) -> str:
@@ -308,8 +238,3 @@ def target_of(settlement: Settlement) -> str:
             return dead_letter_name(receipt.queue, kind)
         case _:
             return ""
-
-
-def is_near(settlement: Retry) -> bool:
-    """Whether the successor's queue is in the same slot, so that one script can do both."""
-    return tag_of(settlement.message.queue) == tag_of(settlement.receipt.queue)

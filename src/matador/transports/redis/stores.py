@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matador.transports.kit.options import read_address
-from matador.transports.redis.client import Connector, RedisClient, script
+from matador.transports.redis.client import RedisClient, script
 from matador.transports.redis.options import RedisAddress
 
 
@@ -17,9 +17,8 @@ class RedisStore:
 
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
         address = read_address(RedisAddress, url, {"prefix": prefix})
-        connector = Connector(address, name=self.name)
         self.prefix = address.prefix
-        self.client = RedisClient(connector)
+        self.client = RedisClient(address, name=self.name)
 
     @property
     def where(self) -> str:

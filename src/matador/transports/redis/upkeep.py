@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from typing import Any
 
 from redis import exceptions as redis_errors
 
 from matador.errors import TransportError
-from matador.transports.redis.client import RedisClient, script
-from matador.transports.redis.connection import PipelinedConnection
-from matador.transports.redis.subscription import RedisSubscription
+from matador.transports.redis.blocking import BlockingSubscription, QueueSource
+from matador.transports.redis.client import script
+from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
@@ -28,29 +28,26 @@ _UNSEEN = 3_600_000  # milliseconds; consumers idle for that long are gone
 
 
 class QueueUpkeep:
-    """Runs the upkeep of one queue, over and over.
+    """Runs the upkeep of one queue, again and again. Tells its subscriptions what they can claim.
 
-    Args:
-        base: the queue's key.
-        run: does the upkeep; returns the milliseconds until the next message is due, -1: none.
-        longest: seconds; the upkeep is done at least that often.
+    In lists it also shows that the consumer is alive, so it must run at least once per lease.
     """
 
-    def __init__(
-        self,
-        client: RedisClient,
-        base: str,
-        *,
-        run: Callable[[], Awaitable[int]],
-        longest: float,
-    ) -> None:
-        self._client = client
-        self._base = base
-        self._upkeep = run
-        self._longest = longest
+    def __init__(self, source: QueueSource) -> None:
+        self._source = source
+        self._client = source.client
+        self._base = source.base
+        self._longest = min(source.block, source.lease / 4000)
         self._connection: PipelinedConnection | None = None
         self._heard: bytes | str = "$"
-        self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{base}")
+        self._pruned = asyncio.get_running_loop().time()
+        self.subscriptions: set[BlockingSubscription] = set()
+        self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{self._base}")
+
+    def wake(self) -> None:
+        """Something can be claimed."""
+        for subscription in self.subscriptions:
+            subscription.claimable()
 
     async def close(self) -> None:
         """Stop."""
@@ -69,7 +66,7 @@ class QueueUpkeep:
                 with contextlib.suppress(TransportError):
                     await self._client.wait_connected()
             except Exception:
-                log.exception("upkeep of %s failed; trying again", self._base)
+                log.exception("upkeep of %s failed; retrying", self._base)
                 await asyncio.sleep(_PAUSE)
 
     async def _once(self) -> None:
@@ -81,6 +78,29 @@ class QueueUpkeep:
         due = await self._upkeep()
         wait = self._longest if due < 0 else min(self._longest, due / 1000)
         await self._listen(self._connection, wait)
+
+    async def _upkeep(self) -> int:
+        """Do the upkeep; the milliseconds until the next message is due, -1: none is delayed."""
+        source = self._source
+        found = await self._call("upkeep", source.consumer, source.lease)
+        if found is None:  # the queue is gone; a subscription that claims declares it again
+            self.wake()
+            return -1
+        due, claimable, problem = found
+        if problem:
+            log.error(
+                "%s: upkeep of delayed or stale messages failed: %s", self._base, problem.decode()
+            )
+        if claimable:
+            self.wake()
+        now = asyncio.get_running_loop().time()
+        if now > self._pruned + _PRUNE_EVERY:
+            self._pruned = now
+            await self._call("prune", "", _UNSEEN)
+        return due
+
+    async def _call(self, name: str, *arguments: Argument) -> Any:
+        return await self._client.run(script(name, self._source.kind), [self._base], arguments)
 
     async def _listen(self, connection: PipelinedConnection, wait: float) -> None:
         """Wait for the bell, or ``wait`` seconds."""
@@ -120,48 +140,3 @@ class QueueUpkeep:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
-
-
-class StreamUpkeep:
-    """The upkeep of a queue of streams; tells its subscriptions when something can be claimed.
-
-    Args:
-        base: the queue's key.
-        lease: seconds.
-        longest: see ``QueueUpkeep``.
-    """
-
-    def __init__(self, client: RedisClient, base: str, *, lease: float, longest: float) -> None:
-        self._client = client
-        self._base = base
-        self._lease = round(lease * 1000)
-        self._pruned = asyncio.get_running_loop().time()
-        self.subscriptions: set[RedisSubscription] = set()
-        self._upkeep = QueueUpkeep(client, base, run=self._run, longest=min(longest, lease / 4))
-
-    def wake(self) -> None:
-        """Something can be claimed."""
-        for subscription in self.subscriptions:
-            subscription.claimable()
-
-    async def close(self) -> None:
-        """Stop."""
-        await self._upkeep.close()
-
-    async def _run(self) -> int:
-        found = await self._client.run(script("upkeep"), [self._base], [self._lease])
-        if found is None:  # the queue is gone; a subscription that claims declares it again
-            self.wake()
-            return -1
-        due, claimable, problem = found
-        if problem:
-            log.error(
-                "%s: upkeep of delayed or stale messages failed: %s", self._base, problem.decode()
-            )
-        if claimable:
-            self.wake()
-        now = asyncio.get_running_loop().time()
-        if now > self._pruned + _PRUNE_EVERY:
-            self._pruned = now
-            await self._client.run(script("prune"), [self._base], ["", _UNSEEN])
-        return due

@@ -1,6 +1,6 @@
 -- Note that the consumer is alive, move delayed messages that are due, take back what dead consumers
--- hold. ARGV: consumer, lease. Returns the milliseconds until the next is due (-1: none is delayed), and
--- what went wrong if something did; nil: no such queue.
+-- hold. ARGV: consumer, lease. Returns the milliseconds until the next is due (-1: none is delayed), 0,
+-- and what went wrong if something did; nil: no such queue.
 local base, consumer, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 if redis.call('EXISTS', base) == 0 then
   return nil
@@ -32,4 +32,4 @@ for place = 1, #gone, 2 do
     redis.call('ZREM', base .. ':consumers', gone[place])
   end
 end
-return { wait, problem }
+return { wait, 0, problem }

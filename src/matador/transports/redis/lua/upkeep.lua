@@ -1,4 +1,5 @@
--- Move delayed messages that are due, clean up. ARGV: the lease of holders whose name has none.
+-- Move delayed messages that are due, clean up. ARGV: consumer, the lease of holders
+-- whose name has none.
 -- Returns: milliseconds until the next is due (-1: none is delayed), whether something can be claimed, and
 -- what went wrong if something did. nil: no such queue.
 local base = KEYS[1]
@@ -21,7 +22,7 @@ end
 
 local function has_stale()
   for _, lane in ipairs(lanes(queue)) do
-    if #stale(base .. ':' .. lane, ARGV[1], 1) > 0 then
+    if #stale(base .. ':' .. lane, ARGV[2], 1) > 0 then
       return 1
     end
   end
