@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from matador.errors import ConfigurationError
@@ -97,7 +97,7 @@ def take_arguments(positions: Sequence[str]) -> list[str | int]:
     for place, position in enumerate(positions):
         if _DELAYED.fullmatch(position):
             found += (place, "d", position)
-        elif _is_position(position):
+        elif _read_position(position) is not None:
             id_, _, lane = position.partition(":")
             found += (place, lane or "0", id_)
     return found
@@ -108,22 +108,18 @@ async def _page(
 ) -> tuple[list[StoredMessage], _LanePosition | None]:
     """Entries after a position, and the position to continue from; None: that was all."""
     levels, _ = await settings(client, queue, base)
-    names = [*map(str, range(levels)), "t"]
     count = max(1, min(most, _PAGE))
-    looks = await asyncio.gather(
-        *(
-            client.run(script("browse"), [base], [name, _first(after, rank), count])
-            for rank, name in enumerate(names)
-        )
-    )
     found: list[tuple[_LanePosition, StoredMessage]] = []
-    for rank, (name, look) in enumerate(zip(names, looks, strict=True)):
-        if look is None:
+
+    async def look(rank: int, name: str) -> None:
+        arguments = (name, _first(after, rank), count)
+        seen = await client.run(script("browse"), [base], arguments)
+        if seen is None:
             raise queue_not_found(queue, client.where)
-        found += _seen(queue, name, rank, look)
+        found.extend(_seen(queue, name, rank, seen))
+
+    await asyncio.gather(*(look(*lane) for lane in enumerate([*map(str, range(levels)), "t"])))
     chosen = heapq.nsmallest(count, found, key=lambda pair: pair[0])
-    if not chosen:
-        return [], None
     # With fewer than that, every lane has been read to its end.
     return [stored for _, stored in chosen], chosen[-1][0] if len(chosen) == count else None
 
@@ -136,27 +132,19 @@ def _first(after: _LanePosition, rank: int) -> str:
 
 def _seen(
     queue: str, name: str, rank: int, look: Sequence[Any]
-) -> list[tuple[_LanePosition, StoredMessage]]:
+) -> Iterator[tuple[_LanePosition, StoredMessage]]:
     delivered, rows, entries = look
     last = _ids(delivered)
-    held = {row[0]: row for row in rows}
-    found: list[tuple[_LanePosition, StoredMessage]] = []
+    held = {id_: (consumer, claim - uncounted) for id_, consumer, claim, uncounted in rows}
     for id_, fields in entries:
         ms, seq = _ids(id_)
-        state: MessageState = "ready"
-        count = 0
-        row = held.get(id_)
-        if row is not None:
-            _, consumer, claim, uncounted = row
-            count = claim - uncounted
-            if consumer != _NOBODY:
-                state = "in-flight"
-        elif (ms, seq) <= last:
-            state = "done"
+        # What the group has delivered and nobody holds is done.
+        consumer, count = held.get(id_, (_NOBODY, 0))
+        state: MessageState = "ready" if id_ in held or (ms, seq) > last else "done"
+        if consumer != _NOBODY:
+            state = "in-flight"
         position = id_.decode() if name == "0" else f"{id_.decode()}:{name}"
-        stored = stored_of(queue, position, fields, state, stored_at=ms, delivery_count=count)
-        found.append((_LanePosition(ms, seq, rank), stored))
-    return found
+        yield _LanePosition(ms, seq, rank), stored_of(queue, position, fields, state, ms, count)
 
 
 async def _delayed(
@@ -175,7 +163,7 @@ async def _delayed(
             position = f"{due}~{name.decode()}"
             if _delayed_place(position) <= behind:
                 continue
-            yield stored_of(queue, position, fields, "delayed", due_at=due)
+            yield stored_of(queue, position, fields, "delayed", due)
             left = None if left is None else left - 1
             if left == 0:
                 return
@@ -184,19 +172,19 @@ async def _delayed(
 def _place(position: str | None) -> _LanePosition:
     if position is None:
         return _START
-    found = _POSITION.fullmatch(position)
-    if found is None or not _is_position(position):
+    found = _read_position(position)
+    if found is None:
         raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
-    ms, seq, lane = found.groups()
+    return found
+
+
+def _read_position(position: str) -> _LanePosition | None:
+    found = _POSITION.fullmatch(position)
+    if found is None or max(int(found[1]), int(found[2])) > _HIGHEST_ID:
+        return None
     # Lanes are ranked by their number; the lane of what was taken out of turn is the last.
-    rank = 0 if lane is None else 99 if lane == "t" else int(lane)
-    return _LanePosition(int(ms), int(seq), rank)
-
-
-def _is_position(text: str) -> bool:
-    """Whether it can be the position of an entry."""
-    found = _POSITION.fullmatch(text)
-    return found is not None and max(int(found[1]), int(found[2])) <= _HIGHEST_ID
+    rank = 99 if found[3] == "t" else int(found[3] or 0)
+    return _LanePosition(int(found[1]), int(found[2]), rank)
 
 
 def _number(text: bytes | None, low: int, high: int) -> int | None:

@@ -33,50 +33,13 @@ _ERRORS: dict[str, type[redis_errors.RedisError]] = {
 }
 
 
-class _Replies(asyncio.Protocol):
-    """Reads the replies that arrive on a connection made by redis-py.
-
-    Args:
-        transport: the connection, taken over from its present protocol.
-        answered: called with every reply; an error is one too.
-        lost: called with the reason when the connection ends.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        answered: Callable[[Any], None],
-        lost: Callable[[BaseException], None],
-    ) -> None:
-        self._answered = answered
-        self._lost = lost
-        self._reader = hiredis.Reader(replyError=error_of, notEnoughData=_NOT_YET)
-        self._before = transport.get_protocol()
-        transport.set_protocol(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
-        reader = self._reader
-        try:
-            reader.feed(data)
-            while (reply := reader.gets()) is not _NOT_YET:
-                self._answered(reply)
-        except Exception as error:  # noqa: BLE001 - not the Redis protocol: useless from here on
-            self._lost(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
-        self._before.connection_lost(exc)  # whoever closes the connection waits for this
-        self._lost(exc or redis_errors.ConnectionError("the server closed the connection"))
-
-
 def error_of(text: str) -> redis_errors.RedisError:
     """The redis-py error for an error reply of the server."""
     word = text.partition(" ")[0]
     return _ERRORS.get(word, redis_errors.ResponseError)(text)
 
 
-class PipelinedConnection:
+class PipelinedConnection(asyncio.Protocol):
     """Writes commands without waiting for replies; replies arrive in the same order.
 
     redis-py makes the connection (TLS, authentication, the database); from then on we read and
@@ -89,13 +52,7 @@ class PipelinedConnection:
     ``heartbeat``. ``lost`` is done then, with the reason.
     """
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        *,
-        timeout: float,
-        heartbeat: float,
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, *, timeout: float, heartbeat: float) -> None:
         self._connection = connection
         self._heartbeat = heartbeat
         # With the time between two checks, a connection that died under a command is noticed
@@ -110,7 +67,9 @@ class PipelinedConnection:
         # redis-py keeps the writer to itself: there is no public way to it.
         writer = cast("asyncio.StreamWriter", getattr(connection, "_writer"))  # noqa: B009
         self._transport = cast("asyncio.Transport", writer.transport)
-        _Replies(self._transport, self._answered, self.fail)
+        self._reader = hiredis.Reader(replyError=error_of, notEnoughData=_NOT_YET)
+        self._before = self._transport.get_protocol()
+        self._transport.set_protocol(self)
         self._watching = asyncio.create_task(self._watch(), name="matador-redis-watch")
 
     def call(self, *arguments: Argument, patience: float = 0.0) -> asyncio.Future[Any]:
@@ -161,6 +120,21 @@ class PipelinedConnection:
             future, _ = self._waiting.popleft()
             if not future.done():
                 future.set_exception(_lost(error))
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOT_YET:
+                self._answered(reply)
+        except Exception as error:  # noqa: BLE001 - not the Redis protocol: useless from here on
+            self.fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self._before.connection_lost(exc)  # whoever closes the connection waits for this
+        self.fail(exc or redis_errors.ConnectionError("the server closed the connection"))
 
     def _flush(self) -> None:
         self._wrote = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 
 from matador.model.message import (
@@ -62,10 +62,9 @@ class ListSettleBatch(SettleBatch):
     def _script(self) -> Script:
         return script("settle", "list")
 
-    def _cut(self, places: Sequence[int]) -> Iterator[list[int]]:
+    def _order(self, place: int) -> int:
         # What is released is put in front of the list, so the last one has to go first.
-        given = self._settlements
-        return super()._cut(sorted(places, key=lambda p: -p if type(given[p]) is Release else p))
+        return -place if type(self._settlements[place]) is Release else place
 
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, element, _ = hold_of(settlement.receipt)

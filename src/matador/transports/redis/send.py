@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from matador.errors import MatadorError, MessageTooLargeError, TransportError
@@ -32,15 +32,6 @@ class StoreForm(NamedTuple):
     front: Sequence[Argument] = ()
 
 
-class StoreCall(NamedTuple):
-    """Messages of one queue that are stored by one call."""
-
-    queue: str
-    form: StoreForm
-    places: list[int]
-    arguments: list[Argument]
-
-
 FormOf: TypeAlias = Callable[[Sequence[Message]], StoreForm]
 
 
@@ -66,29 +57,80 @@ async def store(
     """
     connection = await client.connection()
     outcomes: Outcomes = [None] * len(messages)
+    queues: dict[str, list[int]] = {}
+    for place, message in enumerate(messages):
+        queues.setdefault(message.queue, []).append(place)
 
-    async def send(call: StoreCall) -> None:
-        arguments = [*call.form.front, *call.arguments] if call.form.front else call.arguments
-        try:
-            answer: Any = await client.run_on(
-                connection, call.form.script, [key_of(call.queue)], arguments
-            )
-        except TransportError as error:
-            note(outcomes, call.places, error)
+    async def send(queue: str, form: StoreForm, places: Sequence[int]) -> None:
+        sent, arguments = _arguments(messages, places, form, outcomes)
+        if not sent:
             return
-        if answer == 0:
-            note(outcomes, call.places, queue_not_found(call.queue, client.where))
-        elif answer != 1:
-            for index, text in answer:
-                outcomes[call.places[index]] = refusal(text, client, connection)
+        try:
+            reply: Any = await client.run_on(connection, form.script, [key_of(queue)], arguments)
+        except TransportError as error:
+            note(outcomes, sent, error)
+            return
+        if reply == 0:
+            note(outcomes, sent, queue_not_found(queue, client.where))
+        elif reply != 1:
+            for index, text in reply:
+                outcomes[sent[index]] = refusal(text, client, connection)
 
-    calls = list(_calls(messages, outcomes, form_of))
-    if len(calls) == 1:
-        await send(calls[0])
-    else:
-        # Concurrently, and still in order: they travel on one connection.
-        await asyncio.gather(*map(send, calls))
+    steps: list[Coroutine[Any, Any, None]] = []
+    for queue, places in queues.items():
+        form = form_of([messages[place] for place in places])
+        steps += [send(queue, form, some) for some in cut(places, messages, _MOST)]
+    await run_together(steps)
     return outcomes
+
+
+async def run_together(steps: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side, and still in order: they travel on one connection."""
+    if len(steps) == 1:
+        await steps[0]
+    else:
+        await asyncio.gather(*steps)
+
+
+def cut(
+    places: Sequence[int],
+    messages: Sequence[Message] | Mapping[int, Message | None],
+    most: int,
+) -> Iterator[list[int]]:
+    """The messages that fit into one call, by their places."""
+    some: list[int] = []
+    size = 0
+    for place in places:
+        message = messages[place]
+        size += 0 if message is None else len(message.body)
+        some.append(place)
+        if len(some) >= most or size >= _MOST_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _arguments(
+    messages: Sequence[Message], places: Sequence[int], form: StoreForm, outcomes: Outcomes
+) -> tuple[list[int], list[Argument]]:
+    """Messages for a script, and their places; sets the outcome of those that are unwritable."""
+    sent: list[int] = []
+    arguments = [*form.front]
+    for place in places:
+        message = messages[place]
+        try:
+            if len(message.body) > _LARGEST:
+                check_size(message)
+            if form.write is None:
+                arguments += (message.id.encode(), message.body)
+            else:
+                arguments += form.write(message)
+        except UNWRITABLE as error:
+            outcomes[place] = unstorable(f"message {message.id!r}", error)
+        else:
+            sent.append(place)
+    return sent, arguments
 
 
 def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None:
@@ -100,36 +142,6 @@ def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None
 def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -> MatadorError:
     """The error for what a script says about one message of many."""
     return client.translated(connection, error_of(text.decode(errors="replace")))
-
-
-def _calls(messages: Sequence[Message], outcomes: Outcomes, form_of: FormOf) -> Iterator[StoreCall]:
-    """Messages by queue, in their order; sets the outcome of those that cannot be written."""
-    queues: dict[str, list[int]] = {}
-    for place, message in enumerate(messages):
-        queues.setdefault(message.queue, []).append(place)
-    for queue, places in queues.items():
-        form = form_of([messages[place] for place in places])
-        call, size = StoreCall(queue, form, [], []), 0
-        for place in places:
-            message = messages[place]
-            try:
-                if len(message.body) > _LARGEST:
-                    check_size(message)
-                if form.write is None:
-                    call.arguments.append(message.id.encode())
-                    call.arguments.append(message.body)
-                else:
-                    call.arguments.extend(form.write(message))
-            except UNWRITABLE as error:
-                outcomes[place] = unstorable(f"message {message.id!r}", error)
-                continue
-            call.places.append(place)
-            size += len(message.body)
-            if len(call.places) >= _MOST or size >= _MOST_BYTES:
-                yield call
-                call, size = StoreCall(queue, form, [], []), 0
-        if call.places:
-            yield call
 
 
 def written(message: Message) -> list[Argument]:

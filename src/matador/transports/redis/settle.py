@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from matador.errors import TransportError
@@ -14,7 +14,15 @@ from matador.model.topology import dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.send import Outcomes, check_size, note, refusal, written
+from matador.transports.redis.send import (
+    Outcomes,
+    check_size,
+    cut,
+    note,
+    refusal,
+    run_together,
+    written,
+)
 from matador.transports.redis.wire import Hold, Lane
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
@@ -22,7 +30,6 @@ _LOST, _NO_QUEUE = 1, 2
 _ALL_FIELDS, _BODY_ALONE = 0, -1
 _MOST = 1000
 _MOST_EACH = 200
-_MOST_BYTES = 1 << 20
 _HOLD_PARTS = 3
 _NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 
@@ -78,12 +85,17 @@ class SettleBatch(ABC):
                 for first in range(0, len(places), _MOST)
             ]
         for base, places in others.items():
-            steps += [self._settle_each(base, some) for some in self._cut(places)]
-        if len(steps) == 1:
-            await steps[0]
-        else:
-            await asyncio.gather(*steps)
+            places.sort(key=self._order)
+            messages = {place: self._message(place) for place in places}
+            steps += [self._settle_each(base, some) for some in cut(places, messages, _MOST_EACH)]
+        await run_together(steps)
         return self._outcomes
+
+    def _order(self, place: int) -> int:
+        return place
+
+    def _message(self, place: int) -> Message | None:
+        return getattr(self._settlements[place], "message", None)
 
     async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
         try:
@@ -101,28 +113,13 @@ class SettleBatch(ABC):
             place = places[index]
             self._outcomes[place] = lease_lost(self._settlements[place].receipt.queue)
 
-    def _cut(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """The settlements that fit into one call."""
-        some: list[int] = []
-        size = 0
-        for place in places:
-            message = getattr(self._settlements[place], "message", None)
-            size += len(message.body) if isinstance(message, Message) else 0
-            some.append(place)
-            if len(some) >= _MOST_EACH or size >= _MOST_BYTES:
-                yield some
-                some, size = [], 0
-        if some:
-            yield some
-
     async def _settle_each(self, base: str, places: Sequence[int]) -> None:
         """Settle deliveries of one queue in one call."""
         keys = [base]
         arguments: list[Argument] = []
         sent: list[int] = []
         for place in places:
-            settlement = self._settlements[place]
-            message: Message | None = getattr(settlement, "message", None)
+            settlement, message = self._settlements[place], self._message(place)
             try:
                 if message is not None:
                     check_size(message)

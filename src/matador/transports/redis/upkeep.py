@@ -39,7 +39,7 @@ class QueueUpkeep:
         self._base = source.base
         self._longest = min(source.block, source.lease / 4000)
         self._connection: PipelinedConnection | None = None
-        self._heard: bytes | str = "$"
+        self._heard: bytes | str = "0-0"
         self._pruned = asyncio.get_running_loop().time()
         self.subscriptions: set[BlockingSubscription] = set()
         self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{self._base}")
@@ -73,8 +73,7 @@ class QueueUpkeep:
         if self._connection is None or self._connection.lost.done():
             await self._drop()
             self._connection = await self._client.open()
-            # The bell is heard from here on; the upkeep that follows covers what rang before.
-            self._heard = await self._last_ring(self._connection)
+            self._heard = "0-0"  # an old ring costs one upkeep more
         due = await self._upkeep()
         wait = self._longest if due < 0 else min(self._longest, due / 1000)
         await self._listen(self._connection, wait)
@@ -106,35 +105,19 @@ class QueueUpkeep:
         """Wait for the bell, or ``wait`` seconds."""
         if wait <= 0:
             return
-        block = max(1, round(wait * 1000))
-        bell = f"{self._base}:bell"
+        block, bell = max(1, round(wait * 1000)), f"{self._base}:bell"
         try:
             rung = await connection.call(
                 "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
             )
         except redis_errors.RedisError as error:
-            await self._without_bell(connection, error, wait)
-            return
-        if rung:
-            self._heard = rung[0][1][-1][0]
-
-    async def _without_bell(
-        self, connection: PipelinedConnection, error: Exception, wait: float
-    ) -> None:
-        """The bell is unusable, but the connection is fine: poll."""
-        if is_gone(error):
-            raise self._client.translated(connection, error) from error
-        log.warning("%s: cannot listen to its bell, polling instead: %s", self._base, error)
-        await asyncio.sleep(min(wait, _PAUSE))
-
-    async def _last_ring(self, connection: PipelinedConnection) -> bytes | str:
-        bell = f"{self._base}:bell"
-        try:
-            rings = await connection.call("XREVRANGE", bell, "+", "-", "COUNT", 1)
-        except redis_errors.RedisError as error:
-            await self._without_bell(connection, error, 0.0)
-            return "$"
-        return rings[0][0] if rings else "0-0"
+            if is_gone(error):
+                raise self._client.translated(connection, error) from error
+            log.warning("%s: cannot listen to its bell, polling instead: %s", self._base, error)
+            await asyncio.sleep(min(wait, _PAUSE))
+        else:
+            if rung:
+                self._heard = rung[0][1][-1][0]
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -167,12 +167,10 @@ def stored_of(
     position: str,
     fields: Sequence[bytes],
     state: MessageState,
-    *,
-    stored_at: int | None = None,
-    due_at: int | None = None,
+    time: int,
     delivery_count: int = 0,
 ) -> StoredMessage:
-    """A message for browsing. Times in milliseconds."""
+    """A message for browsing; ``time``, in milliseconds: when it is due, or was stored."""
     message, _ = _read(queue, fields)
     return StoredMessage(
         position=position,
@@ -181,8 +179,8 @@ def stored_of(
         body=message.body,
         headers=message.headers,
         state=state,
-        stored_at=None if stored_at is None else _moment(stored_at),
-        due_at=None if due_at is None else _moment(due_at),
+        stored_at=None if state == "delayed" else _moment(time),
+        due_at=_moment(time) if state == "delayed" else None,
         delivery_count=max(0, delivery_count),
         priority=message.priority,
         ordering_key=message.ordering_key,

@@ -176,37 +176,26 @@ local function trim(base, queue)
     first = string.format('%.0f-0', now() - queue.ttl + 1)
   end
   local pending = grouped(key, 'XPENDING', key, GROUP)[1]
-  if pending == 0 then
-    if length then
-      redis.call('XTRIM', key, 'MAXLEN', '=', length)
-    end
-    if first then
-      redis.call('XTRIM', key, 'MINID', '=', first)
-    end
-    return
-  end
   local held, over, from = {}, length and redis.call('XLEN', key) - length or 0, '-'
-  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', pending)) do
+  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', math.max(1, pending))) do
     held[row[1]] = row[2] ~= NOBODY
   end
-  while true do
-    local entries, ids = redis.call('XRANGE', key, from, '+', 'COUNT', 100), {}
-    local ended = #entries == 0
+  while over > 0 or first do
+    local last, ids = over > 0 and '+' or '(' .. first, {}
+    local entries = redis.call('XRANGE', key, from, last, 'COUNT', 100)
+    if #entries == 0 then
+      return
+    end
     for _, entry in ipairs(entries) do
-      from = '(' .. entry[1]
-      if over <= 0 and not (first and is_behind(first, entry[1])) then
-        ended = true
-        break
-      end
-      if not held[entry[1]] then
-        ids[#ids + 1] = entry[1]
-        over = over - 1
+      if over > 0 or first and is_behind(first, entry[1]) then
+        from = '(' .. entry[1]
+        if not held[entry[1]] then
+          ids[#ids + 1] = entry[1]
+          over = over - 1
+        end
       end
     end
     remove(base, '0', ids)
-    if ended then
-      return
-    end
   end
 end
 
