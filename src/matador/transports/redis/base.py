@@ -32,7 +32,6 @@ from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.send import FormOf, Outcomes, store
 from matador.transports.redis.settle import SettleBatch, target_of
-from matador.transports.redis.subscription import NEVER
 from matador.transports.redis.topology import key_of
 from matador.transports.redis.upkeep import QueueUpkeep
 from matador.transports.redis.wire import Lane
@@ -76,11 +75,9 @@ class RedisServerTransport(BaseTransport):
         self._prefix = address.prefix
         # How long a read blocks on the server: a dead connection must not go unnoticed meanwhile.
         self._block = address.heartbeat / 2
+        name = f"matador-{address.name}"
         self._client = RedisClient(
-            address,
-            name=f"matador-{address.name}",
-            restore=self._restore,
-            on_state=self._change_state,
+            address, name=name, restore=self._restore, on_state=self._change_state
         )
 
     def __repr__(self) -> str:
@@ -95,16 +92,11 @@ class RedisServerTransport(BaseTransport):
         await self._client.start()
 
     async def _close(self) -> None:
-        """Others get what is still held when its lease has passed."""
-        await self._before_disconnect()
         await self._client.stop()
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""
         return await examine(self._client.call, primary=_PRIMARY, stores=self._stores)
-
-    async def _before_disconnect(self) -> None:
-        """Close what needs the connection."""
 
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Recreate, on a new connection, what the server may have lost."""
@@ -129,8 +121,8 @@ class StoredTransport(RedisServerTransport, ABC):
         self._upkeep: dict[str, QueueUpkeep] = {}
 
     @abstractmethod
-    async def _subscription(self, source: QueueSource) -> BlockingSubscription:
-        """A subscription to a queue, which is created again if the server has lost it."""
+    def _subscription(self, source: QueueSource, levels: int) -> BlockingSubscription:
+        """A subscription to a queue with so many lanes for priorities."""
 
     def _lane(self, queue: str, name: str) -> Lane:
         """A lane of a queue, as this process sees it."""
@@ -138,7 +130,8 @@ class StoredTransport(RedisServerTransport, ABC):
             self._lanes[queue, name] = Lane(queue, self._key(queue), name, self._consumer)
         return self._lanes[queue, name]
 
-    async def _before_disconnect(self) -> None:
+    async def _close(self) -> None:
+        """Others get what is still held when its lease has passed."""
         for upkeep in list(self._upkeep.values()):
             for subscription in list(upkeep.subscriptions):
                 await subscription.close()
@@ -147,9 +140,10 @@ class StoredTransport(RedisServerTransport, ABC):
         if self.state.status == "connected":
             for queue in {queue for queue, _ in self._lanes}:
                 with contextlib.suppress(TransportError):
-                    while not await self._run("prune", queue, self._consumer, NEVER):
+                    while not await self._run("prune", queue, self._consumer):
                         pass  # many of a list go back in several steps
         self._lanes.clear()
+        await super()._close()
 
     async def _run(self, name: str, queue: str, *arguments: Argument) -> Any:
         return await self._client.run(script(name, self._kind), [self._key(queue)], arguments)
@@ -195,12 +189,7 @@ class StoredTransport(RedisServerTransport, ABC):
         async def send(some: Sequence[Message]) -> Outcomes:
             return await store(self._client, self._key, some, type(self)._form_of)
 
-        outcomes = await send(messages)
-        if any(outcomes):
-            await self._retry_on_lost_queues(
-                messages, outcomes, send, lambda message: message.queue
-            )
-        return outcomes
+        return await self._create_lost_queues(messages, send, lambda message: message.queue)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each is atomic."""
@@ -209,30 +198,28 @@ class StoredTransport(RedisServerTransport, ABC):
             connection = await self._client.connection()
             return await self._batch(self._client, connection, self._key, some).settle()
 
-        outcomes = await settle(settlements)
-        if any(outcomes):
-            await self._retry_on_lost_queues(settlements, outcomes, settle, target_of)
-        return outcomes
+        return await self._create_lost_queues(settlements, settle, target_of)
 
-    async def _retry_on_lost_queues(
+    async def _create_lost_queues(
         self,
         items: Sequence[Item],
-        outcomes: Outcomes,
-        again: Callable[[Sequence[Item]], Awaitable[Outcomes]],
+        act: Callable[[Sequence[Item]], Awaitable[Outcomes]],
         queue_of: Callable[[Item], str],
-    ) -> None:
-        """Create queues of ours that the server has lost, and do what failed for lack of them."""
-        places = [
-            place
-            for place, outcome in enumerate(outcomes)
+    ) -> Outcomes:
+        """Act; create queues of ours that the server has lost, and do what failed again."""
+        outcomes = await act(items)
+        lost = {
+            place: queue_of(items[place])
+            for place, outcome in enumerate(outcomes if any(outcomes) else ())
             if isinstance(outcome, QueueNotFoundError) and queue_of(items[place]) in self._declared
-        ]
-        if places:
-            for queue in {queue_of(items[place]) for place in places}:
+        }
+        if lost:
+            for queue in set(lost.values()):
                 with contextlib.suppress(TransportError):  # then it fails for this reason again
                     await self._declare_again(queue)
-            for place, outcome in zip(places, await again([items[p] for p in places]), strict=True):
+            for place, outcome in zip(lost, await act([items[p] for p in lost]), strict=True):
                 outcomes[place] = outcome
+        return outcomes
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         with contextlib.suppress(TransportError):  # then its lease runs out
@@ -252,7 +239,11 @@ class StoredTransport(RedisServerTransport, ABC):
             declare=self._declare_again,
             closed=self._closed,
         )
-        subscription = await self._subscription(source)
+        levels = await self._run("levels", queue)
+        if levels is None:
+            await self._declare_again(queue)
+            levels = await self._run("levels", queue)
+        subscription = self._subscription(source, levels)
         if queue not in self._upkeep:
             self._upkeep[queue] = QueueUpkeep(source)
         self._upkeep[queue].subscriptions.add(subscription)
@@ -282,9 +273,9 @@ class StoredTransport(RedisServerTransport, ABC):
         """See ``Purging``."""
         total = 0
         while deleted := await self._run("purge", queue):
-            if deleted < 0:
-                raise queue_not_found(queue, self._client.where)
             total += deleted
+        if deleted is None:
+            raise queue_not_found(queue, self._client.where)
         return total
 
 

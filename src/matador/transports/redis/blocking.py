@@ -53,6 +53,10 @@ class QueueSource:
     declare: Callable[[str], Awaitable[None]]
     closed: Callable[[BlockingSubscription], Awaitable[None]]
 
+    async def run(self, name: str, *arguments: Argument) -> Any:
+        """The result of a script."""
+        return await self.client.run(script(name, self.kind), [self.base], arguments)
+
 
 class BlockingSubscription(BaseSubscription, ABC):
     """See ``matador.transports.base.Subscription``.
@@ -117,10 +121,7 @@ class BlockingSubscription(BaseSubscription, ABC):
         def ended(_: object) -> None:
             if self._receivers == 0 and self._fetching is fetching:
                 self._fetching = None
-                if not fetching.cancelled() and fetching.exception() is None:
-                    deliveries = fetching.result()
-                    if deliveries:
-                        self._do(self._source.give_back(deliveries))
+                self._do(self._release(fetching))
 
         if self._receivers == 0:
             self._interrupt()
@@ -145,7 +146,11 @@ class BlockingSubscription(BaseSubscription, ABC):
         if not done:
             fetching.cancel()
             await asyncio.wait([fetching])
-        elif fetching.exception() is None and fetching.result():
+        await self._release(fetching)
+
+    async def _release(self, fetching: asyncio.Task[list[Delivery]]) -> None:
+        """Give back what a read that nobody waits for has delivered."""
+        if not fetching.cancelled() and fetching.exception() is None and fetching.result():
             await self._source.give_back(fetching.result())
 
     # -- fetching: one at a time -------------------------------------------------------------------
@@ -170,12 +175,9 @@ class BlockingSubscription(BaseSubscription, ABC):
 
     async def _run(self, name: str, *arguments: Argument) -> Any:
         """The result of a script for this consumer; empty if the queue had to be created again."""
-        source = self._source
-        found = await self._client.run(
-            script(name, source.kind), [source.base], [source.consumer, *arguments]
-        )
+        found = await self._source.run(name, self._source.consumer, *arguments)
         if found is None:
-            await source.declare(source.queue)
+            await self._source.declare(self.queue)
         return () if found is None else found
 
     async def _release_unseen(self) -> None:
@@ -183,6 +185,7 @@ class BlockingSubscription(BaseSubscription, ABC):
         released = await self._run("give_back_unseen", *self._arrived())
         if released:
             log.info("%s: released messages lost with the connection: %d", self.queue, released)
+            self.claimable()
 
     async def _block_on(self, *command: Argument) -> Any:
         """The reply to a command that blocks; None if there is nothing."""

@@ -6,7 +6,6 @@ come after all others; their position is ``due~name``.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -23,7 +22,6 @@ _NOBODY = b"-"
 _POSITION = re.compile(r"(\d{1,20})-(\d{1,20})(?::(t|\d{1,2}))?", re.ASCII)
 _DELAYED = re.compile(r"\d{1,15}~(\d{16}|[0-9a-f]{40})", re.ASCII)
 _HIGHEST_ID = 2**64 - 1
-_MOST_LEVELS, _LONGEST = 11, 10**12
 
 
 class _LanePosition(NamedTuple):
@@ -37,38 +35,20 @@ class _LanePosition(NamedTuple):
 _START = _LanePosition(0, 0, -1)
 
 
-async def settings(client: RedisClient, queue: str, base: str) -> tuple[int, float | None]:
-    """The number of lanes for priorities of a queue, and its retention in milliseconds.
-
-    Raises:
-        QueueNotFoundError: there is no such queue.
-    """
-    levels, retention = await client.call("HMGET", base, "levels", "retention")
-    if levels is None:
-        raise queue_not_found(queue, client.where)
-    return _number(levels, 1, _MOST_LEVELS) or 1, _number(retention, 0, _LONGEST)
-
-
 async def browse(
-    client: RedisClient, queue: str, base: str, after: str | None, limit: int | None
+    client: RedisClient, queue: str, base: str, after: str | None
 ) -> AsyncIterator[StoredMessage]:
     """All messages that are not finished, after a position; read page by page."""
-    left = limit
     if after is None or not _DELAYED.fullmatch(after):
-        place = _place(after)
-        while left is None or left > 0:
-            page, place = await _page(client, queue, base, place)
+        place: _LanePosition | None = _place(after)
+        while place is not None:
+            page, place, _ = await _page(client, queue, base, place)
             for stored in page:
                 if stored.state != "done":
                     yield stored
-                    left = None if left is None else left - 1
-                    if left == 0:
-                        return
-            if place is None:
-                break
         after = None
     # After the others, so that one that falls due meanwhile is not seen twice.
-    async for stored in _delayed(client, queue, base, after, left):
+    async for stored in _delayed(client, queue, base, after):
         yield stored
 
 
@@ -81,12 +61,11 @@ async def read(
         UnsupportedError: the queue has no retention.
     """
     place: _LanePosition | None = _place(after)
-    _, retention = await settings(client, queue, base)
-    if retention is None:
-        raise no_retention(queue)
     found: list[StoredMessage] = []
     while place is not None and len(found) < limit:
-        page, place = await _page(client, queue, base, place, limit - len(found))
+        page, place, kept = await _page(client, queue, base, place, limit - len(found))
+        if not kept:
+            raise no_retention(queue)
         found += page
     return found[:limit]
 
@@ -105,36 +84,27 @@ def take_arguments(positions: Sequence[str]) -> list[str | int]:
 
 async def _page(
     client: RedisClient, queue: str, base: str, after: _LanePosition, most: int = _PAGE
-) -> tuple[list[StoredMessage], _LanePosition | None]:
-    """Entries after a position, and the position to continue from; None: that was all."""
-    levels, _ = await settings(client, queue, base)
+) -> tuple[list[StoredMessage], _LanePosition | None, bool]:
+    """Entries after a position, the position to continue from (None: that was all), and whether the
+    queue keeps finished messages."""
     count = max(1, min(most, _PAGE))
-    found: list[tuple[_LanePosition, StoredMessage]] = []
-
-    async def look(rank: int, name: str) -> None:
-        arguments = (name, _first(after, rank), count)
-        seen = await client.run(script("browse"), [base], arguments)
-        if seen is None:
-            raise queue_not_found(queue, client.where)
-        found.extend(_seen(queue, name, rank, seen))
-
-    await asyncio.gather(*(look(*lane) for lane in enumerate([*map(str, range(levels)), "t"])))
+    reply = await client.run(
+        script("browse"), [base], (f"{after.ms}-{after.seq}", after.rank, count)
+    )
+    if reply is None:
+        raise queue_not_found(queue, client.where)
+    retention, lanes = reply
+    found = [seen for lane in lanes for seen in _seen(queue, *lane)]
     chosen = heapq.nsmallest(count, found, key=lambda pair: pair[0])
     # With fewer than that, every lane has been read to its end.
-    return [stored for _, stored in chosen], chosen[-1][0] if len(chosen) == count else None
-
-
-def _first(after: _LanePosition, rank: int) -> str:
-    """The first id of a lane after a position, for XRANGE."""
-    exclusive = "(" if after.ms + after.seq > 0 and rank <= after.rank else ""
-    return f"{exclusive}{after.ms}-{after.seq}"
+    last = chosen[-1][0] if len(chosen) == count else None
+    return [stored for _, stored in chosen], last, retention != b""
 
 
 def _seen(
-    queue: str, name: str, rank: int, look: Sequence[Any]
+    queue: str, lane: bytes, delivered: bytes, rows: Sequence[Any], entries: Sequence[Any]
 ) -> Iterator[tuple[_LanePosition, StoredMessage]]:
-    delivered, rows, entries = look
-    last = _ids(delivered)
+    name, last = lane.decode(), _ids(delivered)
     held = {id_: (consumer, claim - uncounted) for id_, consumer, claim, uncounted in rows}
     for id_, fields in entries:
         ms, seq = _ids(id_)
@@ -144,29 +114,28 @@ def _seen(
         if consumer != _NOBODY:
             state = "in-flight"
         position = id_.decode() if name == "0" else f"{id_.decode()}:{name}"
-        yield _LanePosition(ms, seq, rank), stored_of(queue, position, fields, state, ms, count)
+        stored = stored_of(queue, position, fields, state, ms, count)
+        yield _LanePosition(ms, seq, _rank(name)), stored
+
+
+def _rank(lane: str) -> int:
+    """Lanes are ranked by their number; the lane of what was taken out of turn is the last."""
+    return 99 if lane == "t" else int(lane)
 
 
 async def _delayed(
-    client: RedisClient, queue: str, base: str, after: str | None, left: int | None
+    client: RedisClient, queue: str, base: str, after: str | None
 ) -> AsyncIterator[StoredMessage]:
     behind = (0, "") if after is None else _delayed_place(after)
     skip = 0
-    while left is None or left > 0:
-        rows = await client.run(script("browse_delayed"), [base], [skip, _PAGE])
-        if rows is None:
-            raise queue_not_found(queue, client.where)
-        if not rows:
-            return
+    while rows := await client.run(script("browse_delayed"), [base], [skip, _PAGE]):
         skip += len(rows)
         for due, name, fields in rows:
             position = f"{due}~{name.decode()}"
-            if _delayed_place(position) <= behind:
-                continue
-            yield stored_of(queue, position, fields, "delayed", due)
-            left = None if left is None else left - 1
-            if left == 0:
-                return
+            if _delayed_place(position) > behind:
+                yield stored_of(queue, position, fields, "delayed", due)
+    if rows is None:
+        raise queue_not_found(queue, client.where)
 
 
 def _place(position: str | None) -> _LanePosition:
@@ -182,18 +151,7 @@ def _read_position(position: str) -> _LanePosition | None:
     found = _POSITION.fullmatch(position)
     if found is None or max(int(found[1]), int(found[2])) > _HIGHEST_ID:
         return None
-    # Lanes are ranked by their number; the lane of what was taken out of turn is the last.
-    rank = 99 if found[3] == "t" else int(found[3] or 0)
-    return _LanePosition(int(found[1]), int(found[2]), rank)
-
-
-def _number(text: bytes | None, low: int, high: int) -> int | None:
-    """A setting, which anybody may have written."""
-    try:
-        number = int(float(text or b""))
-    except (ValueError, OverflowError):
-        return None
-    return number if low <= number <= high else None
+    return _LanePosition(int(found[1]), int(found[2]), _rank(found[3] or "0"))
 
 
 def _ids(id_: bytes) -> tuple[int, int]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket as sockets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import (
@@ -27,23 +26,25 @@ from matador.transports.redis_client.errors import translate
 
 Kind: TypeAlias = Literal["stream", "list"]
 """What messages are stored in."""
+_WITHOUT_QUEUE = {"declare", "complete", "settle", "renew", "prune", "give_back_unseen"}
+"""The scripts that also do something useful if the queue does not exist."""
 Made = TypeVar("Made", bound=PipelinedConnection)
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script, and the hash under which the server caches it."""
 
-    source: str = field(repr=False)
+    source: str
     sha: str
 
 
 @cache
 def script(name: str, kind: Kind | None = "stream") -> Script:
     """The script in ``lua``, with the functions in front that scripts of this kind share."""
-    parts = [name] if kind is None else ["common", f"{kind}_common", name]
-    if kind == "list":
-        parts[-1] = f"list_{name}"
+    parts = [name]
+    if kind is not None:
+        needed = [] if name in _WITHOUT_QUEUE else ["queue"]
+        parts = ["common", f"{kind}_common", *needed, f"list_{name}" if kind == "list" else name]
     folder = files("matador.transports.redis") / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     # Not for secrecy: the server identifies scripts by it.

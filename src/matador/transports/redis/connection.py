@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import hiredis
@@ -15,10 +15,10 @@ from redis.asyncio.connection import AbstractConnection
 Argument: TypeAlias = bytes | str | int
 
 _NOT_YET = object()
+_pack: Callable[[tuple[Argument, ...]], bytes] = getattr(hiredis, "pack_command")  # noqa: B009 - mistyped
 
 # The first word of an error says what it is.
 _ERRORS: dict[str, type[redis_errors.RedisError]] = {
-    "ASK": redis_errors.ResponseError,
     "CLUSTERDOWN": redis_errors.ClusterDownError,
     "CROSSSLOT": redis_errors.ClusterCrossSlotError,
     "LOADING": redis_errors.BusyLoadingError,
@@ -81,7 +81,7 @@ class PipelinedConnection(asyncio.Protocol):
         if self.lost.done():
             future.set_exception(_lost(self.lost.result()))
             return future
-        packed = pack(arguments)
+        packed = _pack(arguments)
         alone = not self._waiting
         self._waiting.append((future, self._loop.time() + patience + self._reply_within))
         # The first command is written at once, others of the same turn of the loop in one write:
@@ -178,21 +178,6 @@ class ListeningConnection(PipelinedConnection):
             self.heard(pushed[1], pushed[2])
         else:
             super()._answered(reply)
-
-
-def pack(arguments: Iterable[Argument]) -> bytes:
-    """A command as it travels."""
-    parts = [b""]
-    for argument in arguments:
-        if type(argument) is bytes:
-            data = argument
-        elif type(argument) is str:
-            data = argument.encode()
-        else:
-            data = b"%d" % int(argument)
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    parts[0] = b"*%d\r\n" % (len(parts) - 1)
-    return b"".join(parts)
 
 
 def _lost(error: BaseException) -> redis_errors.ConnectionError:

@@ -17,7 +17,6 @@ from matador.model.message import (
 from matador.model.topology import Topology
 from matador.transports.redis.base import STORED, StoredTransport
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
-from matador.transports.redis.client import Script, script
 from matador.transports.redis.connection import Argument
 from matador.transports.redis.send import list_form
 from matador.transports.redis.settle import SettleBatch, hold_of
@@ -58,9 +57,7 @@ class RedisListSubscription(BlockingSubscription):
 class ListSettleBatch(SettleBatch):
     """Settlements of deliveries from lists."""
 
-    @property
-    def _script(self) -> Script:
-        return script("settle", "list")
+    _kind = "list"
 
     def _order(self, place: int) -> int:
         # What is released is put in front of the list, so the last one has to go first.
@@ -106,7 +103,5 @@ class RedisListTransport(StoredTransport):
         await self._declare_all({name: [] for name in (*names, *letters)})
         return unsupported(topology, "a list")
 
-    async def _subscription(self, source: QueueSource) -> RedisListSubscription:
-        if not await self._client.call("EXISTS", source.base):
-            await self._declare_again(source.queue)
+    def _subscription(self, source: QueueSource, levels: int) -> RedisListSubscription:
         return RedisListSubscription(source, self._lane(source.queue, "ready"))

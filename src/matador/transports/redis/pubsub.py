@@ -3,27 +3,124 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
-from matador.model.message import DeadLetter, Message, Release, Retry, Settlement, TopologyNote
+from matador.model.message import (
+    DeadLetter,
+    Delivery,
+    Message,
+    Release,
+    Retry,
+    Settlement,
+    TopologyNote,
+)
 from matador.model.topology import Topology
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseSubscription
+from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.redis.base import RedisServerTransport
-from matador.transports.redis.broadcast import (
-    BroadcastQueue,
-    BroadcastSubscription,
-    HeardMessage,
-)
 from matador.transports.redis.connection import ListeningConnection, PipelinedConnection, forget
 from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
 from matador.transports.redis.topology import unsupported
-from matador.transports.redis.wire import content_of, letter_of, message_of
+from matador.transports.redis.wire import content_of, delivery_of, letter_of, message_of
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+log = logging.getLogger("matador.transports.redis")
+
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeardMessage:
+    """A message that was published; compared by identity."""
+
+    message: Message
+
+
+class BroadcastQueue:
+    """Messages in order of arrival. Drops the oldest when there are too many."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held: set[HeardMessage] = set()
+        self._waiting: deque[HeardMessage] = deque()
+        self.waiters = Waiters()
+        self._warned = False
+
+    def put(self, message: Message) -> None:
+        """Add a message at the end."""
+        self._waiting.append(HeardMessage(message))
+        if len(self._waiting) > _MOST:
+            self._waiting.popleft()
+            if not self._warned:
+                text = "%s: %d messages are waiting to be handled; dropping the oldest from now on"
+                log.warning(text, self.name, _MOST)
+            self._warned = True
+        self.waiters.wake()
+
+    def put_back(self, heard: HeardMessage) -> None:
+        """Put a held message back in front, uncounted."""
+        self.held.discard(heard)
+        self._waiting.appendleft(heard)
+        self.waiters.wake()
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Hold up to ``limit`` messages."""
+        taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        self.held.update(taken)
+        return [delivery_of(heard.message, heard, 1) for heard in taken]
+
+    def wake(self) -> None:
+        """Wake a subscription, if there is something to take."""
+        if self._waiting:
+            self.waiters.wake()
+
+
+class BroadcastSubscription(BaseSubscription):
+    """See ``matador.transports.base.Subscription``. Made by ``RedisPubSubTransport.subscribe``."""
+
+    def __init__(
+        self, source: BroadcastQueue, closed: Callable[[BroadcastSubscription], None]
+    ) -> None:
+        super().__init__(source.name)
+        self._source = source
+        self._closed = closed
+        self._wakeup = Wakeup()
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``. Yields to others first, even if messages are there."""
+        await asyncio.sleep(0)
+        while self._active:
+            found = self._source.take(limit)
+            if found:
+                return found
+            await self._wait()
+        return ()
+
+    async def _wait(self) -> None:
+        taking = False
+        try:
+            await self._source.waiters.wait(self._wakeup)
+            taking = self._active
+        finally:
+            if not taking:  # woken, but cancelled or closed at once: another one takes it
+                self._wakeup.clear()
+                self._source.wake()
+
+    async def close(self) -> None:
+        """See ``Subscription``."""
+        if self._active:
+            self._active = False
+            self._closed(self)
+            self._wakeup.wake()
 
 
 class RedisPubSubTransport(RedisServerTransport):
@@ -60,11 +157,12 @@ class RedisPubSubTransport(RedisServerTransport):
     def _channel_of(self, queue: str) -> str:
         return f"{self._prefix}-pubsub:{queue}"
 
-    async def _before_disconnect(self) -> None:
+    async def _close(self) -> None:
         for subscription in list(self._subscriptions):
             await subscription.close()
         await self._stop_listening()
         self._queues.clear()
+        await super()._close()
 
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Listen again before anything is sent."""
@@ -77,16 +175,11 @@ class RedisPubSubTransport(RedisServerTransport):
 
         listener.lost.add_done_callback(ended)
         try:
-            await self._listen(listener, *self._queues)
+            for queue in self._queues:
+                await listener.call("SUBSCRIBE", self._channel_of(queue))
         except BaseException:
             await self._stop_listening()
             raise
-
-    async def _listen(self, listener: ListeningConnection, *queues: str) -> None:
-        """Returns once nothing published in these queues is missed."""
-        await asyncio.gather(
-            *(listener.call("SUBSCRIBE", self._channel_of(queue)) for queue in queues)
-        )
 
     async def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -148,7 +241,7 @@ class RedisPubSubTransport(RedisServerTransport):
             self._queues[queue] = BroadcastQueue(queue)
             assert self._listener is not None
             try:
-                await self._listen(self._listener, queue)
+                await self._listener.call("SUBSCRIBE", self._channel_of(queue))
             except Exception as error:
                 del self._queues[queue]
                 raise self._client.translated(connection, error) from error

@@ -11,7 +11,6 @@ from matador.model.message import Message, Once
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection, error_of
-from matador.transports.redis.topology import scope_keys
 from matador.transports.redis.wire import content_of, fields_of, is_plain, milliseconds
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
@@ -44,7 +43,11 @@ def stream_form(messages: Sequence[Message]) -> StoreForm:
 
 def list_form(messages: Sequence[Message]) -> StoreForm:
     """The form for lists."""
-    return StoreForm(script("push", "list"), _pushed)
+
+    def push(message: Message) -> list[Argument]:
+        return [milliseconds(message.delay), content_of(message)]
+
+    return StoreForm(script("push", "list"), push)
 
 
 async def store(
@@ -70,7 +73,7 @@ async def store(
         except TransportError as error:
             note(outcomes, sent, error)
             return
-        if reply == 0:
+        if reply is None:
             note(outcomes, sent, queue_not_found(queue, client.where))
         elif reply != 1:
             for index, text in reply:
@@ -151,20 +154,12 @@ def written(message: Message) -> list[Argument]:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     fields = fields_of(message)
-    priority: Argument = "" if message.priority is None else message.priority
+    priority: Argument = "" if message.priority is None else int(message.priority)
     return [milliseconds(message.delay), priority, len(fields), *fields]
 
 
-def _pushed(message: Message) -> list[Argument]:
-    return [milliseconds(message.delay), content_of(message)]
-
-
 def check_size(message: Message) -> None:
-    """Check that a server can accept a message.
-
-    Raises:
-        MessageTooLargeError: it cannot.
-    """
+    """Raise ``MessageTooLargeError`` if no server accepts the message."""
     if len(message.body) > _LARGEST:
         raise MessageTooLargeError(len(message.body), _LARGEST)
 
@@ -193,18 +188,22 @@ class OnceSender:
 
     async def seal(self, once: Once) -> None:
         """Let nothing more be stored in a part of a scope, or in those before it."""
-        seal, arguments = script("seal"), (once.batch, once.scope)
-        keys = scope_keys(self._prefix, once.scope)
-        queues: list[bytes] = await self._client.run(seal, keys, arguments)
+        seal, arguments = script("seal", None), (once.batch, once.scope)
+        queues: list[bytes] = await self._client.run(seal, self._keys(once), arguments)
         for queue in queues:
             key = self._key_of(queue.decode(errors="replace"))
             await self._client.run(seal, [key], arguments)
+
+    def _keys(self, once: Once) -> tuple[str, str]:
+        """The keys of a scope: how far it is sealed, and which queues it uses."""
+        key = f"{self._prefix}:{{once:{once.scope}}}"
+        return key, f"{key}:queues"
 
     async def _enrol(self, once: Once, queue: str) -> int:
         """Make the queue known to the scope; the part up to which the scope is sealed."""
         if (once, queue) in self._enrolled:
             return -1
-        sealed, queues = scope_keys(self._prefix, once.scope)
+        sealed, queues = self._keys(once)
         # In this order: whoever seals reads the queues after sealing.
         await self._client.call("SADD", queues, queue)
         found = await self._client.call("GET", sealed)

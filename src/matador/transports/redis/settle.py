@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from matador.errors import TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
-from matador.transports.redis.client import RedisClient, Script, script
+from matador.transports.redis.client import Kind, RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import (
     Outcomes,
@@ -37,8 +37,7 @@ _NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 class SettleBatch(ABC):
     """One batch of settlements, of streams or of lists."""
 
-    _completes = False
-    """Whether completions have a script of their own."""
+    _kind: ClassVar[Kind]
 
     def __init__(
         self,
@@ -53,11 +52,6 @@ class SettleBatch(ABC):
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
 
-    @property
-    @abstractmethod
-    def _script(self) -> Script:
-        """The script that settles."""
-
     @abstractmethod
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         """A settlement for the script; ``target``: index of the successor's queue, 0 for none."""
@@ -70,7 +64,7 @@ class SettleBatch(ABC):
             lane, item, claim = hold = hold_of(settlement.receipt)
             if hold is _NO_HOLD:
                 self._outcomes[place] = lease_lost(settlement.receipt.queue)
-            elif type(settlement) is Complete and self._completes:
+            elif type(settlement) is Complete and self._kind == "stream":
                 places, ids = completed.get((lane, claim)) or completed.setdefault(
                     (lane, claim), ([], [])
                 )
@@ -133,7 +127,7 @@ class SettleBatch(ABC):
             return
         try:
             codes: list[int | bytes] = await self._client.run_on(
-                self._connection, self._script, keys, arguments
+                self._connection, script("settle", self._kind), keys, arguments
             )
         except TransportError as error:
             note(self._outcomes, sent, error)
@@ -165,11 +159,7 @@ class SettleBatch(ABC):
 class StreamSettleBatch(SettleBatch):
     """Settlements of deliveries from streams."""
 
-    _completes = True
-
-    @property
-    def _script(self) -> Script:
-        return script("settle")
+    _kind = "stream"
 
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, id_, claim = hold_of(settlement.receipt)
@@ -218,12 +208,9 @@ async def renew(
 
 def hold_of(receipt: Receipt) -> Hold:
     """The handle of a delivery; that of another transport is not a valid one."""
-    handle = receipt.handle
-    if type(handle) is tuple:
-        hold = cast("Hold", handle)
-        if len(hold) == _HOLD_PARTS and type(hold[0]) is Lane:
-            return hold
-    return _NO_HOLD
+    hold = cast("Hold", receipt.handle)
+    is_ours = type(hold) is tuple and len(hold) == _HOLD_PARTS and type(hold[0]) is Lane
+    return hold if is_ours else _NO_HOLD
 
 
 def target_of(settlement: Settlement) -> str:

@@ -11,8 +11,6 @@ from matador.transports.redis.blocking import BlockingSubscription, QueueSource
 from matador.transports.redis.wire import Lane, claimed_of, deliveries_of
 
 _GROUP = "matador"
-NEVER = 10**12
-"""Milliseconds for which no consumer is idle."""
 
 
 class RedisSubscription(BlockingSubscription):
@@ -81,13 +79,9 @@ class RedisSubscription(BlockingSubscription):
     def _arrived(self) -> Iterable[str]:
         return (f"{lane.name}:{id_.decode()}" for lane in self._lanes.values() for id_ in lane.held)
 
-    async def _release_unseen(self) -> None:
-        await super()._release_unseen()
-        self._claimable = True
-
     async def close(self) -> None:
         """See ``Subscription``."""
         await super().close()
         with contextlib.suppress(TransportError):
             if self._client.state.status == "connected":
-                await self._run("prune", NEVER)
+                await self._run("prune")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from matador.errors import MatadorError, QueueNotFoundError
+from matador.errors import MatadorError
 from matador.model.message import (
     Delivery,
     Message,
     Once,
     Receipt,
-    Release,
-    Settlement,
     StoredMessage,
     TopologyNote,
 )
@@ -80,13 +79,9 @@ class RedisTransport(StoredTransport):
         Raises:
             ConfigurationError: the address is malformed, or has an unknown option.
         """
-        match read_address(RedisAddress, url, options).mode:
-            case "streams":
-                return cls(url, **options)
-            case "list":
-                return RedisListTransport(url, **options)
-            case "pubsub":
-                return RedisPubSubTransport(url, **options)
+        mode = read_address(RedisAddress, url, options).mode
+        modes = {"streams": cls, "list": RedisListTransport, "pubsub": RedisPubSubTransport}
+        return modes[mode](url, **options)
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -95,21 +90,8 @@ class RedisTransport(StoredTransport):
         await self._declare_all(stream_settings(topology))
         return [*ignored_arguments(topology), *ignored_exchanges(topology)]
 
-    async def _subscription(self, source: QueueSource) -> RedisSubscription:
-        try:
-            levels, _ = await browsing.settings(self._client, source.queue, source.base)
-        except QueueNotFoundError:
-            await self._declare_again(source.queue)
-            levels, _ = await browsing.settings(self._client, source.queue, source.base)
+    def _subscription(self, source: QueueSource, levels: int) -> RedisSubscription:
         return RedisSubscription(replace(source, consumer=consumer_name(self._lease)), levels)
-
-    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``StoredTransport``."""
-        outcomes = await super().settle(settlements)
-        for settlement in settlements:
-            if type(settlement) is Release and settlement.receipt.queue in self._upkeep:
-                self._upkeep[settlement.receipt.queue].wake()
-        return outcomes
 
     # -- optional abilities ------------------------------------------------------------------------
 
@@ -121,8 +103,10 @@ class RedisTransport(StoredTransport):
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
         """See ``Browsing``. Delayed messages come last, in order of their time."""
-        base = self._key(queue)
-        async for stored in browsing.browse(self._client, queue, base, after, limit):
+        seen = browsing.browse(self._client, queue, self._key(queue), after)
+        for _ in itertools.count() if limit is None else range(limit):
+            if (stored := await anext(seen, None)) is None:
+                return
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any
 
 from redis import exceptions as redis_errors
 
 from matador.errors import TransportError
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
-from matador.transports.redis.client import script
-from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis.connection import PipelinedConnection
 from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
@@ -81,7 +79,7 @@ class QueueUpkeep:
     async def _upkeep(self) -> int:
         """Do the upkeep; the milliseconds until the next message is due, -1: none is delayed."""
         source = self._source
-        found = await self._call("upkeep", source.consumer, source.lease)
+        found = await source.run("upkeep", source.consumer, source.lease)
         if found is None:  # the queue is gone; a subscription that claims declares it again
             self.wake()
             return -1
@@ -95,11 +93,8 @@ class QueueUpkeep:
         now = asyncio.get_running_loop().time()
         if now > self._pruned + _PRUNE_EVERY:
             self._pruned = now
-            await self._call("prune", "", _UNSEEN)
+            await source.run("prune", "", _UNSEEN)
         return due
-
-    async def _call(self, name: str, *arguments: Argument) -> Any:
-        return await self._client.run(script(name, self._source.kind), [self._base], arguments)
 
     async def _listen(self, connection: PipelinedConnection, wait: float) -> None:
         """Wait for the bell, or ``wait`` seconds."""

@@ -13,6 +13,7 @@ Anybody may write entries, so reading never fails. What cannot be read is left o
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar
@@ -42,8 +43,8 @@ log = logging.getLogger("matador.transports.redis")
 
 _NO_HEADERS: Headers = {}
 _PLAIN = 4  # values in an entry of id and body only
-# An element is number:deliveries:content; these are its parts, and digits of the numbers.
-_PARTS, _NUMBER, _COUNT = 3, 16, 9
+# An element of a list: number, earlier deliveries, content.
+_ELEMENT = re.compile(rb"(\d{1,16}):(\d{1,9}):(.*)", re.DOTALL)
 _OURS = (b"i", b"b", b"h", b"p", b"k", b"r")
 
 Read = TypeVar("Read")
@@ -95,7 +96,7 @@ def fields_of(message: Message) -> list[Argument]:
     if headers:
         fields += ("h", _encode(headers))
     if message.priority is not None:
-        fields += ("p", message.priority)
+        fields += ("p", int(message.priority))
     if message.ordering_key is not None:
         fields += ("k", message.ordering_key.encode())
     return fields
@@ -235,16 +236,12 @@ def _moment(milliseconds: float) -> datetime | None:
 
 
 class ContentHeader(msgspec.Struct, omit_defaults=True, gc=False):
-    """The line in front of the body."""
+    """The line in front of the body: id, headers, priority, ordering key."""
 
     i: str
-    """The id."""
     h: dict[str, str | int] = {}
-    """Headers."""
     p: int | None = None
-    """The priority."""
     k: str | None = None
-    """The ordering key."""
 
 
 _decode_header = msgspec.json.Decoder(ContentHeader).decode
@@ -303,9 +300,5 @@ def listed_of(lane: Lane, element: bytes) -> Delivery:
 
 def element_of(element: bytes) -> tuple[int, bytes]:
     """The earlier deliveries and the content of an element of a list, whoever wrote it."""
-    parts = element.split(b":", 2)
-    if len(parts) == _PARTS:
-        number, count, content = parts
-        if number.isdigit() and count.isdigit() and len(number) <= _NUMBER and len(count) <= _COUNT:
-            return int(count), content
-    return 0, element
+    found = _ELEMENT.fullmatch(element)
+    return (0, element) if found is None else (int(found[2]), found[3])

@@ -1,6 +1,6 @@
 -- Remove a consumer: what it still holds goes back, counted. ARGV: its name ('' for none). Returns 1
 -- if that was all.
-local base, consumer = KEYS[1], ARGV[1]
+local consumer = ARGV[1]
 if not take_back(base, consumer) then
   return 0
 end

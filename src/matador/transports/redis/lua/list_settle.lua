@@ -1,7 +1,6 @@
 -- Settle. KEYS: the queue, then queues of successors. ARGV, for each: consumer, element, index of the
 -- successor's queue in KEYS (0: release, -1: remove), delay, content. Returns for each: 0 done, 1 lost,
 -- 2 no such queue, or why it failed.
-local base = KEYS[1]
 local outcomes = {}
 
 local function settle(held, message, target, delay, content)

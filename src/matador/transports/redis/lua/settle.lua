@@ -2,7 +2,6 @@
 -- consumer, id, claim, index of the successor's queue in KEYS (0: release), delay, priority, reason,
 -- number of fields, fields. A dead letter without fields keeps those of the original, with -1 its body
 -- alone. Returns for each: 0 done, 1 lost, 2 no such queue, or why it failed.
-local base = KEYS[1]
 local outcomes, targets, released = {}, {}, false
 
 local function successor(key, id, place, count)

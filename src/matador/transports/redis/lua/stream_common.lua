@@ -73,7 +73,7 @@ local function next_id(base, queue)
   end
   local last = redis.call('HMGET', base, 'last_ms', 'last_seq')
   local ms, seq = now(), 0
-  local last_ms = number(last[1], 0, 100 * FOR_EVER)
+  local last_ms = number(last[1], 0, LATEST)
   if last_ms and ms <= last_ms then
     ms, seq = last_ms, (number(last[2], 0, FOR_EVER) or 0) + 1
   end
@@ -127,11 +127,6 @@ local function delayed_of(member)
     return number(found[1], 0, HIGHEST) or 0, fields, place
   end
   return 0, { 'b', member }, redis.sha1hex(member)
-end
-
--- A score as milliseconds that Python and Redis accept, whatever the score was.
-local function moment(score)
-  return math.floor(math.max(0, math.min(tonumber(score), 100 * FOR_EVER)))
 end
 
 local function forget_uncounted(base, lane, ids)
@@ -299,3 +294,6 @@ local function take_over(base, lane, consumer, id, count)
   redis.call('XACK', key, GROUP, id)
   forget_uncounted(base, lane, { id })
 end
+
+local base = KEYS[1]
+local queue = settings(base)
