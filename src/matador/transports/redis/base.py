@@ -198,7 +198,11 @@ class StoredTransport(RedisServerTransport, ABC):
             connection = await self._client.connection()
             return await self._batch(self._client, connection, self._key, some).settle()
 
-        return await self._create_lost_queues(settlements, settle, target_of)
+        outcomes = await self._create_lost_queues(settlements, settle, target_of)
+        for settlement in settlements:
+            if type(settlement) is Release and settlement.receipt.queue in self._upkeep:
+                self._upkeep[settlement.receipt.queue].wake()
+        return outcomes
 
     async def _create_lost_queues(
         self,

@@ -59,9 +59,10 @@ class ListSettleBatch(SettleBatch):
 
     _kind = "list"
 
-    def _order(self, place: int) -> int:
+    def _ordered(self, places: list[int]) -> list[int]:
         # What is released is put in front of the list, so the last one has to go first.
-        return -place if type(self._settlements[place]) is Release else place
+        given = self._settlements
+        return sorted(places, key=lambda one: -one if type(given[one]) is Release else one)
 
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, element, _ = hold_of(settlement.receipt)

@@ -79,17 +79,18 @@ class SettleBatch(ABC):
                 for first in range(0, len(places), _MOST)
             ]
         for base, places in others.items():
-            places.sort(key=self._order)
             messages = {place: self._message(place) for place in places}
-            steps += [self._settle_each(base, some) for some in cut(places, messages, _MOST_EACH)]
+            ordered = cut(self._ordered(places), messages, _MOST_EACH)
+            steps += [self._settle_each(base, some) for some in ordered]
         await run_together(steps)
         return self._outcomes
 
-    def _order(self, place: int) -> int:
-        return place
+    def _ordered(self, places: list[int]) -> list[int]:
+        return places
 
     def _message(self, place: int) -> Message | None:
-        return getattr(self._settlements[place], "message", None)
+        settlement = self._settlements[place]
+        return settlement.message if isinstance(settlement, (Retry, DeadLetter)) else None
 
     async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
         try:
