@@ -3,7 +3,16 @@
 import asyncio
 from dataclasses import dataclass
 
-from matador import Deduplicator, Envelope, Matador, Schema, Topology, event, subscriber
+from matador import (
+    Deduplication,
+    Deduplicator,
+    Envelope,
+    Matador,
+    Schema,
+    Topology,
+    event,
+    subscriber,
+)
 
 
 @event("order.placed", description="A customer placed an order.")
@@ -13,8 +22,8 @@ class OrderPlaced:
 
 
 # --8<-- [start:once]
-# For several processes: Deduplicator(RedisDuplicateStore("redis://…"), ttl=3600)
-once = Deduplicator(ttl=3600)
+# For several processes: Deduplication(ttl=3600, store=RedisDuplicateStore("redis://…"))
+once = Deduplicator(Deduplication(ttl=3600))
 
 
 @subscriber(description="Charge the card.", idempotent="yes")

@@ -56,6 +56,7 @@ from matador.model.topology import (
     Topology,
     WorkQueue,
 )
+from matador.policy.dedup import Deduplication, DuplicateStore
 from matador.policy.retry import (
     Discard,
     RetryContext,
@@ -64,12 +65,7 @@ from matador.policy.retry import (
     SendToDeadLetters,
     StandardRetryPolicy,
 )
-from matador.runtime.dedup import (
-    Deduplicator,
-    DuplicateStore,
-    Handled,
-    MemoryDuplicateStore,
-)
+from matador.runtime.dedup import Deduplicator, Handled, MemoryDuplicateStore
 from matador.runtime.lifecycle import Shutdown
 from matador.runtime.redis_dedup import RedisDuplicateStore
 
@@ -83,6 +79,7 @@ __all__ = [
     "DeadLetterQueue",
     "DeadLetters",
     "DecodeFailure",
+    "Deduplication",
     "Deduplicator",
     "Discard",
     "DoRetry",

@@ -30,6 +30,7 @@ NAMES = {
         "DeadLetterQueue",
         "DeadLetters",
         "DecodeFailure",
+        "Deduplication",
         "Deduplicator",
         "Discard",
         "DoRetry",

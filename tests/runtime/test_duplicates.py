@@ -10,12 +10,8 @@ import pytest_asyncio
 from tests.support.redis import OwnServer, plain_client
 
 from matador.errors import ConfigurationError, ConnectionFailedError, NotConnectedError
-from matador.runtime.dedup import (
-    Begun,
-    Deduplicator,
-    DuplicateStore,
-    MemoryDuplicateStore,
-)
+from matador.policy.dedup import Deduplication, DuplicateStore
+from matador.runtime.dedup import Deduplicator, MemoryDuplicateStore
 from matador.runtime.redis_dedup import RedisDuplicateStore
 from matador.testing import ManualClock, wait_for
 
@@ -70,35 +66,35 @@ def done(result: bytes = b"receipt") -> Work:
 
 
 async def test_the_first_holds_a_key_and_its_result_is_kept(store: DuplicateStore) -> None:
-    assert await store.begin("k", "one", 30) == Begun("new")
-    assert await store.begin("k", "two", 30) == Begun("running")
-    assert await store.begin("k", "one", 30) == Begun("new")  # asked again, over a lost answer
+    assert await store.begin("k", "one", 30) is True
+    assert await store.begin("k", "two", 30) is False
+    assert await store.begin("k", "one", 30) is True  # asked again, over a lost answer
     assert not await store.finish("k", "two", b"other", 30)
     assert await store.finish("k", "one", b"\x00\xff", 30)
-    assert await store.begin("k", "two", 30) == Begun("done", b"\x00\xff")
-    assert not await store.hold("k", "one", 30)
-    assert await store.begin("other", "two", 30) == Begun("new")
+    assert await store.begin("k", "two", 30) == b"\x00\xff"
+    assert await store.begin("k", "one", 30) == b"\x00\xff"
+    assert await store.begin("other", "two", 30) is True
 
 
 async def test_what_failed_is_new_again(store: DuplicateStore) -> None:
     await store.begin("k", "one", 30)
     await store.forget("k", "two")  # not his
-    assert await store.begin("k", "two", 30) == Begun("running")
+    assert await store.begin("k", "two", 30) is False
     await store.forget("k", "one")
-    assert await store.begin("k", "two", 30) == Begun("new")
+    assert await store.begin("k", "two", 30) is True
 
 
 async def test_a_lease_passes_unless_it_is_renewed(store: DuplicateStore) -> None:
     await store.begin("k", "one", 0.05)
-    assert await store.hold("k", "one", 30)
+    assert await store.begin("k", "one", 30) is True
     await store.begin("dead", "one", 0.05)
 
     async def is_new() -> bool:
-        return (await store.begin("dead", "two", 30)).standing == "new"
+        return await store.begin("dead", "two", 30) is True
 
     await wait_for(is_new)
-    assert await store.begin("k", "two", 30) == Begun("running")
-    assert not await store.hold("dead", "one", 30)
+    assert await store.begin("k", "two", 30) is False
+    assert await store.begin("dead", "one", 30) is False
     assert not await store.finish("dead", "one", b"late", 30)
     assert await store.finish("dead", "two", b"", 30)
 
@@ -108,7 +104,7 @@ async def test_a_result_is_kept_for_its_time_only(store: DuplicateStore) -> None
     await store.finish("k", "one", b"1", 0.05)
 
     async def is_new() -> bool:
-        return (await store.begin("k", "two", 30)).standing == "new"
+        return await store.begin("k", "two", 30) is True
 
     await wait_for(is_new)
 
@@ -120,18 +116,18 @@ async def test_memory_is_bounded_and_keeps_what_is_used_or_held() -> None:
     for key in ("a", "b"):
         await store.begin(key, "one", 30)
         await store.finish(key, "one", b"", 60)
-    assert (await store.begin("a", "two", 30)).standing == "done"  # used: b is the oldest now
+    assert await store.begin("a", "two", 30) == b""  # used: b is the oldest now
     await store.begin("c", "one", 30)
     await store.finish("c", "one", b"", 60)
     assert len(store) == 3
-    assert (await store.begin("held", "two", 30)).standing == "running"
-    assert (await store.begin("a", "two", 30)).standing == "done"
-    assert (await store.begin("b", "two", 30)).standing == "new"
+    assert await store.begin("held", "two", 30) is False
+    assert await store.begin("a", "two", 30) == b""
+    assert await store.begin("b", "two", 30) is True
 
 
 async def test_redis_says_where_and_what_is_wrong() -> None:
     store = RedisDuplicateStore("redis://me:hunter2@127.0.0.1:1")
-    with pytest.raises(NotConnectedError, match="open it first"):
+    with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1; connect first"):
         await store.begin("k", "one", 30)
     with pytest.raises(ConnectionFailedError) as caught:
         await store.open()
@@ -142,7 +138,8 @@ async def test_redis_says_where_and_what_is_wrong() -> None:
     ("make", "said"),
     [
         (lambda: MemoryDuplicateStore(max_keys=0), "max_keys"),
-        (lambda: Deduplicator(ttl=0), "ttl"),
+        (lambda: Deduplication(ttl=0), "ttl"),
+        (lambda: Deduplication(max_keys=0), "max_keys"),
         (lambda: Deduplicator(lease=0), "lease"),
     ],
 )
@@ -155,16 +152,46 @@ def test_options_that_cannot_be_are_named(make: Callable[[], object], said: str)
 
 
 async def test_the_second_gets_the_result_of_the_first(store: DuplicateStore) -> None:
-    once = Deduplicator(store)
+    once = Deduplicator(Deduplication(store=store))
     work = done()
     first, second = await once.run("k", work), await once.run("k", work)
     assert (first.result, first.duplicate) == (b"receipt", False)
     assert (second.result, second.duplicate) == (b"receipt", True)
     assert work.runs == 1
+    assert (once.runs, once.duplicates) == (1, 1)
+    await once.clear()
+    assert not (await once.run("k", work)).duplicate
+
+
+async def test_nothing_returned_is_a_result_too(store: DuplicateStore) -> None:
+    once = Deduplicator(Deduplication(store=store))
+    await once.run("k", done(b""))
+    assert (await once.run("k", done(b"other"))).result == b""
+
+
+def test_the_key_is_the_id_or_the_hash_or_our_own(caplog: pytest.LogCaptureFixture) -> None:
+    assert Deduplicator().key_of("7", b"{}") == "7"
+    hashed = Deduplicator().key_of(None, b"{}")
+    assert hashed == Deduplicator().key_of("", b"{}") != Deduplicator().key_of("", b"[]")
+    own = Deduplicator(Deduplication(key=lambda data: data["order"]))
+    assert own.key_of("7", b"{}", {"order": 5}) == "5"
+    assert own.key_of("7", b"{}", {}) == "7"
+    assert "the key function failed" in caplog.text
+
+
+async def test_max_keys_bounds_what_a_process_remembers() -> None:
+    once = Deduplicator(Deduplication(max_keys=2))
+    for key in ("a", "b", "c"):
+        await once.run(key, done())
+    assert (await once.run("c", done())).duplicate
+    assert not (await once.run("a", done())).duplicate
 
 
 async def test_concurrent_duplicates_run_once(store: DuplicateStore) -> None:
-    here, elsewhere = Deduplicator(store), Deduplicator(store)
+    here, elsewhere = (
+        Deduplicator(Deduplication(store=store)),
+        Deduplicator(Deduplication(store=store)),
+    )
     work = Work()
     tasks = [asyncio.create_task(here.run("k", work)) for _ in range(5)]
     tasks += [asyncio.create_task(elsewhere.run("k", work)) for _ in range(5)]
@@ -177,7 +204,10 @@ async def test_concurrent_duplicates_run_once(store: DuplicateStore) -> None:
 
 
 async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: DuplicateStore) -> None:
-    here, elsewhere = Deduplicator(store), Deduplicator(store)
+    here, elsewhere = (
+        Deduplicator(Deduplication(store=store)),
+        Deduplicator(Deduplication(store=store)),
+    )
     failing, working = Work(error=ValueError("no")), done()
     tasks = [asyncio.create_task(here.run("k", failing)) for _ in range(3)]
     await wait_for(lambda: failing.runs)
@@ -192,7 +222,7 @@ async def test_an_error_is_shared_here_and_tried_again_elsewhere(store: Duplicat
 
 
 async def test_who_waits_takes_over_from_one_that_is_cancelled(store: DuplicateStore) -> None:
-    once = Deduplicator(store)
+    once = Deduplicator(Deduplication(store=store))
     stuck, working = Work(), done()
     first = asyncio.create_task(once.run("k", stuck))
     await wait_for(lambda: stuck.runs)
@@ -209,14 +239,17 @@ class Watched(MemoryDuplicateStore):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
         self._time = clock
+        self._first = ""
         self.held: list[float] = []
         self.errors: list[Exception] = []
 
-    async def hold(self, key: str, owner: str, lease: float) -> bool:
-        self.held.append(self._time.monotonic())
-        if self.errors:
-            raise self.errors.pop()
-        return await super().hold(key, owner, lease)
+    async def begin(self, key: str, owner: str, lease: float) -> bytes | bool:
+        if owner == self._first:
+            self.held.append(self._time.monotonic())
+            if self.errors:
+                raise self.errors.pop()
+        self._first = self._first or owner
+        return await super().begin(key, owner, lease)
 
 
 async def passes(clock: ManualClock, seconds: float) -> None:
@@ -233,7 +266,8 @@ async def test_long_work_is_held_for_as_long_as_it_takes(
 ) -> None:
     store = Watched(manual_clock)
     store.errors = [ConnectionError("gone")] * errors
-    here, elsewhere = (Deduplicator(store, lease=30, sleep=manual_clock.sleep) for _ in range(2))
+    options = Deduplication(store=store)
+    here, elsewhere = (Deduplicator(options, lease=30, sleep=manual_clock.sleep) for _ in range(2))
     work = Work()
     first = asyncio.create_task(here.run("k", work))
     await wait_for(lambda: work.runs)
@@ -241,7 +275,7 @@ async def test_long_work_is_held_for_as_long_as_it_takes(
     await passes(manual_clock, 100)
     # Three times a lease; one that fails ends nothing.
     assert store.held == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
-    assert caplog.text.count("could not be held; tried again") == errors
+    assert caplog.text.count("could not renew the lease; retrying") == errors
     assert work.runs == 1
     work.go_on.set()
     assert not (await first).duplicate
@@ -256,7 +290,8 @@ async def test_work_that_was_held_too_late_belongs_to_another(
 ) -> None:
     store = Watched(manual_clock)
     store.errors = [ConnectionError("gone")] * 3
-    here, elsewhere = (Deduplicator(store, lease=30, sleep=manual_clock.sleep) for _ in range(2))
+    options = Deduplication(store=store)
+    here, elsewhere = (Deduplicator(options, lease=30, sleep=manual_clock.sleep) for _ in range(2))
     slow, quick = Work(b"slow"), done(b"quick")
     first = asyncio.create_task(here.run("k", slow))
     await wait_for(lambda: slow.runs)
@@ -269,15 +304,15 @@ async def test_work_that_was_held_too_late_belongs_to_another(
     slow.go_on.set()
     assert (await first).result == b"slow"
     assert (await elsewhere.run("k", quick)).result == b"quick", "the first result counts"
-    assert "another one does the same" in caplog.text
-    assert "another one did the same meanwhile" in caplog.text
+    assert "another process does the work" in caplog.text
+    assert "another process did the same work" in caplog.text
 
 
 async def test_redis_holds_long_work_for_as_long_as_it_takes(server: OwnServer) -> None:
     store = RedisDuplicateStore(server.url, prefix="long")
     await store.open()
     work = Work()
-    running = asyncio.create_task(Deduplicator(store, lease=2).run("k", work))
+    running = asyncio.create_task(Deduplicator(Deduplication(store=store), lease=2).run("k", work))
     await wait_for(lambda: work.runs)
     async with plain_client(server.url) as client:
         (key,) = await client.keys("long*")

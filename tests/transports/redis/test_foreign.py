@@ -17,7 +17,7 @@ from matador.model.message import Complete, DeadLetter, Message, Release, Retry
 from matador.model.topology import WorkQueue
 from matador.testing import wait_for
 from matador.testing.compliance.bench import bodies, collect
-from matador.transports.redis import broadcast
+from matador.transports.redis import pubsub
 from matador.transports.redis.wire import message_of
 
 pytestmark = pytest.mark.broker
@@ -231,7 +231,7 @@ def test_content_that_is_not_ours_is_a_body(content: bytes) -> None:
 
 
 async def test_a_process_hears_what_anybody_publishes() -> None:
-    queue = broadcast.BroadcastQueue("q")
+    queue = pubsub.BroadcastQueue("q")
     queue.put(message_of("q", DEEP))
     assert [one.body for one in queue.take(1)] == [DEEP]
 

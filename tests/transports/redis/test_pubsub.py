@@ -19,7 +19,7 @@ from matador.testing import wait_for
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.compliance.connection import StateRecorder
 from matador.transports import transport_from_url
-from matador.transports.redis import RedisPubSubTransport, broadcast
+from matador.transports.redis import RedisPubSubTransport, pubsub
 
 pytestmark = pytest.mark.broker
 
@@ -100,7 +100,7 @@ async def test_it_listens_again_after_a_cut(open_pubsub: OpenPubSub, client: Any
 async def test_a_slow_process_drops_the_oldest_and_says_so(
     open_pubsub: OpenPubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broadcast, "_MOST", 10)
+    monkeypatch.setattr(pubsub, "_MOST", 10)
     caplog.set_level(logging.WARNING)
     bench = await open_pubsub()
     subscription = await bench.subscribe()

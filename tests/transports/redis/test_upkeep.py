@@ -303,7 +303,7 @@ async def test_a_worker_says_that_it_lives_on_a_full_server(
     await bench.subscribe()
     transport: Any = bench.transport
     base = transport._key(bench.name())
-    before = await client.zscore(f"{base}:consumers", transport._consumer)
+    before = await wait_for(lambda: client.zscore(f"{base}:consumers", transport._consumer))
     async with full(client):
         await transport._client.run(script("upkeep", "list"), [base], [transport._consumer, 90_000])
     after = await client.zscore(f"{base}:consumers", transport._consumer)

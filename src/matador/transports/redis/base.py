@@ -10,7 +10,7 @@ import secrets
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from matador.errors import (
     ConnectionFailedError,
@@ -21,24 +21,20 @@ from matador.errors import (
     TransportError,
 )
 from matador.model.capabilities import Capabilities
-from matador.model.message import (
-    Delivery,
-    Finding,
-    Message,
-    QueueDepth,
-    Release,
-    Settlement,
-)
+from matador.model.message import Delivery, Finding, Message, QueueDepth, Release, Settlement
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
-from matador.transports.redis.client import Connector, RedisClient, Script
+from matador.transports.redis.blocking import BlockingSubscription, QueueSource
+from matador.transports.redis.client import Kind, RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.send import FormOf, Outcomes, store
 from matador.transports.redis.settle import SettleBatch, target_of
 from matador.transports.redis.topology import key_of
+from matador.transports.redis.upkeep import QueueUpkeep
+from matador.transports.redis.wire import Lane
 from matador.transports.redis_client.doctor import examine
 
 log = logging.getLogger("matador.transports.redis")
@@ -79,9 +75,9 @@ class RedisServerTransport(BaseTransport):
         self._prefix = address.prefix
         # How long a read blocks on the server: a dead connection must not go unnoticed meanwhile.
         self._block = address.heartbeat / 2
-        self._connector = Connector(address, name=f"matador-{address.name}")
+        name = f"matador-{address.name}"
         self._client = RedisClient(
-            self._connector, restore=self._restore, on_state=self._change_state
+            address, name=name, restore=self._restore, on_state=self._change_state
         )
 
     def __repr__(self) -> str:
@@ -96,16 +92,11 @@ class RedisServerTransport(BaseTransport):
         await self._client.start()
 
     async def _close(self) -> None:
-        """Others get what is still held when its lease has passed."""
-        await self._before_disconnect()
         await self._client.stop()
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""
         return await examine(self._client.call, primary=_PRIMARY, stores=self._stores)
-
-    async def _before_disconnect(self) -> None:
-        """Close what needs the connection."""
 
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Recreate, on a new connection, what the server may have lost."""
@@ -117,22 +108,47 @@ class RedisServerTransport(BaseTransport):
 class StoredTransport(RedisServerTransport, ABC):
     """A transport that stores messages: in streams or in lists."""
 
+    _kind: ClassVar[Kind]
     _form_of: ClassVar[FormOf]
     """How messages are written for the script that stores them."""
+    _batch: ClassVar[type[SettleBatch]]
 
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
         self._declared: dict[str, list[Argument]] = {}
+        self._consumer = consumer_name(self._lease)
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._upkeep: dict[str, QueueUpkeep] = {}
 
     @abstractmethod
-    async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
-        """Create a queue with its settings in ``_declared``."""
+    def _subscription(self, source: QueueSource, levels: int) -> BlockingSubscription:
+        """A subscription to a queue with so many lanes for priorities."""
 
-    @abstractmethod
-    def _batch(
-        self, connection: PipelinedConnection, settlements: Sequence[Settlement]
-    ) -> SettleBatch:
-        """What carries out settlements."""
+    def _lane(self, queue: str, name: str) -> Lane:
+        """A lane of a queue, as this process sees it."""
+        if (queue, name) not in self._lanes:
+            self._lanes[queue, name] = Lane(queue, self._key(queue), name, self._consumer)
+        return self._lanes[queue, name]
+
+    async def _close(self) -> None:
+        """Others get what is still held when its lease has passed."""
+        for upkeep in list(self._upkeep.values()):
+            for subscription in list(upkeep.subscriptions):
+                await subscription.close()
+            await upkeep.close()
+        self._upkeep.clear()
+        if self.state.status == "connected":
+            for queue in {queue for queue, _ in self._lanes}:
+                with contextlib.suppress(TransportError):
+                    while not await self._run("prune", queue, self._consumer):
+                        pass  # many of a list go back in several steps
+        self._lanes.clear()
+        await super()._close()
+
+    async def _run(self, name: str, queue: str, *arguments: Argument) -> Any:
+        return await self._client.run(script(name, self._kind), [self._key(queue)], arguments)
+
+    # -- queues ------------------------------------------------------------------------------------
 
     async def _declare_all(self, queues: dict[str, list[Argument]]) -> None:
         connection = await self._client.connection()
@@ -149,6 +165,11 @@ class StoredTransport(RedisServerTransport, ABC):
             raise queue_not_found(queue, self._client.where)
         await self._declare(await self._client.connection(), queue)
 
+    async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
+        await self._client.run_on(
+            connection, script("declare", self._kind), [self._key(queue)], self._declared[queue]
+        )
+
     async def _restore(self, connection: PipelinedConnection) -> None:
         async def restore(queue: str) -> None:
             try:
@@ -160,68 +181,105 @@ class StoredTransport(RedisServerTransport, ABC):
 
         await asyncio.gather(*map(restore, self._declared))
 
+    # -- messages ----------------------------------------------------------------------------------
+
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``. One call per queue and batch, and all of them travel together."""
 
         async def send(some: Sequence[Message]) -> Outcomes:
             return await store(self._client, self._key, some, type(self)._form_of)
 
-        outcomes = await send(messages)
-        if any(outcomes):
-            await self._retry_on_lost_queues(
-                messages, outcomes, send, lambda message: message.queue
-            )
-        return outcomes
+        return await self._create_lost_queues(messages, send, lambda message: message.queue)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``Transport``. Each is atomic, except a retry in a queue of another name: there the
-        successor is stored first."""
+        """See ``Transport``. Each is atomic."""
 
         async def settle(some: Sequence[Settlement]) -> Outcomes:
-            return await self._batch(await self._client.connection(), some).settle()
+            connection = await self._client.connection()
+            return await self._batch(self._client, connection, self._key, some).settle()
 
-        outcomes = await settle(settlements)
-        if any(outcomes):
-            await self._retry_on_lost_queues(settlements, outcomes, settle, target_of)
+        outcomes = await self._create_lost_queues(settlements, settle, target_of)
+        for settlement in settlements:
+            if type(settlement) is Release and settlement.receipt.queue in self._upkeep:
+                self._upkeep[settlement.receipt.queue].wake()
         return outcomes
 
-    async def _retry_on_lost_queues(
+    async def _create_lost_queues(
         self,
         items: Sequence[Item],
-        outcomes: Outcomes,
-        again: Callable[[Sequence[Item]], Awaitable[Outcomes]],
+        act: Callable[[Sequence[Item]], Awaitable[Outcomes]],
         queue_of: Callable[[Item], str],
-    ) -> None:
-        """Create queues of ours that the server has lost, and do what failed for lack of them."""
-        places = [
-            place
-            for place, outcome in enumerate(outcomes)
+    ) -> Outcomes:
+        """Act; create queues of ours that the server has lost, and do what failed again."""
+        outcomes = await act(items)
+        lost = {
+            place: queue_of(items[place])
+            for place, outcome in enumerate(outcomes if any(outcomes) else ())
             if isinstance(outcome, QueueNotFoundError) and queue_of(items[place]) in self._declared
-        ]
-        if places:
-            for queue in {queue_of(items[place]) for place in places}:
+        }
+        if lost:
+            for queue in set(lost.values()):
                 with contextlib.suppress(TransportError):  # then it fails for this reason again
                     await self._declare_again(queue)
-            for place, outcome in zip(places, await again([items[p] for p in places]), strict=True):
+            for place, outcome in zip(lost, await act([items[p] for p in lost]), strict=True):
                 outcomes[place] = outcome
+        return outcomes
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         with contextlib.suppress(TransportError):  # then its lease runs out
             await self.settle([Release(delivery.receipt) for delivery in deliveries])
 
-    async def _measure(self, script: Script, queue: str) -> QueueDepth:
-        found = await self._client.run(script, [self._key(queue)])
+    async def subscribe(self, queue: str, *, prefetch: int) -> BlockingSubscription:
+        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
+        source = QueueSource(
+            client=self._client,
+            kind=self._kind,
+            queue=queue,
+            base=self._key(queue),
+            consumer=self._consumer,
+            lease=round(self._lease * 1000),
+            block=self._block,
+            give_back=self._give_back,
+            declare=self._declare_again,
+            closed=self._closed,
+        )
+        levels = await self._run("levels", queue)
+        if levels is None:
+            await self._declare_again(queue)
+            levels = await self._run("levels", queue)
+        subscription = self._subscription(source, levels)
+        if queue not in self._upkeep:
+            self._upkeep[queue] = QueueUpkeep(source)
+        self._upkeep[queue].subscriptions.add(subscription)
+        return subscription
+
+    async def _closed(self, subscription: BlockingSubscription) -> None:
+        queue = subscription.queue
+        upkeep = self._upkeep.get(queue)
+        if upkeep is None:
+            return
+        upkeep.subscriptions.discard(subscription)
+        # What is still held in a list needs the upkeep: it shows that this process is alive.
+        held = any(lane.held for (name, _), lane in self._lanes.items() if name == queue)
+        if not upkeep.subscriptions and not held:
+            del self._upkeep[queue]
+            await upkeep.close()
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``. Stale messages count as in flight until they are delivered again."""
+        found = await self._run("depth", queue)
         if found is None:
             raise queue_not_found(queue, self._client.where)
         ready, delayed, in_flight = found
         return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
 
-    async def _purge(self, script: Script, queue: str) -> int:
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``."""
         total = 0
-        while deleted := await self._client.run(script, [self._key(queue)]):
-            if deleted < 0:
-                raise queue_not_found(queue, self._client.where)
+        while deleted := await self._run("purge", queue):
             total += deleted
+        if deleted is None:
+            raise queue_not_found(queue, self._client.where)
         return total
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matador.errors import (
@@ -16,9 +17,10 @@ from matador.errors import (
 )
 from matador.model.message import Delivery
 from matador.transports.kit.backoff import Backoff
-from matador.transports.redis.client import RedisClient
+from matador.transports.kit.transport import BaseSubscription
+from matador.transports.redis.client import Kind, RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis_client.errors import is_gone
+from matador.transports.redis_client.errors import has_lost_group
 
 log = logging.getLogger("matador.transports.redis")
 
@@ -27,26 +29,46 @@ _LAST_CALL = 2.0  # seconds for a read to end when the subscription does
 _OUTAGE = (NotConnectedError, SendFailedError, ConnectionFailedError)
 
 
-class BlockingSubscription(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSource:
+    """A queue as one consumer reads it.
+
+    Attributes:
+        base: the queue's key.
+        lease: milliseconds.
+        block: seconds for which a read blocks on the server.
+        give_back: releases deliveries that nobody received.
+        declare: creates the queue again after the server has lost it.
+        closed: told that a subscription has ended.
+    """
+
+    client: RedisClient
+    kind: Kind
+    queue: str
+    base: str
+    consumer: str
+    lease: int
+    block: float
+    give_back: Callable[[Sequence[Delivery]], Awaitable[None]]
+    declare: Callable[[str], Awaitable[None]]
+    closed: Callable[[BlockingSubscription], Awaitable[None]]
+
+    async def run(self, name: str, *arguments: Argument) -> Any:
+        """The result of a script."""
+        return await self.client.run(script(name, self.kind), [self.base], arguments)
+
+
+class BlockingSubscription(BaseSubscription, ABC):
     """See ``matador.transports.base.Subscription``.
 
     A read that blocks on the server outlives a ``receive`` that is cancelled: it is unblocked, and
     what it delivers all the same goes to the next ``receive`` or back to the queue.
     """
 
-    def __init__(
-        self,
-        client: RedisClient,
-        queue: str,
-        *,
-        block: float,
-        give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
-    ) -> None:
-        self._client = client
-        self._queue = queue
-        self._block = block
-        self._give_back = give_back
-        self._active = True
+    def __init__(self, source: QueueSource) -> None:
+        super().__init__(source.queue)
+        self._source = source
+        self._client = source.client
         self._missed = False
         self._connection: PipelinedConnection | None = None
         self._client_id = 0
@@ -55,27 +77,16 @@ class BlockingSubscription(ABC):
         self._receivers = 0
         self._chores: set[asyncio.Future[None]] = set()
 
-    @property
-    def queue(self) -> str:
-        """See ``Subscription``."""
-        return self._queue
-
-    @property
-    def active(self) -> bool:
-        """See ``Subscription``."""
-        return self._active
-
     @abstractmethod
     async def _fetch_once(self, limit: int) -> list[Delivery]:
         """The messages that are there, or none after a while."""
 
     @abstractmethod
-    async def _release_unseen(self) -> None:
-        """Release what was sent to us on a connection that was lost, and never arrived."""
+    def _arrived(self) -> Iterable[str]:
+        """What arrived and is still held, for the script ``give_back_unseen``."""
 
-    @abstractmethod
-    async def _leave(self) -> None:
-        """Clean up; the connection is closed already."""
+    def claimable(self) -> None:
+        """Something was released, or is stale. Only streams have to claim it."""
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -98,7 +109,7 @@ class BlockingSubscription(ABC):
             self._fetching = None
             deliveries = fetching.result()
             if len(deliveries) > limit:
-                self._do(self._give_back(deliveries[limit:]))
+                self._do(self._source.give_back(deliveries[limit:]))
                 deliveries = deliveries[:limit]
             if deliveries:
                 return deliveries
@@ -110,10 +121,7 @@ class BlockingSubscription(ABC):
         def ended(_: object) -> None:
             if self._receivers == 0 and self._fetching is fetching:
                 self._fetching = None
-                if not fetching.cancelled() and fetching.exception() is None:
-                    deliveries = fetching.result()
-                    if deliveries:
-                        self._do(self._give_back(deliveries))
+                self._do(self._release(fetching))
 
         if self._receivers == 0:
             self._interrupt()
@@ -130,7 +138,7 @@ class BlockingSubscription(ABC):
         await self._drop()
         for chore in list(self._chores):
             await asyncio.wait([chore], timeout=_LAST_CALL)
-        await self._leave()
+        await self._source.closed(self)
 
     async def _end(self, fetching: asyncio.Task[list[Delivery]]) -> None:
         self._interrupt()
@@ -138,8 +146,12 @@ class BlockingSubscription(ABC):
         if not done:
             fetching.cancel()
             await asyncio.wait([fetching])
-        elif fetching.exception() is None and fetching.result():
-            await self._give_back(fetching.result())
+        await self._release(fetching)
+
+    async def _release(self, fetching: asyncio.Task[list[Delivery]]) -> None:
+        """Give back what a read that nobody waits for has delivered."""
+        if not fetching.cancelled() and fetching.exception() is None and fetching.result():
+            await self._source.give_back(fetching.result())
 
     # -- fetching: one at a time -------------------------------------------------------------------
 
@@ -153,7 +165,7 @@ class BlockingSubscription(ABC):
                     self._missed = False
                 return await self._fetch_once(limit)
             except _OUTAGE as error:
-                log.debug("reading %s: %s", self._queue, error)
+                log.debug("reading %s: %s", self.queue, error)
                 self._missed = True
                 await self._drop()
                 if not self._active:
@@ -161,20 +173,35 @@ class BlockingSubscription(ABC):
                 await backoff.sleep()
                 await self._client.wait_connected()
 
+    async def _run(self, name: str, *arguments: Argument) -> Any:
+        """The result of a script for this consumer; empty if the queue had to be created again."""
+        found = await self._source.run(name, self._source.consumer, *arguments)
+        if found is None:
+            await self._source.declare(self.queue)
+        return () if found is None else found
+
+    async def _release_unseen(self) -> None:
+        """Release what was sent to us on a connection that was lost, and never arrived."""
+        released = await self._run("give_back_unseen", *self._arrived())
+        if released:
+            log.info("%s: released messages lost with the connection: %d", self.queue, released)
+            self.claimable()
+
     async def _block_on(self, *command: Argument) -> Any:
-        """The reply to a command that blocks; raises the error of redis-py."""
+        """The reply to a command that blocks; None if there is nothing."""
         connection = await self._connected()
         if not self._wanted():
             return None
-        self._blocked = connection.call(*command, patience=self._block)
+        self._blocked = connection.call(*command, patience=self._source.block)
         try:
             return await self._blocked
         except Exception as error:
-            if is_gone(error):
+            if not has_lost_group(error):
                 raise self._client.translated(connection, error) from error
-            raise
         finally:
             self._blocked = None
+        await self._source.declare(self.queue)
+        return None
 
     def _wanted(self) -> bool:
         """Whether there is still a reason to block."""

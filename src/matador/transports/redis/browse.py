@@ -6,10 +6,9 @@ come after all others; their position is ``due~name``.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from matador.errors import ConfigurationError
@@ -23,7 +22,6 @@ _NOBODY = b"-"
 _POSITION = re.compile(r"(\d{1,20})-(\d{1,20})(?::(t|\d{1,2}))?", re.ASCII)
 _DELAYED = re.compile(r"\d{1,15}~(\d{16}|[0-9a-f]{40})", re.ASCII)
 _HIGHEST_ID = 2**64 - 1
-_MOST_LEVELS, _LONGEST = 11, 10**12
 
 
 class _LanePosition(NamedTuple):
@@ -37,38 +35,20 @@ class _LanePosition(NamedTuple):
 _START = _LanePosition(0, 0, -1)
 
 
-async def settings(client: RedisClient, queue: str, base: str) -> tuple[int, float | None]:
-    """The number of lanes for priorities of a queue, and its retention in milliseconds.
-
-    Raises:
-        QueueNotFoundError: there is no such queue.
-    """
-    levels, retention = await client.call("HMGET", base, "levels", "retention")
-    if levels is None:
-        raise queue_not_found(queue, client.where)
-    return _number(levels, 1, _MOST_LEVELS) or 1, _number(retention, 0, _LONGEST)
-
-
 async def browse(
-    client: RedisClient, queue: str, base: str, after: str | None, limit: int | None
+    client: RedisClient, queue: str, base: str, after: str | None
 ) -> AsyncIterator[StoredMessage]:
     """All messages that are not finished, after a position; read page by page."""
-    left = limit
     if after is None or not _DELAYED.fullmatch(after):
-        place = _place(after)
-        while left is None or left > 0:
-            page, place = await _page(client, queue, base, place)
+        place: _LanePosition | None = _place(after)
+        while place is not None:
+            page, place, _ = await _page(client, queue, base, place)
             for stored in page:
                 if stored.state != "done":
                     yield stored
-                    left = None if left is None else left - 1
-                    if left == 0:
-                        return
-            if place is None:
-                break
         after = None
     # After the others, so that one that falls due meanwhile is not seen twice.
-    async for stored in _delayed(client, queue, base, after, left):
+    async for stored in _delayed(client, queue, base, after):
         yield stored
 
 
@@ -81,12 +61,11 @@ async def read(
         UnsupportedError: the queue has no retention.
     """
     place: _LanePosition | None = _place(after)
-    _, retention = await settings(client, queue, base)
-    if retention is None:
-        raise no_retention(queue)
     found: list[StoredMessage] = []
     while place is not None and len(found) < limit:
-        page, place = await _page(client, queue, base, place, limit - len(found))
+        page, place, kept = await _page(client, queue, base, place, limit - len(found))
+        if not kept:
+            raise no_retention(queue)
         found += page
     return found[:limit]
 
@@ -97,7 +76,7 @@ def take_arguments(positions: Sequence[str]) -> list[str | int]:
     for place, position in enumerate(positions):
         if _DELAYED.fullmatch(position):
             found += (place, "d", position)
-        elif _is_position(position):
+        elif _read_position(position) is not None:
             id_, _, lane = position.partition(":")
             found += (place, lane or "0", id_)
     return found
@@ -105,107 +84,74 @@ def take_arguments(positions: Sequence[str]) -> list[str | int]:
 
 async def _page(
     client: RedisClient, queue: str, base: str, after: _LanePosition, most: int = _PAGE
-) -> tuple[list[StoredMessage], _LanePosition | None]:
-    """Entries after a position, and the position to continue from; None: that was all."""
-    levels, _ = await settings(client, queue, base)
-    names = [*map(str, range(levels)), "t"]
+) -> tuple[list[StoredMessage], _LanePosition | None, bool]:
+    """Entries after a position, the position to continue from (None: that was all), and whether the
+    queue keeps finished messages."""
     count = max(1, min(most, _PAGE))
-    looks = await asyncio.gather(
-        *(
-            client.run(script("browse"), [base], [name, _first(after, rank), count])
-            for rank, name in enumerate(names)
-        )
+    reply = await client.run(
+        script("browse"), [base], (f"{after.ms}-{after.seq}", after.rank, count)
     )
-    found: list[tuple[_LanePosition, StoredMessage]] = []
-    for rank, (name, look) in enumerate(zip(names, looks, strict=True)):
-        if look is None:
-            raise queue_not_found(queue, client.where)
-        found += _seen(queue, name, rank, look)
+    if reply is None:
+        raise queue_not_found(queue, client.where)
+    retention, lanes = reply
+    found = [seen for lane in lanes for seen in _seen(queue, *lane)]
     chosen = heapq.nsmallest(count, found, key=lambda pair: pair[0])
-    if not chosen:
-        return [], None
     # With fewer than that, every lane has been read to its end.
-    return [stored for _, stored in chosen], chosen[-1][0] if len(chosen) == count else None
-
-
-def _first(after: _LanePosition, rank: int) -> str:
-    """The first id of a lane after a position, for XRANGE."""
-    exclusive = "(" if after.ms + after.seq > 0 and rank <= after.rank else ""
-    return f"{exclusive}{after.ms}-{after.seq}"
+    last = chosen[-1][0] if len(chosen) == count else None
+    return [stored for _, stored in chosen], last, retention != b""
 
 
 def _seen(
-    queue: str, name: str, rank: int, look: Sequence[Any]
-) -> list[tuple[_LanePosition, StoredMessage]]:
-    delivered, rows, entries = look
-    last = _ids(delivered)
-    held = {row[0]: row for row in rows}
-    found: list[tuple[_LanePosition, StoredMessage]] = []
+    queue: str, lane: bytes, delivered: bytes, rows: Sequence[Any], entries: Sequence[Any]
+) -> Iterator[tuple[_LanePosition, StoredMessage]]:
+    name, last = lane.decode(), _ids(delivered)
+    held = {id_: (consumer, claim - uncounted) for id_, consumer, claim, uncounted in rows}
     for id_, fields in entries:
         ms, seq = _ids(id_)
-        state: MessageState = "ready"
-        count = 0
-        row = held.get(id_)
-        if row is not None:
-            _, consumer, claim, uncounted = row
-            count = claim - uncounted
-            if consumer != _NOBODY:
-                state = "in-flight"
-        elif (ms, seq) <= last:
-            state = "done"
+        # What the group has delivered and nobody holds is done.
+        consumer, count = held.get(id_, (_NOBODY, 0))
+        state: MessageState = "ready" if id_ in held or (ms, seq) > last else "done"
+        if consumer != _NOBODY:
+            state = "in-flight"
         position = id_.decode() if name == "0" else f"{id_.decode()}:{name}"
-        stored = stored_of(queue, position, fields, state, stored_at=ms, delivery_count=count)
-        found.append((_LanePosition(ms, seq, rank), stored))
-    return found
+        stored = stored_of(queue, position, fields, state, ms, count)
+        yield _LanePosition(ms, seq, _rank(name)), stored
+
+
+def _rank(lane: str) -> int:
+    """Lanes are ranked by their number; the lane of what was taken out of turn is the last."""
+    return 99 if lane == "t" else int(lane)
 
 
 async def _delayed(
-    client: RedisClient, queue: str, base: str, after: str | None, left: int | None
+    client: RedisClient, queue: str, base: str, after: str | None
 ) -> AsyncIterator[StoredMessage]:
     behind = (0, "") if after is None else _delayed_place(after)
     skip = 0
-    while left is None or left > 0:
-        rows = await client.run(script("browse_delayed"), [base], [skip, _PAGE])
-        if rows is None:
-            raise queue_not_found(queue, client.where)
-        if not rows:
-            return
+    while rows := await client.run(script("browse_delayed"), [base], [skip, _PAGE]):
         skip += len(rows)
         for due, name, fields in rows:
             position = f"{due}~{name.decode()}"
-            if _delayed_place(position) <= behind:
-                continue
-            yield stored_of(queue, position, fields, "delayed", due_at=due)
-            left = None if left is None else left - 1
-            if left == 0:
-                return
+            if _delayed_place(position) > behind:
+                yield stored_of(queue, position, fields, "delayed", due)
+    if rows is None:
+        raise queue_not_found(queue, client.where)
 
 
 def _place(position: str | None) -> _LanePosition:
     if position is None:
         return _START
-    found = _POSITION.fullmatch(position)
-    if found is None or not _is_position(position):
+    found = _read_position(position)
+    if found is None:
         raise ConfigurationError(f"{position!r} is not a position; use StoredMessage.position")
-    ms, seq, lane = found.groups()
-    # Lanes are ranked by their number; the lane of what was taken out of turn is the last.
-    rank = 0 if lane is None else 99 if lane == "t" else int(lane)
-    return _LanePosition(int(ms), int(seq), rank)
+    return found
 
 
-def _is_position(text: str) -> bool:
-    """Whether it can be the position of an entry."""
-    found = _POSITION.fullmatch(text)
-    return found is not None and max(int(found[1]), int(found[2])) <= _HIGHEST_ID
-
-
-def _number(text: bytes | None, low: int, high: int) -> int | None:
-    """A setting, which anybody may have written."""
-    try:
-        number = int(float(text or b""))
-    except (ValueError, OverflowError):
+def _read_position(position: str) -> _LanePosition | None:
+    found = _POSITION.fullmatch(position)
+    if found is None or max(int(found[1]), int(found[2])) > _HIGHEST_ID:
         return None
-    return number if low <= number <= high else None
+    return _LanePosition(int(found[1]), int(found[2]), _rank(found[3] or "0"))
 
 
 def _ids(id_: bytes) -> tuple[int, int]:

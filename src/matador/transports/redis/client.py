@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket as sockets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import (
@@ -25,146 +24,63 @@ from matador.transports.redis.options import RedisAddress
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.errors import translate
 
+Kind: TypeAlias = Literal["stream", "list"]
+"""What messages are stored in."""
+_WITHOUT_QUEUE = {"declare", "complete", "settle", "renew", "prune", "give_back_unseen"}
+"""The scripts that also do something useful if the queue does not exist."""
+Made = TypeVar("Made", bound=PipelinedConnection)
 
-@dataclass(frozen=True, slots=True)
-class Script:
+
+class Script(NamedTuple):
     """A script, and the hash under which the server caches it."""
 
-    source: str = field(repr=False)
+    source: str
     sha: str
 
 
 @cache
-def script(name: str, kind: Literal["stream", "list"] | None = "stream") -> Script:
+def script(name: str, kind: Kind | None = "stream") -> Script:
     """The script in ``lua``, with the functions in front that scripts of this kind share."""
-    parts = [name] if kind is None else ["common", f"{kind}_common", name]
-    if kind == "list":
-        parts[-1] = f"list_{name}"
+    parts = [name]
+    if kind is not None:
+        needed = [] if name in _WITHOUT_QUEUE else ["queue"]
+        parts = ["common", f"{kind}_common", *needed, f"list_{name}" if kind == "list" else name]
     folder = files("matador.transports.redis") / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     # Not for secrecy: the server identifies scripts by it.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-class Connector:
-    """Opens connections: to a server, to the primary that Sentinels name, or to a socket.
-
-    Args:
-        address: where the server is, and how to connect.
-        name: the client name that ``CLIENT LIST`` shows.
-    """
-
-    def __init__(self, address: RedisAddress, *, name: str) -> None:
-        self.where = address.where
-        self._address = address
-        self._name = name
-        self._timeout = address.timeout
-        self._heartbeat = address.heartbeat
-
-    async def open(self) -> PipelinedConnection:
-        """Open a connection, ready for commands.
-
-        Raises:
-            ConnectionFailedError: the server cannot be reached, or refuses.
-        """
-        connection = await self._open()
-        return PipelinedConnection(connection, timeout=self._timeout, heartbeat=self._heartbeat)
-
-    async def listen(self, heard: Callable[[bytes, bytes], None]) -> ListeningConnection:
-        """Open a connection for ``SUBSCRIBE``. See ``open``."""
-        connection = await self._open()
-        return ListeningConnection(
-            connection, timeout=self._timeout, heartbeat=self._heartbeat, heard=heard
-        )
-
-    async def _open(self) -> AbstractConnection:
-        try:
-            connection = await self._make()
-            await connection.connect()
-        except Exception as error:
-            raise translate(error, self.where, opening=True) from error
-        return connection
-
-    async def _make(self) -> AbstractConnection:
-        address = self._address
-        if address.socket is not None:
-            return UnixDomainSocketConnection(path=address.socket, **self._options())
-        if address.primary is None:
-            host, port = address.hosts[0]
-        else:
-            host, port = await self._find_primary(address.primary)
-        made: Connection = (SSLConnection if address.tls else Connection)(
-            host=host, port=port, **self._options(), **self._tcp_options(), **self._tls_options()
-        )
-        return made
-
-    async def _find_primary(self, primary: str) -> tuple[str, int]:
-        address = self._address
-        sentinels: Any = Sentinel(
-            address.hosts,
-            sentinel_kwargs={
-                "username": address.sentinel_username,
-                "password": address.sentinel_password,
-                "ssl": address.tls,
-                "socket_timeout": self._timeout,
-                "socket_connect_timeout": self._timeout,
-                **self._tls_options(),
-            },
-        )
-        try:
-            host, port = await sentinels.discover_master(primary)
-        finally:
-            for sentinel in sentinels.sentinels:
-                await sentinel.aclose()
-        return str(host), int(port)
-
-    def _options(self) -> dict[str, Any]:
-        address = self._address
-        return {
-            "db": address.db,
-            "username": address.user,
-            "password": address.password,
-            "client_name": self._name,
-            "protocol": 2,
-            # ``PipelinedConnection`` has the timeouts: it knows what each command waits for.
-            "socket_timeout": None,
-        }
-
-    def _tcp_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "socket_connect_timeout": self._timeout,
-            "socket_keepalive": True,
-        }
-        if hasattr(sockets, "TCP_USER_TIMEOUT"):  # for what was written and never acknowledged
-            wait = max(1, round(2 * self._heartbeat * 1000))
-            options["socket_keepalive_options"] = {sockets.TCP_USER_TIMEOUT: wait}
-        return options
-
-    def _tls_options(self) -> dict[str, Any]:
-        return self._address.tls_options if self._address.tls else {}
-
-
 class RedisClient(ServerClient[PipelinedConnection]):
     """Commands and scripts, over a connection that is re-established when it is lost.
 
     Args:
-        connector: opens connections.
+        address: a server, the Sentinels that name it, or a socket.
+        name: the client name that ``CLIENT LIST`` shows.
         restore, on_state: see ``ServerClient``.
     """
 
     def __init__(
         self,
-        connector: Connector,
+        address: RedisAddress,
         *,
+        name: str,
         restore: Callable[[PipelinedConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
     ) -> None:
-        super().__init__(connector.where, restore=restore, on_state=on_state)
-        self._connector = connector
+        super().__init__(address.where, restore=restore, on_state=on_state)
+        self._address = address
+        self._name = name
 
     async def open(self) -> PipelinedConnection:
         """Open a connection of its own, for commands that block on the server."""
-        return await self._connector.open()
+        return await self._open(PipelinedConnection)
+
+    async def listen(self, heard: Callable[[bytes, bytes], None]) -> ListeningConnection:
+        """Open a connection for ``SUBSCRIBE``."""
+        connection = await self._open(ListeningConnection)
+        connection.heard = heard
+        return connection
 
     async def call(self, *arguments: Argument) -> Any:
         """The reply to a command.
@@ -202,3 +118,56 @@ class RedisClient(ServerClient[PipelinedConnection]):
                 return await connection.call("EVAL", script.source, *rest)
         except Exception as error:
             raise self.translated(connection, error, f", {keys[0]}") from error
+
+    # -- opening connections -----------------------------------------------------------------------
+
+    async def _open(self, made: type[Made]) -> Made:
+        address = self._address
+        try:
+            connection = await self._make()
+            await connection.connect()
+        except Exception as error:
+            raise translate(error, self.where, opening=True) from error
+        return made(connection, timeout=address.timeout, heartbeat=address.heartbeat)
+
+    async def _make(self) -> AbstractConnection:
+        address = self._address
+        options: dict[str, Any] = {
+            "db": address.db,
+            "username": address.user,
+            "password": address.password,
+            "client_name": self._name,
+            "protocol": 2,
+            # ``PipelinedConnection`` has the timeouts: it knows what each command waits for.
+            "socket_timeout": None,
+        }
+        if address.socket is not None:
+            return UnixDomainSocketConnection(path=address.socket, **options)
+        host, port = await self._find_primary() if address.primary else address.hosts[0]
+        options |= {"socket_connect_timeout": address.timeout, "socket_keepalive": True}
+        if hasattr(sockets, "TCP_USER_TIMEOUT"):  # for what was written and never acknowledged
+            wait = max(1, round(2 * address.heartbeat * 1000))
+            options["socket_keepalive_options"] = {sockets.TCP_USER_TIMEOUT: wait}
+        if address.tls:
+            return SSLConnection(host=host, port=port, **options, **address.tls_options)
+        return Connection(host=host, port=port, **options)
+
+    async def _find_primary(self) -> tuple[str, int]:
+        address = self._address
+        sentinels: Any = Sentinel(
+            address.hosts,
+            sentinel_kwargs={
+                "username": address.sentinel_username,
+                "password": address.sentinel_password,
+                "ssl": address.tls,
+                "socket_timeout": address.timeout,
+                "socket_connect_timeout": address.timeout,
+                **(address.tls_options if address.tls else {}),
+            },
+        )
+        try:
+            host, port = await sentinels.discover_master(address.primary)
+        finally:
+            for sentinel in sentinels.sentinels:
+                await sentinel.aclose()
+        return str(host), int(port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
 import hiredis
@@ -15,10 +15,10 @@ from redis.asyncio.connection import AbstractConnection
 Argument: TypeAlias = bytes | str | int
 
 _NOT_YET = object()
+_pack: Callable[[tuple[Argument, ...]], bytes] = getattr(hiredis, "pack_command")  # noqa: B009 - mistyped
 
 # The first word of an error says what it is.
 _ERRORS: dict[str, type[redis_errors.RedisError]] = {
-    "ASK": redis_errors.ResponseError,
     "CLUSTERDOWN": redis_errors.ClusterDownError,
     "CROSSSLOT": redis_errors.ClusterCrossSlotError,
     "LOADING": redis_errors.BusyLoadingError,
@@ -33,50 +33,13 @@ _ERRORS: dict[str, type[redis_errors.RedisError]] = {
 }
 
 
-class _Replies(asyncio.Protocol):
-    """Reads the replies that arrive on a connection made by redis-py.
-
-    Args:
-        transport: the connection, taken over from its present protocol.
-        answered: called with every reply; an error is one too.
-        lost: called with the reason when the connection ends.
-    """
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        answered: Callable[[Any], None],
-        lost: Callable[[BaseException], None],
-    ) -> None:
-        self._answered = answered
-        self._lost = lost
-        self._reader = hiredis.Reader(replyError=error_of, notEnoughData=_NOT_YET)
-        self._before = transport.get_protocol()
-        transport.set_protocol(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
-        reader = self._reader
-        try:
-            reader.feed(data)
-            while (reply := reader.gets()) is not _NOT_YET:
-                self._answered(reply)
-        except Exception as error:  # noqa: BLE001 - not the Redis protocol: useless from here on
-            self._lost(error)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
-        self._before.connection_lost(exc)  # whoever closes the connection waits for this
-        self._lost(exc or redis_errors.ConnectionError("the server closed the connection"))
-
-
 def error_of(text: str) -> redis_errors.RedisError:
     """The redis-py error for an error reply of the server."""
     word = text.partition(" ")[0]
     return _ERRORS.get(word, redis_errors.ResponseError)(text)
 
 
-class PipelinedConnection:
+class PipelinedConnection(asyncio.Protocol):
     """Writes commands without waiting for replies; replies arrive in the same order.
 
     redis-py makes the connection (TLS, authentication, the database); from then on we read and
@@ -89,13 +52,7 @@ class PipelinedConnection:
     ``heartbeat``. ``lost`` is done then, with the reason.
     """
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        *,
-        timeout: float,
-        heartbeat: float,
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, *, timeout: float, heartbeat: float) -> None:
         self._connection = connection
         self._heartbeat = heartbeat
         # With the time between two checks, a connection that died under a command is noticed
@@ -110,7 +67,9 @@ class PipelinedConnection:
         # redis-py keeps the writer to itself: there is no public way to it.
         writer = cast("asyncio.StreamWriter", getattr(connection, "_writer"))  # noqa: B009
         self._transport = cast("asyncio.Transport", writer.transport)
-        _Replies(self._transport, self._answered, self.fail)
+        self._reader = hiredis.Reader(replyError=error_of, notEnoughData=_NOT_YET)
+        self._before = self._transport.get_protocol()
+        self._transport.set_protocol(self)
         self._watching = asyncio.create_task(self._watch(), name="matador-redis-watch")
 
     def call(self, *arguments: Argument, patience: float = 0.0) -> asyncio.Future[Any]:
@@ -122,7 +81,7 @@ class PipelinedConnection:
         if self.lost.done():
             future.set_exception(_lost(self.lost.result()))
             return future
-        packed = pack(arguments)
+        packed = _pack(arguments)
         alone = not self._waiting
         self._waiting.append((future, self._loop.time() + patience + self._reply_within))
         # The first command is written at once, others of the same turn of the loop in one write:
@@ -162,6 +121,21 @@ class PipelinedConnection:
             if not future.done():
                 future.set_exception(_lost(error))
 
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOT_YET:
+                self._answered(reply)
+        except Exception as error:  # noqa: BLE001 - not the Redis protocol: useless from here on
+            self.fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self._before.connection_lost(exc)  # whoever closes the connection waits for this
+        self.fail(exc or redis_errors.ConnectionError("the server closed the connection"))
+
     def _flush(self) -> None:
         self._wrote = False
         if self._outgoing:
@@ -189,45 +163,21 @@ class PipelinedConnection:
                 # Half a heartbeat of silence, one for the reply, and the time between two checks:
                 # a dead connection is noticed within two heartbeats.
                 patience = min(0.0, self._heartbeat - self._reply_within)
-                self.call("PING", patience=patience).add_done_callback(_forget)
+                self.call("PING", patience=patience).add_done_callback(forget)
 
 
 class ListeningConnection(PipelinedConnection):
     """A connection for ``SUBSCRIBE``; ``heard`` is called with channel and message of each push."""
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        *,
-        timeout: float,
-        heartbeat: float,
-        heard: Callable[[bytes, bytes], None],
-    ) -> None:
-        self._on_heard = heard
-        super().__init__(connection, timeout=timeout, heartbeat=heartbeat)
+    heard: Callable[[bytes, bytes], None]
 
     def _answered(self, reply: Any) -> None:
         pushed = cast("list[bytes]", reply) if type(reply) is list else None
         if pushed and pushed[0] == b"message":
             self._heard = self._loop.time()
-            self._on_heard(pushed[1], pushed[2])
+            self.heard(pushed[1], pushed[2])
         else:
             super()._answered(reply)
-
-
-def pack(arguments: Iterable[Argument]) -> bytes:
-    """A command as it travels."""
-    parts = [b""]
-    for argument in arguments:
-        if type(argument) is bytes:
-            data = argument
-        elif type(argument) is str:
-            data = argument.encode()
-        else:
-            data = b"%d" % int(argument)
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    parts[0] = b"*%d\r\n" % (len(parts) - 1)
-    return b"".join(parts)
 
 
 def _lost(error: BaseException) -> redis_errors.ConnectionError:
@@ -236,6 +186,7 @@ def _lost(error: BaseException) -> redis_errors.ConnectionError:
     return made
 
 
-def _forget(future: asyncio.Future[Any]) -> None:
+def forget(future: asyncio.Future[Any]) -> None:
+    """Ignore how a command ends."""
     if not future.cancelled():
         future.exception()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 from matador.errors import DelaysNotSupportedError, MatadorError, TransportError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
     DeadLetter,
+    Delivery,
     Message,
     Release,
     Retry,
@@ -19,22 +23,104 @@ from matador.model.message import (
 from matador.model.topology import Topology
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseSubscription
+from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.redis.base import RedisServerTransport
-from matador.transports.redis.broadcast import (
-    BroadcastQueue,
-    BroadcastSubscription,
-    HeardMessage,
-)
-from matador.transports.redis.connection import ListeningConnection, PipelinedConnection
+from matador.transports.redis.connection import ListeningConnection, PipelinedConnection, forget
 from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
-from matador.transports.redis.settle import target_of
 from matador.transports.redis.topology import unsupported
-from matador.transports.redis.wire import content_of, letter_of, message_of
-from matador.transports.redis_client.errors import (
-    UNWRITABLE,
-    unstorable,
-)
+from matador.transports.redis.wire import content_of, delivery_of, letter_of, message_of
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+log = logging.getLogger("matador.transports.redis")
+
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeardMessage:
+    """A message that was published; compared by identity."""
+
+    message: Message
+
+
+class BroadcastQueue:
+    """Messages in order of arrival. Drops the oldest when there are too many."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.held: set[HeardMessage] = set()
+        self._waiting: deque[HeardMessage] = deque()
+        self.waiters = Waiters()
+        self._warned = False
+
+    def put(self, message: Message) -> None:
+        """Add a message at the end."""
+        self._waiting.append(HeardMessage(message))
+        if len(self._waiting) > _MOST:
+            self._waiting.popleft()
+            if not self._warned:
+                text = "%s: %d messages are waiting to be handled; dropping the oldest from now on"
+                log.warning(text, self.name, _MOST)
+            self._warned = True
+        self.waiters.wake()
+
+    def put_back(self, heard: HeardMessage) -> None:
+        """Put a held message back in front, uncounted."""
+        self.held.discard(heard)
+        self._waiting.appendleft(heard)
+        self.waiters.wake()
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Hold up to ``limit`` messages."""
+        taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        self.held.update(taken)
+        return [delivery_of(heard.message, heard, 1) for heard in taken]
+
+    def wake(self) -> None:
+        """Wake a subscription, if there is something to take."""
+        if self._waiting:
+            self.waiters.wake()
+
+
+class BroadcastSubscription(BaseSubscription):
+    """See ``matador.transports.base.Subscription``. Made by ``RedisPubSubTransport.subscribe``."""
+
+    def __init__(
+        self, source: BroadcastQueue, closed: Callable[[BroadcastSubscription], None]
+    ) -> None:
+        super().__init__(source.name)
+        self._source = source
+        self._closed = closed
+        self._wakeup = Wakeup()
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``. Yields to others first, even if messages are there."""
+        await asyncio.sleep(0)
+        while self._active:
+            found = self._source.take(limit)
+            if found:
+                return found
+            await self._wait()
+        return ()
+
+    async def _wait(self) -> None:
+        taking = False
+        try:
+            await self._source.waiters.wait(self._wakeup)
+            taking = self._active
+        finally:
+            if not taking:  # woken, but cancelled or closed at once: another one takes it
+                self._wakeup.clear()
+                self._source.wake()
+
+    async def close(self) -> None:
+        """See ``Subscription``."""
+        if self._active:
+            self._active = False
+            self._closed(self)
+            self._wakeup.wake()
 
 
 class RedisPubSubTransport(RedisServerTransport):
@@ -49,19 +135,20 @@ class RedisPubSubTransport(RedisServerTransport):
 
     _stores = False
 
+    _capabilities = Capabilities(
+        delivery_modes=frozenset({"at-most-once"}),
+        delays=False,
+        dead_letters="none",
+        attempt_tracking=False,
+        concurrency="worker",
+        ordering="queue",
+        priorities=False,
+        durable=False,
+        properties=ALL_PROPERTIES,
+    )
+
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
-        self._capabilities = Capabilities(
-            delivery_modes=frozenset({"at-most-once"}),
-            delays=False,
-            dead_letters="none",
-            attempt_tracking=False,
-            concurrency="worker",
-            ordering="queue",
-            priorities=False,
-            durable=False,
-            properties=ALL_PROPERTIES,
-        )
         self._known: set[str] = set()
         self._queues: dict[str, BroadcastQueue] = {}
         self._subscriptions: set[BroadcastSubscription] = set()
@@ -70,16 +157,17 @@ class RedisPubSubTransport(RedisServerTransport):
     def _channel_of(self, queue: str) -> str:
         return f"{self._prefix}-pubsub:{queue}"
 
-    async def _before_disconnect(self) -> None:
+    async def _close(self) -> None:
         for subscription in list(self._subscriptions):
             await subscription.close()
         await self._stop_listening()
         self._queues.clear()
+        await super()._close()
 
     async def _restore(self, connection: PipelinedConnection) -> None:
         """Listen again before anything is sent."""
         await self._stop_listening()
-        self._listener = listener = await self._connector.listen(self._heard)
+        self._listener = listener = await self._client.listen(self._heard)
 
         def ended(lost: asyncio.Future[BaseException]) -> None:
             if self._listener is listener:  # not closed by us: both connections are made again
@@ -87,16 +175,11 @@ class RedisPubSubTransport(RedisServerTransport):
 
         listener.lost.add_done_callback(ended)
         try:
-            await self._listen(listener, *self._queues)
+            for queue in self._queues:
+                await listener.call("SUBSCRIBE", self._channel_of(queue))
         except BaseException:
             await self._stop_listening()
             raise
-
-    async def _listen(self, listener: ListeningConnection, *queues: str) -> None:
-        """Returns once nothing published in these queues is missed."""
-        await asyncio.gather(
-            *(listener.call("SUBSCRIBE", self._channel_of(queue)) for queue in queues)
-        )
 
     async def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -122,32 +205,32 @@ class RedisPubSubTransport(RedisServerTransport):
         """See ``Transport``. None: it was published, whether anybody listens or not."""
         connection = await self._client.connection()
         outcomes: Outcomes = [None] * len(messages)
-        answers: list[tuple[int, asyncio.Future[object]]] = []
+        replies: dict[int, asyncio.Future[object]] = {}
         for place, message in enumerate(messages):
-            outcomes[place] = self._refused(message)
-            if outcomes[place] is not None:
-                continue
             try:
-                check_size(message)
+                self._check(message)
                 content = content_of(message)
+            except TransportError as error:
+                outcomes[place] = error
             except UNWRITABLE as error:
                 outcomes[place] = unstorable(f"message {message.id!r}", error)
-                continue
-            name = self._channel_of(message.queue)
-            answers.append((place, connection.call("PUBLISH", name, content)))
-        for place, answer in answers:
+            else:
+                channel = self._channel_of(message.queue)
+                replies[place] = connection.call("PUBLISH", channel, content)
+        for place, reply in replies.items():
             try:
-                await answer
+                await reply
             except Exception as error:  # noqa: BLE001 - translated, whatever it is
                 outcomes[place] = self._client.translated(connection, error)
         return outcomes
 
-    def _refused(self, message: Message) -> MatadorError | None:
+    def _check(self, message: Message) -> None:
+        """Raise a ``TransportError`` if a message cannot be published."""
         if message.queue not in self._known:
-            return queue_not_found(message.queue, self._client.where)
+            raise queue_not_found(message.queue, self._client.where)
         if message.delay > 0:
-            return DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
-        return None
+            raise DelaysNotSupportedError("pub/sub stores nothing, so it cannot delay a message")
+        check_size(message)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> BroadcastSubscription:
         """See ``Transport``. Receives what is published from now on."""
@@ -158,7 +241,7 @@ class RedisPubSubTransport(RedisServerTransport):
             self._queues[queue] = BroadcastQueue(queue)
             assert self._listener is not None
             try:
-                await self._listen(self._listener, queue)
+                await self._listener.call("SUBSCRIBE", self._channel_of(queue))
             except Exception as error:
                 del self._queues[queue]
                 raise self._client.translated(connection, error) from error
@@ -169,12 +252,10 @@ class RedisPubSubTransport(RedisServerTransport):
     def _closed(self, subscription: BroadcastSubscription) -> None:
         self._subscriptions.discard(subscription)
         name = subscription.queue
-        if not any(other.queue == name for other in self._subscriptions):
-            queue = self._queues.pop(name, None)
-            if queue is not None and self._listener is not None:
-                self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(
-                    _ignore
-                )
+        if any(other.queue == name for other in self._subscriptions):
+            return
+        if self._queues.pop(name, None) is not None and self._listener is not None:
+            self._listener.call("UNSUBSCRIBE", self._channel_of(name)).add_done_callback(forget)
 
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. A release and a retry go to this process only."""
@@ -182,53 +263,35 @@ class RedisPubSubTransport(RedisServerTransport):
         return [await self._settle(settlement) for settlement in settlements]
 
     async def _settle(self, settlement: Settlement) -> MatadorError | None:
-        heard, queue = settlement.receipt.handle, self._queues.get(settlement.receipt.queue)
-        if not isinstance(heard, HeardMessage):
-            return lease_lost(settlement.receipt.queue)
-        if queue is None:  # nobody listens any more; it was ours alone
-            return None if isinstance(settlement, Release) else await self._succeed(settlement)
-        if heard not in queue.held:
-            return lease_lost(settlement.receipt.queue)
+        receipt = settlement.receipt
+        heard, queue = receipt.handle, self._queues.get(receipt.queue)
+        # Without a queue nobody listens any more, and the message is ours alone.
+        if not isinstance(heard, HeardMessage) or (queue is not None and heard not in queue.held):
+            return lease_lost(receipt.queue)
         if isinstance(settlement, Release):
-            queue.put_back(heard)
+            if queue is not None:
+                queue.put_back(heard)
             return None
-        error = await self._succeed(settlement, queue)
-        if error is None:
+        error = await self._succeed(settlement, heard.message, queue)
+        if error is None and queue is not None:
             queue.held.discard(heard)
         return error
 
     async def _succeed(
-        self, settlement: Settlement, queue: BroadcastQueue | None = None
+        self, settlement: Settlement, received: Message, queue: BroadcastQueue | None
     ) -> MatadorError | None:
-        """Store the successor, if there is one."""
+        """Publish the successor, if there is one; a retry in the same queue stays here."""
         match settlement:
             case Retry(message=message):
-                if queue is None or message.queue != queue.name:
-                    return (await self.send([message]))[0]
-                error = self._refused(message)
-                if error is None:
+                if queue is not None and message.queue == queue.name:
+                    try:
+                        self._check(message)
+                    except TransportError as error:
+                        return error
                     queue.put(message)
-                return error
-            case DeadLetter(receipt=receipt, message=given):
-                heard, name = receipt.handle, target_of(settlement)
-                assert isinstance(heard, HeardMessage)
-                if name not in self._known:
-                    return queue_not_found(name, self._client.where)
-                try:
-                    content = letter_of(settlement, lambda: heard.message)
-                except UNWRITABLE as error:
-                    return unstorable(
-                        "the dead letter" if given is None else f"message {given.id!r}", error
-                    )
-                try:
-                    await self._client.call("PUBLISH", self._channel_of(name), content)
-                except TransportError as error:
-                    return error
-                return None
+                    return None
+            case DeadLetter():
+                message = letter_of(settlement, received)
             case _:
                 return None
-
-
-def _ignore(done: asyncio.Future[object]) -> None:
-    if not done.cancelled():
-        done.exception()
+        return (await self.send([message]))[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from matador.errors import MatadorError, MessageTooLargeError, TransportError
@@ -11,7 +11,6 @@ from matador.model.message import Message, Once
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
 from matador.transports.redis.connection import Argument, PipelinedConnection, error_of
-from matador.transports.redis.topology import scope_keys
 from matador.transports.redis.wire import content_of, fields_of, is_plain, milliseconds
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
@@ -32,15 +31,6 @@ class StoreForm(NamedTuple):
     front: Sequence[Argument] = ()
 
 
-class StoreCall(NamedTuple):
-    """Messages of one queue that are stored by one call."""
-
-    queue: str
-    form: StoreForm
-    places: list[int]
-    arguments: list[Argument]
-
-
 FormOf: TypeAlias = Callable[[Sequence[Message]], StoreForm]
 
 
@@ -53,7 +43,11 @@ def stream_form(messages: Sequence[Message]) -> StoreForm:
 
 def list_form(messages: Sequence[Message]) -> StoreForm:
     """The form for lists."""
-    return StoreForm(script("push", "list"), _pushed)
+
+    def push(message: Message) -> list[Argument]:
+        return [milliseconds(message.delay), content_of(message)]
+
+    return StoreForm(script("push", "list"), push)
 
 
 async def store(
@@ -66,29 +60,80 @@ async def store(
     """
     connection = await client.connection()
     outcomes: Outcomes = [None] * len(messages)
+    queues: dict[str, list[int]] = {}
+    for place, message in enumerate(messages):
+        queues.setdefault(message.queue, []).append(place)
 
-    async def send(call: StoreCall) -> None:
-        arguments = [*call.form.front, *call.arguments] if call.form.front else call.arguments
-        try:
-            answer: Any = await client.run_on(
-                connection, call.form.script, [key_of(call.queue)], arguments
-            )
-        except TransportError as error:
-            note(outcomes, call.places, error)
+    async def send(queue: str, form: StoreForm, places: Sequence[int]) -> None:
+        sent, arguments = _arguments(messages, places, form, outcomes)
+        if not sent:
             return
-        if answer == 0:
-            note(outcomes, call.places, queue_not_found(call.queue, client.where))
-        elif answer != 1:
-            for index, text in answer:
-                outcomes[call.places[index]] = refusal(text, client, connection)
+        try:
+            reply: Any = await client.run_on(connection, form.script, [key_of(queue)], arguments)
+        except TransportError as error:
+            note(outcomes, sent, error)
+            return
+        if reply is None:
+            note(outcomes, sent, queue_not_found(queue, client.where))
+        elif reply != 1:
+            for index, text in reply:
+                outcomes[sent[index]] = refusal(text, client, connection)
 
-    calls = list(_calls(messages, outcomes, form_of))
-    if len(calls) == 1:
-        await send(calls[0])
-    else:
-        # Concurrently, and still in order: they travel on one connection.
-        await asyncio.gather(*map(send, calls))
+    steps: list[Coroutine[Any, Any, None]] = []
+    for queue, places in queues.items():
+        form = form_of([messages[place] for place in places])
+        steps += [send(queue, form, some) for some in cut(places, messages, _MOST)]
+    await run_together(steps)
     return outcomes
+
+
+async def run_together(steps: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side, and still in order: they travel on one connection."""
+    if len(steps) == 1:
+        await steps[0]
+    else:
+        await asyncio.gather(*steps)
+
+
+def cut(
+    places: Sequence[int],
+    messages: Sequence[Message] | Mapping[int, Message | None],
+    most: int,
+) -> Iterator[list[int]]:
+    """The messages that fit into one call, by their places."""
+    some: list[int] = []
+    size = 0
+    for place in places:
+        message = messages[place]
+        size += 0 if message is None else len(message.body)
+        some.append(place)
+        if len(some) >= most or size >= _MOST_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _arguments(
+    messages: Sequence[Message], places: Sequence[int], form: StoreForm, outcomes: Outcomes
+) -> tuple[list[int], list[Argument]]:
+    """Messages for a script, and their places; sets the outcome of those that are unwritable."""
+    sent: list[int] = []
+    arguments = [*form.front]
+    for place in places:
+        message = messages[place]
+        try:
+            if len(message.body) > _LARGEST:
+                check_size(message)
+            if form.write is None:
+                arguments += (message.id.encode(), message.body)
+            else:
+                arguments += form.write(message)
+        except UNWRITABLE as error:
+            outcomes[place] = unstorable(f"message {message.id!r}", error)
+        else:
+            sent.append(place)
+    return sent, arguments
 
 
 def note(outcomes: Outcomes, places: Sequence[int], error: MatadorError) -> None:
@@ -102,36 +147,6 @@ def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -
     return client.translated(connection, error_of(text.decode(errors="replace")))
 
 
-def _calls(messages: Sequence[Message], outcomes: Outcomes, form_of: FormOf) -> Iterator[StoreCall]:
-    """Messages by queue, in their order; sets the outcome of those that cannot be written."""
-    queues: dict[str, list[int]] = {}
-    for place, message in enumerate(messages):
-        queues.setdefault(message.queue, []).append(place)
-    for queue, places in queues.items():
-        form = form_of([messages[place] for place in places])
-        call, size = StoreCall(queue, form, [], []), 0
-        for place in places:
-            message = messages[place]
-            try:
-                if len(message.body) > _LARGEST:
-                    check_size(message)
-                if form.write is None:
-                    call.arguments.append(message.id.encode())
-                    call.arguments.append(message.body)
-                else:
-                    call.arguments.extend(form.write(message))
-            except UNWRITABLE as error:
-                outcomes[place] = unstorable(f"message {message.id!r}", error)
-                continue
-            call.places.append(place)
-            size += len(message.body)
-            if len(call.places) >= _MOST or size >= _MOST_BYTES:
-                yield call
-                call, size = StoreCall(queue, form, [], []), 0
-        if call.places:
-            yield call
-
-
 def written(message: Message) -> list[Argument]:
     """A message for the scripts of streams: delay, priority, number of fields, fields.
 
@@ -139,20 +154,12 @@ def written(message: Message) -> list[Argument]:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     fields = fields_of(message)
-    priority: Argument = "" if message.priority is None else message.priority
+    priority: Argument = "" if message.priority is None else int(message.priority)
     return [milliseconds(message.delay), priority, len(fields), *fields]
 
 
-def _pushed(message: Message) -> list[Argument]:
-    return [milliseconds(message.delay), content_of(message)]
-
-
 def check_size(message: Message) -> None:
-    """Check that a server can accept a message.
-
-    Raises:
-        MessageTooLargeError: it cannot.
-    """
+    """Raise ``MessageTooLargeError`` if no server accepts the message."""
     if len(message.body) > _LARGEST:
         raise MessageTooLargeError(len(message.body), _LARGEST)
 
@@ -181,18 +188,22 @@ class OnceSender:
 
     async def seal(self, once: Once) -> None:
         """Let nothing more be stored in a part of a scope, or in those before it."""
-        seal, arguments = script("seal"), (once.batch, once.scope)
-        keys = scope_keys(self._prefix, once.scope)
-        queues: list[bytes] = await self._client.run(seal, keys, arguments)
+        seal, arguments = script("seal", None), (once.batch, once.scope)
+        queues: list[bytes] = await self._client.run(seal, self._keys(once), arguments)
         for queue in queues:
             key = self._key_of(queue.decode(errors="replace"))
             await self._client.run(seal, [key], arguments)
+
+    def _keys(self, once: Once) -> tuple[str, str]:
+        """The keys of a scope: how far it is sealed, and which queues it uses."""
+        key = f"{self._prefix}:{{once:{once.scope}}}"
+        return key, f"{key}:queues"
 
     async def _enrol(self, once: Once, queue: str) -> int:
         """Make the queue known to the scope; the part up to which the scope is sealed."""
         if (once, queue) in self._enrolled:
             return -1
-        sealed, queues = scope_keys(self._prefix, once.scope)
+        sealed, queues = self._keys(once)
         # In this order: whoever seals reads the queues after sealing.
         await self._client.call("SADD", queues, queue)
         found = await self._client.call("GET", sealed)

@@ -4,194 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ClassVar, cast
 
-from matador.errors import MatadorError, TransportError
+from matador.errors import TransportError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry, Settlement
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
-from matador.transports.redis.client import RedisClient, Script, script
+from matador.transports.redis.client import Kind, RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.send import Outcomes, check_size, note, refusal, written
-from matador.transports.redis.topology import tag_of
-from matador.transports.redis.wire import Lane, StreamHold
-from matador.transports.redis_client.errors import (
-    UNWRITABLE,
-    unstorable,
+from matador.transports.redis.send import (
+    Outcomes,
+    check_size,
+    cut,
+    note,
+    refusal,
+    run_together,
+    written,
 )
+from matador.transports.redis.wire import Hold, Lane
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _LOST, _NO_QUEUE = 1, 2
 _ALL_FIELDS, _BODY_ALONE = 0, -1
 _MOST = 1000
 _MOST_EACH = 200
-_MOST_BYTES = 1 << 20
 _HOLD_PARTS = 3
-_NO_HOLD: StreamHold = (Lane("", "", "", ""), b"", 0)
+_NO_HOLD: Hold = (Lane("", "", "", ""), b"", 0)
 
 
 class SettleBatch(ABC):
-    """One batch of settlements, of streams or of lists.
+    """One batch of settlements, of streams or of lists."""
 
-    Args:
-        send: stores messages; for a successor whose queue has another hash tag.
-        front: the first arguments of the script.
-    """
+    _kind: ClassVar[Kind]
 
     def __init__(
         self,
         client: RedisClient,
         connection: PipelinedConnection,
         key_of: Callable[[str], str],
-        send: Callable[[Sequence[Message]], Awaitable[Sequence[MatadorError | None]]],
         settlements: Sequence[Settlement],
-        front: Sequence[Argument] = (),
     ) -> None:
         self._client = client
         self._connection = connection
         self._key_of = key_of
-        self._send = send
         self._settlements = settlements
         self._outcomes: Outcomes = [None] * len(settlements)
-        self._front = front
-
-    @property
-    @abstractmethod
-    def _script(self) -> Script:
-        """The script that settles."""
-
-    @abstractmethod
-    async def settle(self) -> Outcomes:
-        """Settle; for each None, or why it failed."""
 
     @abstractmethod
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         """A settlement for the script; ``target``: index of the successor's queue, 0 for none."""
 
-    @abstractmethod
-    def _removal(self, receipt: Receipt) -> tuple[str, list[Argument]]:
-        """The key of the queue, and what has the script remove a delivery."""
-
-    @abstractmethod
-    async def _is_held(self, receipt: Receipt) -> bool:
-        """Whether a delivery is still held."""
-
-    @abstractmethod
-    def _let_go(self, receipt: Receipt) -> None:
-        """Forget that a delivery is held."""
-
-    def _cut(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """The settlements that fit into one call."""
-        some: list[int] = []
-        size = 0
-        for place in places:
-            message = getattr(self._settlements[place], "message", None)
-            size += len(message.body) if isinstance(message, Message) else 0
-            some.append(place)
-            if len(some) >= _MOST_EACH or size >= _MOST_BYTES:
-                yield some
-                some, size = [], 0
-        if some:
-            yield some
-
-    async def _settle_each(self, base: str, places: Sequence[int]) -> None:
-        """Settle deliveries of one queue in one call."""
-        keys = [base]
-        arguments = [*self._front]
-        sent: list[int] = []
-        for place in places:
-            settlement = self._settlements[place]
-            message: Message | None = getattr(settlement, "message", None)
-            try:
-                if message is not None:
-                    check_size(message)
-                arguments += self._written(settlement, self._target(settlement, keys))
-            except UNWRITABLE as error:
-                what = f"message {message.id!r}" if message is not None else "the dead letter"
-                self._outcomes[place] = unstorable(what, error)
-            else:
-                sent.append(place)
-        if not sent:
-            return
-        try:
-            codes: list[int | bytes] = await self._client.run_on(
-                self._connection, self._script, keys, arguments
-            )
-        except TransportError as error:
-            note(self._outcomes, sent, error)
-            return
-        for place, code in zip(sent, codes, strict=True):
-            settlement = self._settlements[place]
-            if isinstance(code, bytes):
-                self._outcomes[place] = refusal(code, self._client, self._connection)
-                continue
-            if code == _NO_QUEUE:
-                self._outcomes[place] = queue_not_found(target_of(settlement), self._client.where)
-                continue
-            if code == _LOST:
-                self._outcomes[place] = lease_lost(settlement.receipt.queue)
-            self._let_go(settlement.receipt)
-
-    def _target(self, settlement: Settlement, keys: list[str]) -> int:
-        """The index of the successor's queue among the keys of the script; 0: none."""
-        target = target_of(settlement)
-        if not target:
-            return 0
-        target.encode()  # or the whole batch could not be sent
-        key = self._key_of(target)
-        if key not in keys[1:]:
-            keys.append(key)
-        return keys.index(key, 1) + 1
-
-    async def _move(self, place: int) -> None:
-        """A successor in another slot: stored first, and the original removed after that."""
-        settlement = self._settlements[place]
-        assert isinstance(settlement, Retry)
-        receipt = settlement.receipt
-        try:
-            if not await self._is_held(receipt):
-                self._outcomes[place] = lease_lost(receipt.queue)
-                return
-            (error,) = await self._send([settlement.message])
-            if error is None:
-                base, arguments = self._removal(receipt)
-                await self._client.run_on(
-                    self._connection, self._script, [base], [*self._front, *arguments]
-                )
-                self._let_go(receipt)
-        except TransportError as failure:
-            error = failure
-        self._outcomes[place] = error
-
-
-class StreamSettleBatch(SettleBatch):
-    """Settlements of deliveries from streams."""
-
-    @property
-    def _script(self) -> Script:
-        return script("settle")
-
     async def settle(self) -> Outcomes:
-        """See ``SettleBatch``."""
+        """Settle; for each None, or why it failed."""
         completed: dict[tuple[Lane, int], tuple[list[int], list[bytes]]] = {}
         others: dict[str, list[int]] = {}
-        moved: list[int] = []
         for place, settlement in enumerate(self._settlements):
-            hold = hold_of(settlement.receipt)
+            lane, item, claim = hold = hold_of(settlement.receipt)
             if hold is _NO_HOLD:
                 self._outcomes[place] = lease_lost(settlement.receipt.queue)
-            elif type(settlement) is Complete:
-                lane, id_, claim = hold
+            elif type(settlement) is Complete and self._kind == "stream":
                 places, ids = completed.get((lane, claim)) or completed.setdefault(
                     (lane, claim), ([], [])
                 )
                 places.append(place)
-                ids.append(id_)
-            elif type(settlement) is Retry and not is_near(settlement):
-                moved.append(place)
+                ids.append(item)
             else:
-                others.setdefault(hold[0].base, []).append(place)
+                others.setdefault(lane.base, []).append(place)
         steps: list[Coroutine[Any, Any, None]] = []
         for (lane, claim), (places, ids) in completed.items():
             steps += [
@@ -199,13 +79,18 @@ class StreamSettleBatch(SettleBatch):
                 for first in range(0, len(places), _MOST)
             ]
         for base, places in others.items():
-            steps += [self._settle_each(base, some) for some in self._cut(places)]
-        steps += [self._move(place) for place in moved]
-        if len(steps) == 1:
-            await steps[0]
-        else:
-            await asyncio.gather(*steps)
+            messages = {place: self._message(place) for place in places}
+            ordered = cut(self._ordered(places), messages, _MOST_EACH)
+            steps += [self._settle_each(base, some) for some in ordered]
+        await run_together(steps)
         return self._outcomes
+
+    def _ordered(self, places: list[int]) -> list[int]:
+        return places
+
+    def _message(self, place: int) -> Message | None:
+        settlement = self._settlements[place]
+        return settlement.message if isinstance(settlement, (Retry, DeadLetter)) else None
 
     async def _complete(self, lane: Lane, claim: int, places: list[int], ids: list[bytes]) -> None:
         try:
@@ -223,33 +108,76 @@ class StreamSettleBatch(SettleBatch):
             place = places[index]
             self._outcomes[place] = lease_lost(self._settlements[place].receipt.queue)
 
+    async def _settle_each(self, base: str, places: Sequence[int]) -> None:
+        """Settle deliveries of one queue in one call."""
+        keys = [base]
+        arguments: list[Argument] = []
+        sent: list[int] = []
+        for place in places:
+            settlement, message = self._settlements[place], self._message(place)
+            try:
+                if message is not None:
+                    check_size(message)
+                arguments += self._written(settlement, self._target(settlement, keys))
+            except UNWRITABLE as error:
+                what = f"message {message.id!r}" if message is not None else "the dead letter"
+                self._outcomes[place] = unstorable(what, error)
+            else:
+                sent.append(place)
+        if not sent:
+            return
+        try:
+            codes: list[int | bytes] = await self._client.run_on(
+                self._connection, script("settle", self._kind), keys, arguments
+            )
+        except TransportError as error:
+            note(self._outcomes, sent, error)
+            return
+        for place, code in zip(sent, codes, strict=True):
+            settlement = self._settlements[place]
+            if isinstance(code, bytes):
+                self._outcomes[place] = refusal(code, self._client, self._connection)
+            elif code == _NO_QUEUE:
+                self._outcomes[place] = queue_not_found(target_of(settlement), self._client.where)
+            else:
+                lane, item, _ = hold_of(settlement.receipt)
+                lane.held.discard(item)
+                if code == _LOST:
+                    self._outcomes[place] = lease_lost(settlement.receipt.queue)
+
+    def _target(self, settlement: Settlement, keys: list[str]) -> int:
+        """The index of the successor's queue among the keys of the script; 0: none."""
+        target = target_of(settlement)
+        if not target:
+            return 0
+        target.encode()  # or the whole batch could not be sent
+        key = self._key_of(target)
+        if key not in keys[1:]:
+            keys.append(key)
+        return keys.index(key, 1) + 1
+
+
+class StreamSettleBatch(SettleBatch):
+    """Settlements of deliveries from streams."""
+
+    _kind = "stream"
+
     def _written(self, settlement: Settlement, target: int) -> list[Argument]:
         lane, id_, claim = hold_of(settlement.receipt)
         front: list[Argument] = [lane.name, lane.consumer, id_, claim, target]
         match settlement:
             case DeadLetter(message=message, bare=bare):
-                reason = reason_of(settlement)
+                reason = storable_text(settlement.reason, SHORT_TEXT) if bare else settlement.reason
                 if bare or message is None:
-                    return [*front, 0, "", reason, _BODY_ALONE if bare else _ALL_FIELDS]
+                    count = _BODY_ALONE if bare else _ALL_FIELDS
+                    return [*front, 0, "", reason.encode(), count]
                 _, priority, count, *fields = written(message)
-                return [*front, 0, priority, reason, count, *fields]
+                return [*front, 0, priority, reason.encode(), count, *fields]
             case Retry(message=message):
                 delay, priority, count, *fields = written(message)
                 return [*front, delay, priority, "", count, *fields]
             case _:
                 return [*front, 0, "", "", 0]
-
-    def _removal(self, receipt: Receipt) -> tuple[str, list[Argument]]:
-        lane, id_, claim = hold_of(receipt)
-        return lane.base, [lane.name, lane.consumer, id_, claim, -1, 0, "", "", 0]
-
-    async def _is_held(self, receipt: Receipt) -> bool:
-        (kept,) = await renew(self._client, self._connection, [receipt])
-        return kept
-
-    def _let_go(self, receipt: Receipt) -> None:
-        lane, id_, _ = hold_of(receipt)
-        lane.held.discard(id_)
 
 
 async def renew(
@@ -266,8 +194,7 @@ async def renew(
     async def renew_lane(lane: Lane, places: list[int]) -> None:
         arguments: list[Argument] = [lane.name, lane.consumer]
         for place in places:
-            _, id_, claim = hold_of(receipts[place])
-            arguments += (id_, claim)
+            arguments += hold_of(receipts[place])[1:]
         answers: list[int] = await client.run_on(
             connection, script("renew"), [lane.base], arguments
         )
@@ -280,23 +207,11 @@ async def renew(
     return kept
 
 
-def hold_of(receipt: Receipt) -> StreamHold:
+def hold_of(receipt: Receipt) -> Hold:
     """The handle of a delivery; that of another transport is not a valid one."""
-    handle = receipt.handle
-    if type(handle) is tuple:
-        hold = cast("StreamHold", handle)
-        if len(hold) == _HOLD_PARTS and type(hold[0]) is Lane:
-            return hold
-    return _NO_HOLD
-
-
-def reason_of(letter: DeadLetter) -> bytes:
-    """Why it is a dead letter; shortened in the form that always fits.
-
-    Raises:
-        UnicodeEncodeError: the text cannot be stored.
-    """
-    return (storable_text(letter.reason, SHORT_TEXT) if letter.bare else letter.reason).encode()
+    hold = cast("Hold", receipt.handle)
+    is_ours = type(hold) is tuple and len(hold) == _HOLD_PARTS and type(hold[0]) is Lane
+    return hold if is_ours else _NO_HOLD
 
 
 def target_of(settlement: Settlement) -> str:
@@ -308,8 +223,3 @@ def target_of(settlement: Settlement) -> str:
             return dead_letter_name(receipt.queue, kind)
         case _:
             return ""
-
-
-def is_near(settlement: Retry) -> bool:
-    """Whether the successor's queue is in the same slot, so that one script can do both."""
-    return tag_of(settlement.message.queue) == tag_of(settlement.receipt.queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matador.transports.kit.options import read_address
-from matador.transports.redis.client import Connector, RedisClient, script
+from matador.transports.redis.client import RedisClient, script
 from matador.transports.redis.options import RedisAddress
 
 
@@ -17,9 +17,8 @@ class RedisStore:
 
     def __init__(self, url: str, *, prefix: str | None = None) -> None:
         address = read_address(RedisAddress, url, {"prefix": prefix})
-        connector = Connector(address, name=self.name)
         self.prefix = address.prefix
-        self.client = RedisClient(connector)
+        self.client = RedisClient(address, name=self.name)
 
     @property
     def where(self) -> str:
@@ -69,28 +68,25 @@ class DuplicateRows(RedisStore):
 
     name = "matador-duplicates"
 
-    async def begin(self, key: str, owner: str, lease: float) -> list[bytes]:
-        """Hold a new key; its state before: ``new``, ``running``, or ``done`` and the result."""
-        return await self._run(key, owner, "begin", lease)
-
-    async def hold(self, key: str, owner: str, lease: float) -> bool:
-        """Hold a key for longer; False: another one holds it, or it is done."""
-        return await self._run(key, owner, "hold", lease) == 1
-
-    async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
-        """Keep a result; False: another one was faster."""
-        return await self._run(key, owner, "finish", ttl, result) == 1
-
-    async def forget(self, key: str, owner: str) -> None:
-        """Let a key be new again, if ``owner`` holds it."""
-        await self._run(key, owner, "forget", 0.0)
-
-    async def _run(
-        self, key: str, owner: str, action: str, time: float, result: bytes = b""
+    async def run(
+        self, action: str, key: str, owner: str, time: float = 0.0, result: bytes = b""
     ) -> Any:
+        """Run an action of the script ``duplicates``."""
         arguments = (owner, action, _milliseconds(time), result)
-        keys = [f"{self.prefix}:duplicates:{{{key}}}"]
-        return await self.client.run(script("duplicates", None), keys, arguments)
+        return await self.client.run(script("duplicates", None), [self._key(key)], arguments)
+
+    async def clear(self) -> None:
+        """Delete all keys."""
+        cursor: bytes = b"0"
+        while True:
+            cursor, keys = await self.client.call("SCAN", cursor, "MATCH", self._key("*"))
+            if keys:
+                await self.client.call("UNLINK", *keys)
+            if cursor == b"0":
+                return
+
+    def _key(self, key: str) -> str:
+        return f"{self.prefix}:duplicates:{{{key}}}"
 
 
 def _milliseconds(time: float) -> int:

@@ -3,65 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterable
 
 from matador.errors import TransportError
 from matador.model.message import Delivery
-from matador.transports.redis.blocking import BlockingSubscription
-from matador.transports.redis.client import RedisClient, script
+from matador.transports.redis.blocking import BlockingSubscription, QueueSource
 from matador.transports.redis.wire import Lane, claimed_of, deliveries_of
-from matador.transports.redis_client.errors import has_lost_group, translate
-
-log = logging.getLogger("matador.transports.redis")
 
 _GROUP = "matador"
-NEVER = 10**12
-"""Milliseconds for which no consumer is idle."""
 
 
 class RedisSubscription(BlockingSubscription):
     """See ``matador.transports.base.Subscription``. Made by ``RedisTransport.subscribe``."""
 
-    def __init__(
-        self,
-        client: RedisClient,
-        queue: str,
-        base: str,
-        *,
-        levels: int,
-        consumer: str,
-        lease: float,
-        block: float,
-        give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
-        declare: Callable[[str], Awaitable[None]],
-        closed: Callable[[RedisSubscription], Awaitable[None]],
-    ) -> None:
-        super().__init__(client, queue, block=block, give_back=give_back)
-        self._base = base
-        self._consumer = consumer
-        self._lease = round(lease * 1000)
-        self._declare = declare
-        self._closed = closed
-        self._lanes = {
-            name: Lane(queue, base, name, consumer)
-            for name in ("t", *map(str, range(levels - 1, -1, -1)))
-        }
-        self._rank()
+    def __init__(self, source: QueueSource, levels: int) -> None:
+        super().__init__(source)
+        self._lanes: dict[str, Lane] = {}
+        for name in ("t", *map(str, range(levels))):
+            self._lane(name)
         self._claimable = True  # something may have been released before
 
-    def _rank(self) -> None:
-        ranked = [lane for lane in self._lanes.values() if lane.name != "t"]
-        self._ranked = sorted(ranked, key=lambda lane: -int(lane.name))
-        self._by_key = {lane.key.encode(): lane for lane in ranked}
-
-    def _lane(self, name: bytes) -> Lane:
+    def _lane(self, name: str) -> Lane:
         """A lane by its name; one created since we subscribed is read from now on."""
-        known = name.decode()
-        if known not in self._lanes:
-            self._lanes[known] = Lane(self._queue, self._base, known, self._consumer)
-            self._rank()
-        return self._lanes[known]
+        if name not in self._lanes:
+            source = self._source
+            self._lanes[name] = Lane(source.queue, source.base, name, source.consumer)
+            ranked = [lane for lane in self._lanes.values() if lane.name != "t"]
+            self._ranked = sorted(ranked, key=lambda lane: -int(lane.name))
+            self._by_key = {lane.key.encode(): lane for lane in ranked}
+        return self._lanes[name]
 
     def claimable(self) -> None:
         """Something can be claimed: look for it, even if a read is blocked."""
@@ -74,74 +44,44 @@ class RedisSubscription(BlockingSubscription):
     async def _fetch_once(self, limit: int) -> list[Delivery]:
         if self._claimable:
             self._claimable = False
-            claimed = await self._claim(limit)
-            if len(claimed) == limit:
+            rows = await self._run("claim", limit, self._source.lease)
+            if len(rows) == limit:
                 self._claimable = True  # there may be more
-            if claimed:
-                return claimed
+            if rows:
+                return [claimed_of(self._lane(row[0].decode()), row) for row in rows]
         if len(self._ranked) > 1:
-            found = await self._read(limit)
+            # New messages of several lanes, in order of priority.
+            found = await self._run("read", limit)
             if found:
-                return found
+                return [
+                    delivery
+                    for name, entries in zip(found[::2], found[1::2], strict=True)
+                    for delivery in deliveries_of(self._lane(name.decode()), entries)
+                ]
         return await self._wait(limit)
-
-    async def _claim(self, limit: int) -> list[Delivery]:
-        rows = await self._client.run(
-            script("claim"), [self._base], [self._consumer, limit, self._lease]
-        )
-        if rows is None:
-            await self._declare(self._queue)
-            return []
-        return [claimed_of(self._lane(row[0]), row) for row in rows]
-
-    async def _read(self, limit: int) -> list[Delivery]:
-        """New messages of several lanes, in order of priority."""
-        found = await self._client.run(script("read"), [self._base], [self._consumer, limit])
-        if found is None:
-            await self._declare(self._queue)
-            return []
-        deliveries: list[Delivery] = []
-        for name, entries in zip(found[::2], found[1::2], strict=True):
-            deliveries += deliveries_of(self._lane(name), entries)
-        return deliveries
 
     async def _wait(self, limit: int) -> list[Delivery]:
         """New messages, as soon as there are any."""
         # Each of several lanes may return its count: one is enough to wake up.
         count = limit if len(self._ranked) == 1 else 1
-        try:
-            found = await self._block_on(
-                "XREADGROUP",
-                *("GROUP", _GROUP, self._consumer, "COUNT", count),
-                *("BLOCK", round(self._block * 1000), "STREAMS"),
-                *(lane.key for lane in self._ranked),
-                *(">" for _ in self._ranked),
-            )
-        except TransportError:
-            raise
-        except Exception as error:
-            if not has_lost_group(error):
-                raise translate(error, self._client.where) from error
-            await self._declare(self._queue)
-            return []
+        found = await self._block_on(
+            "XREADGROUP",
+            *("GROUP", _GROUP, self._source.consumer, "COUNT", count),
+            *("BLOCK", round(self._source.block * 1000), "STREAMS"),
+            *(lane.key for lane in self._ranked),
+            *(">" for _ in self._ranked),
+        )
         deliveries: list[Delivery] = []
         for key, entries in found or ():
             deliveries += deliveries_of(self._by_key[key], entries)
         return deliveries
 
-    async def _release_unseen(self) -> None:
-        known = [
-            f"{lane.name}:{id_.decode()}" for lane in self._lanes.values() for id_ in lane.held
-        ]
-        given_back = await self._client.run(
-            script("give_back_unseen"), [self._base], [self._consumer, *known]
-        )
-        if given_back:
-            log.info("%s: %d messages were lost on the way and released", self._queue, given_back)
-            self._claimable = True
+    def _arrived(self) -> Iterable[str]:
+        return (f"{lane.name}:{id_.decode()}" for lane in self._lanes.values() for id_ in lane.held)
 
-    async def _leave(self) -> None:
+    async def close(self) -> None:
+        """See ``Subscription``."""
+        await super().close()
         with contextlib.suppress(TransportError):
             if self._client.state.status == "connected":
-                await self._client.run(script("prune"), [self._base], [self._consumer, NEVER])
-        await self._closed(self)
+                await self._run("prune")

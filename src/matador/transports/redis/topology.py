@@ -14,34 +14,17 @@ from matador.transports.redis.connection import Argument
 _ENDINGS = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
 
 
-def tag_of(queue: str) -> str:
-    """The hash tag of a queue: dead letters have that of the queue they come from.
-
-    Example:
-        >>> tag_of("shop.events"), tag_of("shop.events.undeliverable")
-        ('shop.events', 'shop.events')
-    """
-    for ending in _ENDINGS:
-        if queue.endswith(ending) and queue != ending:
-            return queue.removesuffix(ending)
-    return queue
-
-
 def key_of(prefix: str, queue: str) -> str:
     """The key of a queue's settings; all its other keys begin with it.
 
     Example:
-        >>> key_of("matador", "shop.events.unhandled")
-        'matador:{shop.events}.unhandled'
+        >>> key_of("matador", "shop.events"), key_of("matador", "shop.events.unhandled")
+        ('matador:{shop.events}', 'matador:{shop.events}.unhandled')
     """
-    tag = tag_of(queue)
-    return f"{prefix}:{{{tag}}}{queue.removeprefix(tag)}"
-
-
-def scope_keys(prefix: str, scope: str) -> tuple[str, str]:
-    """The keys of a scope of ``send_once``: how far it is sealed, and which queues it uses."""
-    key = f"{prefix}:{{once:{scope}}}"
-    return key, f"{key}:queues"
+    for ending in _ENDINGS:
+        if queue.endswith(ending) and queue != ending:
+            return f"{prefix}:{{{queue.removesuffix(ending)}}}{ending}"
+    return f"{prefix}:{{{queue}}}"
 
 
 def stream_settings(topology: Topology) -> dict[str, list[Argument]]:

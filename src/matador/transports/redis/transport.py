@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from matador.errors import MatadorError, QueueNotFoundError, TransportError
+from matador.errors import MatadorError
 from matador.model.message import (
     Delivery,
     Message,
     Once,
-    QueueDepth,
     Receipt,
-    Release,
-    Settlement,
     StoredMessage,
     TopologyNote,
 )
@@ -26,17 +23,15 @@ from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.options import read_address
 from matador.transports.redis import browse as browsing
 from matador.transports.redis.base import STORED, StoredTransport, consumer_name
-from matador.transports.redis.client import script
-from matador.transports.redis.connection import PipelinedConnection
+from matador.transports.redis.blocking import QueueSource
 from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.pubsub import RedisPubSubTransport
 from matador.transports.redis.send import OnceSender, stream_form
-from matador.transports.redis.settle import SettleBatch, StreamSettleBatch, renew
-from matador.transports.redis.subscription import NEVER, RedisSubscription
+from matador.transports.redis.settle import StreamSettleBatch, renew
+from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis.topology import stream_settings
-from matador.transports.redis.upkeep import StreamUpkeep
-from matador.transports.redis.wire import Lane, claimed_of
+from matador.transports.redis.wire import claimed_of
 
 
 class RedisTransport(StoredTransport):
@@ -66,7 +61,9 @@ class RedisTransport(StoredTransport):
         60.0
     """
 
+    _kind = "stream"
     _form_of = staticmethod(stream_form)
+    _batch = StreamSettleBatch
 
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
@@ -74,9 +71,6 @@ class RedisTransport(StoredTransport):
             STORED, priorities=True, browse=True, replay=True, once=True, lease=self._lease
         )
         self._once = OnceSender(self._client, self._prefix, self._key)
-        self._upkeep: dict[str, StreamUpkeep] = {}
-        self._taker = consumer_name(self._lease)
-        self._taken: dict[str, dict[str, Lane]] = {}
 
     @classmethod
     def from_url(cls, url: str, **options: Unpack[RedisOptions]) -> Transport:
@@ -85,25 +79,9 @@ class RedisTransport(StoredTransport):
         Raises:
             ConfigurationError: the address is malformed, or has an unknown option.
         """
-        match read_address(RedisAddress, url, options).mode:
-            case "streams":
-                return cls(url, **options)
-            case "list":
-                return RedisListTransport(url, **options)
-            case "pubsub":
-                return RedisPubSubTransport(url, **options)
-
-    async def _before_disconnect(self) -> None:
-        for upkeep in list(self._upkeep.values()):
-            for subscription in list(upkeep.subscriptions):
-                await subscription.close()
-        if self.state.status == "connected":
-            for queue in self._taken:
-                with contextlib.suppress(TransportError):
-                    await self._client.run(
-                        script("prune"), [self._key(queue)], [self._taker, NEVER]
-                    )
-        self._taken.clear()
+        mode = read_address(RedisAddress, url, options).mode
+        modes = {"streams": cls, "list": RedisListTransport, "pubsub": RedisPubSubTransport}
+        return modes[mode](url, **options)
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -112,60 +90,8 @@ class RedisTransport(StoredTransport):
         await self._declare_all(stream_settings(topology))
         return [*ignored_arguments(topology), *ignored_exchanges(topology)]
 
-    async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
-        await self._client.run_on(
-            connection, script("declare"), [self._key(queue)], self._declared[queue]
-        )
-
-    # -- receiving ---------------------------------------------------------------------------------
-
-    async def subscribe(self, queue: str, *, prefetch: int) -> RedisSubscription:
-        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
-        base = self._key(queue)
-        try:
-            levels, _ = await browsing.settings(self._client, queue, base)
-        except QueueNotFoundError:
-            await self._declare_again(queue)
-            levels, _ = await browsing.settings(self._client, queue, base)
-        subscription = RedisSubscription(
-            self._client,
-            queue,
-            base,
-            levels=levels,
-            consumer=consumer_name(self._lease),
-            lease=self._lease,
-            block=self._block,
-            give_back=self._give_back,
-            declare=self._declare_again,
-            closed=self._closed,
-        )
-        if queue not in self._upkeep:
-            self._upkeep[queue] = StreamUpkeep(
-                self._client, base, lease=self._lease, longest=self._block
-            )
-        self._upkeep[queue].subscriptions.add(subscription)
-        return subscription
-
-    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
-        """See ``StoredTransport``."""
-        outcomes = await super().settle(settlements)
-        for settlement in settlements:
-            if type(settlement) is Release and settlement.receipt.queue in self._upkeep:
-                self._upkeep[settlement.receipt.queue].wake()
-        return outcomes
-
-    def _batch(
-        self, connection: PipelinedConnection, settlements: Sequence[Settlement]
-    ) -> SettleBatch:
-        return StreamSettleBatch(self._client, connection, self._key, self.send, settlements)
-
-    async def _closed(self, subscription: RedisSubscription) -> None:
-        upkeep = self._upkeep.get(subscription.queue)
-        if upkeep is not None:
-            upkeep.subscriptions.discard(subscription)
-            if not upkeep.subscriptions:
-                del self._upkeep[subscription.queue]
-                await upkeep.close()
+    def _subscription(self, source: QueueSource, levels: int) -> RedisSubscription:
+        return RedisSubscription(replace(source, consumer=consumer_name(self._lease)), levels)
 
     # -- optional abilities ------------------------------------------------------------------------
 
@@ -177,36 +103,24 @@ class RedisTransport(StoredTransport):
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:
         """See ``Browsing``. Delayed messages come last, in order of their time."""
-        base = self._key(queue)
-        async for stored in browsing.browse(self._client, queue, base, after, limit):
+        seen = browsing.browse(self._client, queue, self._key(queue), after)
+        for _ in itertools.count() if limit is None else range(limit):
+            if (stored := await anext(seen, None)) is None:
+                return
             yield stored
 
     async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
         """See ``Browsing``. What is taken out of turn and released has a new position."""
-        base = self._key(queue)
-        rows = await self._client.run(
-            script("take"),
-            [base],
-            [self._taker, round(self._lease * 1000), *browsing.take_arguments(positions)],
+        lease = round(self._lease * 1000)
+        rows = await self._run(
+            "take", queue, self._consumer, lease, *browsing.take_arguments(positions)
         )
         if rows is None:
             raise queue_not_found(queue, self._client.where)
-        lanes = self._taken.setdefault(queue, {})
         found: list[Delivery | None] = [None] * len(positions)
         for *row, place in rows:
-            name = row[0].decode()
-            if name not in lanes:
-                lanes[name] = Lane(queue, base, name, self._taker)
-            found[place] = claimed_of(lanes[name], row)
+            found[place] = claimed_of(self._lane(queue, row[0].decode()), row)
         return found
-
-    async def purge(self, queue: str) -> int:
-        """See ``Purging``."""
-        return await self._purge(script("purge"), queue)
-
-    async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``. Stale messages count as in flight until they are claimed."""
-        return await self._measure(script("depth"), queue)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000

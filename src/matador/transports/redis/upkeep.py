@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 
 from redis import exceptions as redis_errors
 
 from matador.errors import TransportError
-from matador.transports.redis.client import RedisClient, script
+from matador.transports.redis.blocking import BlockingSubscription, QueueSource
 from matador.transports.redis.connection import PipelinedConnection
-from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")
@@ -28,29 +26,26 @@ _UNSEEN = 3_600_000  # milliseconds; consumers idle for that long are gone
 
 
 class QueueUpkeep:
-    """Runs the upkeep of one queue, over and over.
+    """Runs the upkeep of one queue, again and again. Tells its subscriptions what they can claim.
 
-    Args:
-        base: the queue's key.
-        run: does the upkeep; returns the milliseconds until the next message is due, -1: none.
-        longest: seconds; the upkeep is done at least that often.
+    In lists it also shows that the consumer is alive, so it must run at least once per lease.
     """
 
-    def __init__(
-        self,
-        client: RedisClient,
-        base: str,
-        *,
-        run: Callable[[], Awaitable[int]],
-        longest: float,
-    ) -> None:
-        self._client = client
-        self._base = base
-        self._upkeep = run
-        self._longest = longest
+    def __init__(self, source: QueueSource) -> None:
+        self._source = source
+        self._client = source.client
+        self._base = source.base
+        self._longest = min(source.block, source.lease / 4000)
         self._connection: PipelinedConnection | None = None
-        self._heard: bytes | str = "$"
-        self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{base}")
+        self._heard: bytes | str = "0-0"
+        self._pruned = asyncio.get_running_loop().time()
+        self.subscriptions: set[BlockingSubscription] = set()
+        self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{self._base}")
+
+    def wake(self) -> None:
+        """Something can be claimed."""
+        for subscription in self.subscriptions:
+            subscription.claimable()
 
     async def close(self) -> None:
         """Stop."""
@@ -69,87 +64,22 @@ class QueueUpkeep:
                 with contextlib.suppress(TransportError):
                     await self._client.wait_connected()
             except Exception:
-                log.exception("upkeep of %s failed; trying again", self._base)
+                log.exception("upkeep of %s failed; retrying", self._base)
                 await asyncio.sleep(_PAUSE)
 
     async def _once(self) -> None:
         if self._connection is None or self._connection.lost.done():
             await self._drop()
             self._connection = await self._client.open()
-            # The bell is heard from here on; the upkeep that follows covers what rang before.
-            self._heard = await self._last_ring(self._connection)
+            self._heard = "0-0"  # an old ring costs one upkeep more
         due = await self._upkeep()
         wait = self._longest if due < 0 else min(self._longest, due / 1000)
         await self._listen(self._connection, wait)
 
-    async def _listen(self, connection: PipelinedConnection, wait: float) -> None:
-        """Wait for the bell, or ``wait`` seconds."""
-        if wait <= 0:
-            return
-        block = max(1, round(wait * 1000))
-        bell = f"{self._base}:bell"
-        try:
-            rung = await connection.call(
-                "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
-            )
-        except redis_errors.RedisError as error:
-            await self._without_bell(connection, error, wait)
-            return
-        if rung:
-            self._heard = rung[0][1][-1][0]
-
-    async def _without_bell(
-        self, connection: PipelinedConnection, error: Exception, wait: float
-    ) -> None:
-        """The bell is unusable, but the connection is fine: poll."""
-        if is_gone(error):
-            raise self._client.translated(connection, error) from error
-        log.warning("%s: cannot listen to its bell, polling instead: %s", self._base, error)
-        await asyncio.sleep(min(wait, _PAUSE))
-
-    async def _last_ring(self, connection: PipelinedConnection) -> bytes | str:
-        bell = f"{self._base}:bell"
-        try:
-            rings = await connection.call("XREVRANGE", bell, "+", "-", "COUNT", 1)
-        except redis_errors.RedisError as error:
-            await self._without_bell(connection, error, 0.0)
-            return "$"
-        return rings[0][0] if rings else "0-0"
-
-    async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
-
-
-class StreamUpkeep:
-    """The upkeep of a queue of streams; tells its subscriptions when something can be claimed.
-
-    Args:
-        base: the queue's key.
-        lease: seconds.
-        longest: see ``QueueUpkeep``.
-    """
-
-    def __init__(self, client: RedisClient, base: str, *, lease: float, longest: float) -> None:
-        self._client = client
-        self._base = base
-        self._lease = round(lease * 1000)
-        self._pruned = asyncio.get_running_loop().time()
-        self.subscriptions: set[RedisSubscription] = set()
-        self._upkeep = QueueUpkeep(client, base, run=self._run, longest=min(longest, lease / 4))
-
-    def wake(self) -> None:
-        """Something can be claimed."""
-        for subscription in self.subscriptions:
-            subscription.claimable()
-
-    async def close(self) -> None:
-        """Stop."""
-        await self._upkeep.close()
-
-    async def _run(self) -> int:
-        found = await self._client.run(script("upkeep"), [self._base], [self._lease])
+    async def _upkeep(self) -> int:
+        """Do the upkeep; the milliseconds until the next message is due, -1: none is delayed."""
+        source = self._source
+        found = await source.run("upkeep", source.consumer, source.lease)
         if found is None:  # the queue is gone; a subscription that claims declares it again
             self.wake()
             return -1
@@ -163,5 +93,28 @@ class StreamUpkeep:
         now = asyncio.get_running_loop().time()
         if now > self._pruned + _PRUNE_EVERY:
             self._pruned = now
-            await self._client.run(script("prune"), [self._base], ["", _UNSEEN])
+            await source.run("prune", "", _UNSEEN)
         return due
+
+    async def _listen(self, connection: PipelinedConnection, wait: float) -> None:
+        """Wait for the bell, or ``wait`` seconds."""
+        if wait <= 0:
+            return
+        block, bell = max(1, round(wait * 1000)), f"{self._base}:bell"
+        try:
+            rung = await connection.call(
+                "XREAD", "BLOCK", block, "STREAMS", bell, self._heard, patience=wait
+            )
+        except redis_errors.RedisError as error:
+            if is_gone(error):
+                raise self._client.translated(connection, error) from error
+            log.warning("%s: cannot listen to its bell, polling instead: %s", self._base, error)
+            await asyncio.sleep(min(wait, _PAUSE))
+        else:
+            if rung:
+                self._heard = rung[0][1][-1][0]
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

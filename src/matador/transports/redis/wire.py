@@ -13,9 +13,10 @@ Anybody may write entries, so reading never fails. What cannot be read is left o
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,11 +27,11 @@ from matador.model.message import (
     Headers,
     Message,
     MessageState,
-    Properties,
     Receipt,
     StoredMessage,
 )
 from matador.model.text import SHORT_TEXT, storable_text
+from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.properties import (
     PROPERTIES_HEADER,
     headers_with_properties,
@@ -42,8 +43,8 @@ log = logging.getLogger("matador.transports.redis")
 
 _NO_HEADERS: Headers = {}
 _PLAIN = 4  # values in an entry of id and body only
-# An element is number:deliveries:content; these are its parts, and digits of the numbers.
-_PARTS, _NUMBER, _COUNT = 3, 16, 9
+# An element of a list: number, earlier deliveries, content.
+_ELEMENT = re.compile(rb"(\d{1,16}):(\d{1,9}):(.*)", re.DOTALL)
 _OURS = (b"i", b"b", b"h", b"p", b"k", b"r")
 
 Read = TypeVar("Read")
@@ -53,7 +54,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
 class Lane:
-    """One stream of a queue, as one consumer sees it. Compared by identity."""
+    """One stream or list of a queue, as one consumer sees it. Compared by identity."""
 
     __slots__ = ("base", "consumer", "held", "key", "name", "queue")
 
@@ -64,11 +65,11 @@ class Lane:
         self.key = f"{base}:{name}"
         self.consumer = consumer
         self.held: set[bytes] = set()
-        """The ids of entries that were delivered and are not settled yet."""
+        """The entries or elements that were delivered and are not settled yet."""
 
 
-StreamHold: TypeAlias = tuple[Lane, bytes, int]
-"""The handle of a delivery: the entry, and the number of its claim. Made for every message."""
+Hold: TypeAlias = tuple[Lane, bytes, int]
+"""The handle of a delivery: a stream's entry with the number of its claim, or a list's element."""
 
 
 def is_plain(message: Message) -> bool:
@@ -95,7 +96,7 @@ def fields_of(message: Message) -> list[Argument]:
     if headers:
         fields += ("h", _encode(headers))
     if message.priority is not None:
-        fields += ("p", message.priority)
+        fields += ("p", int(message.priority))
     if message.ordering_key is not None:
         fields += ("k", message.ordering_key.encode())
     return fields
@@ -148,11 +149,18 @@ def _delivery(
             return Delivery(values[b"b"], headers, receipt, problem, properties)
     except Exception as error:  # noqa: BLE001 - whatever it is, somebody else wrote it
         log.debug("%s: entry %r: %s", lane.key, id_, error)
-    read = _read(fields)
+    message, problem = _read(lane.queue, fields)
+    return delivery_of(message, (lane, id_, claim), count, problem)
+
+
+def delivery_of(
+    message: Message, handle: object, count: int, problem: str | None = None
+) -> Delivery:
+    """The delivery of a message, the ``count``-th one."""
     receipt = Receipt(
-        lane.queue, (lane, id_, claim), count, count > 1, read.priority, read.ordering_key
+        message.queue, handle, count, count > 1, message.priority, message.ordering_key
     )
-    return Delivery(read.body, read.headers, receipt, read.problem, read.properties)
+    return Delivery(message.body, message.headers, receipt, problem, message.properties)
 
 
 def stored_of(
@@ -160,41 +168,28 @@ def stored_of(
     position: str,
     fields: Sequence[bytes],
     state: MessageState,
-    *,
-    stored_at: int | None = None,
-    due_at: int | None = None,
+    time: int,
     delivery_count: int = 0,
 ) -> StoredMessage:
-    """A message for browsing. Times in milliseconds."""
-    read = _read(fields)
+    """A message for browsing; ``time``, in milliseconds: when it is due, or was stored."""
+    message, _ = _read(queue, fields)
     return StoredMessage(
         position=position,
-        id=read.id,
+        id=message.id,
         queue=queue,
-        body=read.body,
-        headers=read.headers,
+        body=message.body,
+        headers=message.headers,
         state=state,
-        stored_at=None if stored_at is None else _moment(stored_at),
-        due_at=None if due_at is None else _moment(due_at),
+        stored_at=None if state == "delayed" else _moment(time),
+        due_at=_moment(time) if state == "delayed" else None,
         delivery_count=max(0, delivery_count),
-        priority=read.priority,
-        ordering_key=read.ordering_key,
+        priority=message.priority,
+        ordering_key=message.ordering_key,
     )
 
 
-class _ReadEntry(NamedTuple):
-    """What could be read of an entry, and what could not."""
-
-    id: str
-    body: bytes
-    headers: Headers
-    priority: int | None
-    ordering_key: str | None
-    problem: str | None
-    properties: Properties | None
-
-
-def _read(fields: Sequence[bytes]) -> _ReadEntry:
+def _read(queue: str, fields: Sequence[bytes]) -> tuple[Message, str | None]:
+    """What can be read of an entry, and what cannot."""
     values = dict(zip(fields[::2], fields[1::2], strict=False))
     problems: list[str] = []
     if len(fields) != 2 * len(values):
@@ -217,15 +212,16 @@ def _read(fields: Sequence[bytes]) -> _ReadEntry:
     if problem is not None:
         problems.append(problem)
     reason = part(b"r", bytes.decode)
-    return _ReadEntry(
+    message = Message(
         id=values.get(b"i", b"").decode(errors="replace"),
+        queue=queue,
         body=values.get(b"b", b""),
         headers=headers if reason is None else {**headers, REASON_HEADER: reason},
         priority=part(b"p", int),
         ordering_key=part(b"k", bytes.decode),
-        problem="; ".join(problems) or None,
         properties=properties,
     )
+    return message, "; ".join(problems) or None
 
 
 def _moment(milliseconds: float) -> datetime | None:
@@ -240,44 +236,35 @@ def _moment(milliseconds: float) -> datetime | None:
 
 
 class ContentHeader(msgspec.Struct, omit_defaults=True, gc=False):
-    """The line in front of the body."""
+    """The line in front of the body: id, headers, priority, ordering key."""
 
     i: str
-    """The id."""
     h: dict[str, str | int] = {}
-    """Headers."""
     p: int | None = None
-    """The priority."""
     k: str | None = None
-    """The ordering key."""
 
 
 _decode_header = msgspec.json.Decoder(ContentHeader).decode
 
 
-def content_of(message: Message, *, reason: str | None = None) -> bytes:
-    """A message as one string; ``reason``: why it is a dead letter.
+def content_of(message: Message) -> bytes:
+    """A message as one string.
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
     headers = dict(headers_with_properties(message))
-    if reason is not None:
-        headers[REASON_HEADER] = reason
     header = ContentHeader(message.id, headers, message.priority, message.ordering_key)
     return _encode(header) + b"\n" + message.body
 
 
-def letter_of(letter: DeadLetter, received: Callable[[], Message]) -> bytes:
-    """A dead letter as one string; ``received`` returns the message as it arrived.
-
-    Raises:
-        TypeError, ValueError, OverflowError: a part of it cannot be stored.
-    """
+def letter_of(letter: DeadLetter, received: Message) -> Message:
+    """A dead letter as a message; ``received`` is the one that arrived."""
     if letter.bare:
         short = storable_text(letter.reason, SHORT_TEXT)
-        return content_of(Message("", letter.receipt.queue, received().body), reason=short)
-    return content_of(letter.message or received(), reason=letter.reason)
+        letter = DeadLetter(letter.receipt, letter.kind, short, bare=True)
+        received = Message("", received.queue, received.body)
+    return dead_letter_of(letter, received)
 
 
 def message_of(queue: str, content: bytes) -> Message:
@@ -304,11 +291,14 @@ def message_of(queue: str, content: bytes) -> Message:
     )
 
 
+def listed_of(lane: Lane, element: bytes) -> Delivery:
+    """The delivery of an element of a list."""
+    lane.held.add(element)
+    deliveries, content = element_of(element)
+    return delivery_of(message_of(lane.queue, content), (lane, element, 0), deliveries + 1)
+
+
 def element_of(element: bytes) -> tuple[int, bytes]:
     """The earlier deliveries and the content of an element of a list, whoever wrote it."""
-    parts = element.split(b":", 2)
-    if len(parts) == _PARTS:
-        number, count, content = parts
-        if number.isdigit() and count.isdigit() and len(number) <= _NUMBER and len(count) <= _COUNT:
-            return int(count), content
-    return 0, element
+    found = _ELEMENT.fullmatch(element)
+    return (0, element) if found is None else (int(found[2]), found[3])

@@ -108,7 +108,9 @@ class ServerClient(ABC, Generic[AnyConnection]):
             return self._supervisor.connection
         except NotConnectedError:
             if self.state.status not in ("connected", "reconnecting"):
-                raise NotConnectedError(f"not connected to {self.where}") from self.state.error
+                raise NotConnectedError(
+                    f"not connected to {self.where}; connect first"
+                ) from self.state.error
         try:
             return await self._supervisor.wait_connected(_SHORT_OUTAGE)
         except TimeoutError:

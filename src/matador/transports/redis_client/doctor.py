@@ -11,24 +11,16 @@ from matador.model.message import Finding
 Command: TypeAlias = Callable[..., Awaitable[Any]]
 """Runs a command; raises errors of transports."""
 
-_SECTIONS = ("server", "replication", "memory", "persistence")
 _OLDEST = (6, 2)
 
 
 async def examine(call: Command, *, primary: str, stores: bool = True) -> list[Finding]:
-    """Examine a server.
+    """Examine a server. Raises ``NotConnectedError``.
 
-    Args:
-        call: runs commands.
-        primary: how to reach the primary, for an address that leads to a replica.
-        stores: whether messages are stored there.
-
-    Raises:
-        NotConnectedError: not connected.
+    ``primary`` says how to reach the primary, for an address that leads to a replica. ``stores``:
+    whether messages are stored there.
     """
-    facts: dict[str, str] = {}
-    for section in _SECTIONS:
-        facts.update(_facts(await call("INFO", section)))
+    facts = _facts(await call("INFO"))
     findings = [*about_server(facts, primary)]
     if stores:
         findings += about_memory(facts)

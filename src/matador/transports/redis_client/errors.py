@@ -75,7 +75,9 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
             hint = "check the user, the password and the user's rights (ACL)"
             kind = ConnectionFailedError if opening else TransportError
             return kind(f"{said}; {hint}")
-        case _ if _is_full(error):
+        case redis_errors.OutOfMemoryError():
+            return StorageFullError(f"the server accepts no more data: {said}")
+        case redis_errors.ResponseError() if any(word in str(error) for word in _FULL):
             return StorageFullError(f"the server accepts no more data: {said}")
         case redis_errors.ReadOnlyError():
             return NotConnectedError(f"{where} is a replica now; reconnecting")
@@ -110,14 +112,6 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
             return ConfigurationError(said)
         case _:
             return ConnectionFailedError(said) if opening else TransportError(said)
-
-
-def _is_full(error: BaseException) -> bool:
-    if isinstance(error, redis_errors.OutOfMemoryError):
-        return True
-    return isinstance(error, redis_errors.ResponseError) and any(
-        word in str(error) for word in _FULL
-    )
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, MessageTooLargeError)

@@ -1,29 +1,25 @@
--- Entries of one lane from an id on. ARGV: lane, first id, count. Returns: the id up to which the lane
--- was delivered, {id, consumer, claim, uncounted} of those that are held or were released, the entries.
--- nil: no such queue.
-local base, lane = KEYS[1], ARGV[1]
-local queue = settings(base)
-if not queue then
-  return nil
-end
+-- Entries of all lanes after a position. ARGV: id, rank of its lane (-1: its entry, too), count. Returns the
+-- retention ('' for none), and for each lane: its name, the id up to which it was delivered, {id, consumer,
+-- claim, uncounted} of those that are held or were released, the entries.
+local id, rank, found = ARGV[1], tonumber(ARGV[2]), {}
 tidy(base, queue)
-local key = base .. ':' .. lane
-if redis.call('EXISTS', key) == 0 then
-  return { '0-0', {}, {} }
-end
-local entries = redis.pcall('XRANGE', key, ARGV[2], '+', 'COUNT', ARGV[3])
-if failed(entries) then
-  if redis.call('TYPE', key).ok == 'stream' then
+for level = 0, queue.levels do
+  local lane = level < queue.levels and tostring(level) or 't'
+  local key = base .. ':' .. lane
+  local entries = redis.pcall('XRANGE', key, level <= rank and '(' .. id or id, '+', 'COUNT', ARGV[3])
+  if failed(entries) then
+    local type = redis.call('TYPE', key).ok
+    if type ~= 'stream' and type ~= 'none' then
+      return entries
+    end
     entries = {} -- from behind the highest possible id
-  else
-    return entries
+  end
+  if #entries > 0 then
+    local held, first, last = {}, entries[1][1], entries[#entries][1]
+    for place, row in ipairs(grouped(key, 'XPENDING', key, GROUP, first, last, #entries)) do
+      held[place] = { row[1], row[2], row[4], uncounted(base, lane, row[1]) }
+    end
+    found[#found + 1] = { lane, group_of(key)['last-delivered-id'], held, entries }
   end
 end
-local held = {}
-if #entries > 0 then
-  local first, last = entries[1][1], entries[#entries][1]
-  for place, row in ipairs(grouped(key, 'XPENDING', key, GROUP, first, last, #entries)) do
-    held[place] = { row[1], row[2], row[4], uncounted(base, lane, row[1]) }
-  end
-end
-return { group_of(key)['last-delivered-id'], held, entries }
+return { queue.retention or '', found }

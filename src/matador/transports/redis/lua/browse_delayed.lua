@@ -1,9 +1,5 @@
 -- Delayed messages in order of their time. ARGV: how many to skip, count. Returns {due, name, fields}
--- for each; nil: no such queue.
-local base = KEYS[1]
-if not settings(base) then
-  return nil
-end
+-- for each.
 local first = tonumber(ARGV[1])
 local rows = redis.call('ZRANGE', base .. ':delayed', first, first + tonumber(ARGV[2]) - 1, 'WITHSCORES')
 local found = {}

@@ -1,8 +1,7 @@
 -- Finish deliveries of one consumer in one lane, held by a claim of one number. ARGV: lane, consumer,
 -- claim, ids ... Returns the indexes, from 0, of those that are not held by it any more.
-local base, lane, consumer, claim = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local lane, consumer, claim = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = base .. ':' .. lane
-local queue = settings(base)
 local held, ids, lost = {}, {}, {}
 if #ARGV < 8 then
   for place = 4, #ARGV do

@@ -1,6 +1,5 @@
 -- Create a queue, or update its settings. ARGV: priorities, retention, max_length, ttl (milliseconds;
 -- empty: none). Lanes once created stay, so that nothing in them is lost.
-local base = KEYS[1]
 local levels = number(redis.call('HGET', base, 'levels'), 1, HIGHEST + 1) or 1
 if ARGV[1] == '1' then
   levels = HIGHEST + 1

@@ -1,9 +1,4 @@
--- How many messages are ready, delayed, in flight; nil: no such queue.
-local base = KEYS[1]
-local queue = settings(base)
-if not queue then
-  return nil
-end
+-- How many messages are ready, delayed, in flight.
 tidy(base, queue)
 local stored, held, released = 0, 0, 0
 for _, lane in ipairs(lanes(queue)) do

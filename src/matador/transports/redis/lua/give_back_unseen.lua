@@ -1,7 +1,6 @@
 -- Release what was sent to a consumer and never arrived: its connection was lost on the way. ARGV:
 -- consumer, then lane:id of each entry that did arrive. Returns how many.
-local base, consumer = KEYS[1], ARGV[1]
-local queue = settings(base)
+local consumer = ARGV[1]
 local known, number = {}, 0
 for place = 2, #ARGV do
   known[ARGV[place]] = true

@@ -8,7 +8,6 @@
 
 local CHUNK = 500
 local SEEN_OFF = 60000 -- milliseconds; a read that was blocked on the server is over by then
-local FAR = 100000000000000 -- milliseconds; as far as any date goes
 local MOST_COUNTED = 1000000
 
 -- Number, deliveries and content of an element; no number if it is not one of ours.
@@ -52,3 +51,6 @@ local function take_back(base, consumer)
   end
   return false
 end
+
+local base = KEYS[1]
+local queue = redis.call('EXISTS', base) == 1

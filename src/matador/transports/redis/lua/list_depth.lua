@@ -1,8 +1,4 @@
--- How many messages are ready, delayed, held; nil: no such queue.
-local base = KEYS[1]
-if redis.call('EXISTS', base) == 0 then
-  return nil
-end
+-- How many messages are ready, delayed, held.
 local due = redis.call('ZCOUNT', base .. ':delayed', '-inf', now())
 local held = 0
 for _, consumer in ipairs(redis.call('ZRANGE', base .. ':consumers', 0, -1)) do

@@ -1,6 +1,6 @@
 -- Release what was sent to a consumer and never arrived: its connection was lost on the way. ARGV:
 -- consumer, then the SHA-1 of each element that did arrive. Returns how many.
-local base, held = KEYS[1], KEYS[1] .. ':held:' .. ARGV[1]
+local held = KEYS[1] .. ':held:' .. ARGV[1]
 local known, number = {}, 0
 for place = 2, #ARGV do
   known[ARGV[place]] = true

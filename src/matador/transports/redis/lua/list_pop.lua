@@ -1,8 +1,5 @@
--- Deliver messages. ARGV: consumer, lease, limit. Returns the elements; nil: no such queue.
-local base, consumer = KEYS[1], ARGV[1]
-if redis.call('EXISTS', base) == 0 then
-  return nil
-end
+-- Deliver messages. ARGV: consumer, lease, limit. Returns the elements.
+local consumer = ARGV[1]
 beat(base, consumer, tonumber(ARGV[2]))
 local found = {}
 for place = 1, tonumber(ARGV[3]) do

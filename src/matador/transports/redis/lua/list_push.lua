@@ -1,9 +1,6 @@
--- Store messages. ARGV, for each: delay, content. Returns 1; 0 if there is no such queue and nothing was
--- stored; else {index from 0, why} of those that were not stored.
-local base, refused = KEYS[1], {}
-if redis.call('EXISTS', base) == 0 then
-  return 0
-end
+-- Store messages. ARGV, for each: delay, content. Returns 1, or {index from 0, why} of those that were
+-- not stored.
+local refused = {}
 for place = 1, #ARGV, 2 do
   local stored, why = pcall(put, base, tonumber(ARGV[place]), ARGV[place + 1])
   if not stored then

@@ -1,7 +1,6 @@
--- Remove consumers that hold nothing: one by its name, or those idle for long. ARGV: name ('' for
--- none), milliseconds. One that comes back all the same is created again by its next read.
-local base, name, idle = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local queue = settings(base)
+-- Remove consumers that hold nothing: one by its name, or those idle for long. ARGV: name ('' for none),
+-- milliseconds (if any). One that comes back all the same is created again by its next read.
+local name, idle = ARGV[1], tonumber(ARGV[2] or FOR_EVER)
 for _, lane in ipairs(queue and lanes(queue) or {}) do
   local key = base .. ':' .. lane
   for _, row in ipairs(grouped(key, 'XINFO', 'CONSUMERS', key, GROUP)) do

@@ -1,9 +1,4 @@
--- Delete messages that nobody holds, a bounded number. Returns how many; -1: no such queue.
-local base = KEYS[1]
-local queue = settings(base)
-if not queue then
-  return -1
-end
+-- Delete messages that nobody holds, a bounded number. Returns how many.
 local number = redis.call('ZREMRANGEBYRANK', base .. ':delayed', 0, CHUNK - 1)
 for _, lane in ipairs(lanes(queue)) do
   local key = base .. ':' .. lane

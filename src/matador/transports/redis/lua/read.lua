@@ -1,10 +1,6 @@
 -- Deliver what is new, the highest lane first. ARGV: consumer, limit. Returns lane and entries for each
--- lane; nil: no such queue.
-local base, consumer, left = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local queue = settings(base)
-if not queue then
-  return nil
-end
+-- lane.
+local consumer, left = ARGV[1], tonumber(ARGV[2])
 local found = {}
 for _, lane in ipairs(lanes(queue)) do
   if left > 0 and lane ~= 't' then

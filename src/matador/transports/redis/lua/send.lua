@@ -1,10 +1,5 @@
--- Store messages with nothing but an id and a body. ARGV: id, body, id, body ... Returns 1; 0 if there is
--- no such queue and nothing was stored; else {index from 0, why} of those that were not stored.
-local base = KEYS[1]
-local queue = settings(base)
-if not queue then
-  return 0
-end
+-- Store messages with nothing but an id and a body. ARGV: id, body, id, body ... Returns 1, or
+-- {index from 0, why} of those that were not stored.
 local key, refused = base .. ':0', {}
 for place = 1, #ARGV, 2 do
   local added = redis.pcall('XADD', key, next_id(base, queue), 'i', ARGV[place], 'b', ARGV[place + 1])

@@ -1,11 +1,7 @@
 -- Store messages. ARGV: scope and batch of send_once ('' for send), then for each: delay, priority,
--- number of fields, fields (the first one is the id). Returns 1; 0 if there is no such queue and nothing
--- was stored; else {index from 0, why} of those that were not stored.
-local base, scope, batch = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local queue = settings(base)
-if not queue then
-  return 0
-end
+-- number of fields, fields (the first one is the id). Returns 1, or {index from 0, why} of those that
+-- were not stored.
+local scope, batch = ARGV[1], tonumber(ARGV[2])
 local notes
 if scope ~= '' then
   if batch <= (tonumber(redis.call('HGET', base .. ':sealed', scope) or '-1') or -1) then

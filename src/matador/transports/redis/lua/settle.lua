@@ -1,9 +1,7 @@
--- Release, retry or dead-letter. KEYS: the queue, then queues of successors, all of one hash tag. ARGV,
--- for each: lane, consumer, id, claim, index of the successor's queue in KEYS (0: release, -1: remove,
--- its successor is elsewhere), delay, priority, reason, number of fields, fields. A dead letter without
--- fields keeps those of the original, with -1 its body alone. Returns for each: 0 done, 1 lost, 2 no such
--- queue, or why it failed.
-local base = KEYS[1]
+-- Release, retry or dead-letter. KEYS: the queue, then queues of successors. ARGV, for each: lane,
+-- consumer, id, claim, index of the successor's queue in KEYS (0: release), delay, priority, reason,
+-- number of fields, fields. A dead letter without fields keeps those of the original, with -1 its body
+-- alone. Returns for each: 0 done, 1 lost, 2 no such queue, or why it failed.
 local outcomes, targets, released = {}, {}, false
 
 local function successor(key, id, place, count)
@@ -37,10 +35,6 @@ local function settle(place, count)
   if target == 0 then
     give_back(base, lane, id)
     released = true
-    return 0
-  end
-  if target == -1 then
-    remove(base, lane, { id })
     return 0
   end
   if not targets[target] then

@@ -73,7 +73,7 @@ local function next_id(base, queue)
   end
   local last = redis.call('HMGET', base, 'last_ms', 'last_seq')
   local ms, seq = now(), 0
-  local last_ms = number(last[1], 0, 100 * FOR_EVER)
+  local last_ms = number(last[1], 0, LATEST)
   if last_ms and ms <= last_ms then
     ms, seq = last_ms, (number(last[2], 0, FOR_EVER) or 0) + 1
   end
@@ -129,11 +129,6 @@ local function delayed_of(member)
   return 0, { 'b', member }, redis.sha1hex(member)
 end
 
--- A score as milliseconds that Python and Redis accept, whatever the score was.
-local function moment(score)
-  return math.floor(math.max(0, math.min(tonumber(score), 100 * FOR_EVER)))
-end
-
 local function forget_uncounted(base, lane, ids)
   local key = base .. ':uncounted'
   if redis.call('EXISTS', key) == 1 then
@@ -176,37 +171,26 @@ local function trim(base, queue)
     first = string.format('%.0f-0', now() - queue.ttl + 1)
   end
   local pending = grouped(key, 'XPENDING', key, GROUP)[1]
-  if pending == 0 then
-    if length then
-      redis.call('XTRIM', key, 'MAXLEN', '=', length)
-    end
-    if first then
-      redis.call('XTRIM', key, 'MINID', '=', first)
-    end
-    return
-  end
   local held, over, from = {}, length and redis.call('XLEN', key) - length or 0, '-'
-  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', pending)) do
+  for _, row in ipairs(redis.call('XPENDING', key, GROUP, '-', '+', math.max(1, pending))) do
     held[row[1]] = row[2] ~= NOBODY
   end
-  while true do
-    local entries, ids = redis.call('XRANGE', key, from, '+', 'COUNT', 100), {}
-    local ended = #entries == 0
+  while over > 0 or first do
+    local last, ids = over > 0 and '+' or '(' .. first, {}
+    local entries = redis.call('XRANGE', key, from, last, 'COUNT', 100)
+    if #entries == 0 then
+      return
+    end
     for _, entry in ipairs(entries) do
-      from = '(' .. entry[1]
-      if over <= 0 and not (first and is_behind(first, entry[1])) then
-        ended = true
-        break
-      end
-      if not held[entry[1]] then
-        ids[#ids + 1] = entry[1]
-        over = over - 1
+      if over > 0 or first and is_behind(first, entry[1]) then
+        from = '(' .. entry[1]
+        if not held[entry[1]] then
+          ids[#ids + 1] = entry[1]
+          over = over - 1
+        end
       end
     end
     remove(base, '0', ids)
-    if ended then
-      return
-    end
   end
 end
 
@@ -310,3 +294,6 @@ local function take_over(base, lane, consumer, id, count)
   redis.call('XACK', key, GROUP, id)
   forget_uncounted(base, lane, { id })
 end
+
+local base = KEYS[1]
+local queue = settings(base)

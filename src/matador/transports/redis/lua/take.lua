@@ -1,11 +1,7 @@
 -- Deliver certain messages out of turn. ARGV: consumer, the lease of holders whose name has none, then
 -- place, lane and id of each; a delayed one has lane 'd' and id due~name. Returns the same as claim, each
--- with its place; nil: no such queue.
-local base, consumer, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local queue = settings(base)
-if not queue then
-  return nil
-end
+-- with its place.
+local consumer, lease = ARGV[1], tonumber(ARGV[2])
 local found = {}
 
 -- A group delivers in order; what is taken before its turn moves to a lane of its own.
@@ -20,7 +16,7 @@ local function take_delayed(id)
   local due, name = string.match(id, '^(%d+)~(%x+)$')
   due = tonumber(due)
   local first = due <= 0 and '-inf' or string.format('%.0f', due)
-  local last = due >= 100 * FOR_EVER and '+inf' or string.format('(%.0f', due + 1)
+  local last = due >= LATEST and '+inf' or string.format('(%.0f', due + 1)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', base .. ':delayed', first, last)) do
     local _, fields, known = delayed_of(member)
     if known == name then

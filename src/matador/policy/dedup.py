@@ -1,0 +1,70 @@
+"""Duplicate detection: which options there are, and what remembers the keys. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from matador.model.options import Seconds, seconds, whole_number
+
+
+class DuplicateStore(Protocol):
+    """Remembers keys for a limited time. Implement it to share them by other means.
+
+    Every call is atomic. ``owner`` identifies one run of the work.
+    """
+
+    async def open(self) -> None:
+        """Called once before use."""
+        ...
+
+    async def close(self) -> None:
+        """Called once after use."""
+        ...
+
+    async def begin(self, key: str, owner: str, lease: float) -> bytes | bool:
+        """Hold a key for ``lease`` seconds from now: True if it was new, or held by ``owner``.
+
+        False if another owner holds it, and its result if the work is done.
+        """
+        ...
+
+    async def finish(self, key: str, owner: str, result: bytes, ttl: float) -> bool:
+        """Keep a result for ``ttl`` seconds; False: another owner was faster, and its counts."""
+        ...
+
+    async def forget(self, key: str, owner: str) -> None:
+        """Make the key new again, if ``owner`` still holds it."""
+        ...
+
+    async def clear(self) -> None:
+        """Forget all keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """The options of duplicate detection. Immutable, and checked when it is made.
+
+    Args:
+        ttl: seconds for which a result is kept.
+        max_keys: how many keys a process remembers; those unused for longest are dropped first. A
+            store of your own has its own limit.
+        key: returns the key for the data of a message. By default, and if it raises an error, the
+            key is the id of the message, or the SHA-256 hash of its body if there is no id.
+        store: remembers the keys; this process by default.
+
+    Raises:
+        ConfigurationError: an option is invalid.
+    """
+
+    ttl: Seconds = 300.0
+    max_keys: int = 10_000
+    key: Callable[[Any], object] | None = None
+    store: DuplicateStore | None = None
+
+    def __post_init__(self) -> None:
+        checked = seconds(self.ttl, "Deduplication: ttl", minimum=0.001)
+        object.__setattr__(self, "ttl", checked)
+        whole_number(self.max_keys, "Deduplication: max_keys", minimum=1)

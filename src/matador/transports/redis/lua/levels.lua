@@ -1,0 +1,2 @@
+-- How many lanes for priorities a queue has.
+return queue.levels

@@ -1,7 +1,0 @@
--- A consumer leaves: what it still holds goes back, counted. ARGV: consumer. Returns 1 if that was all.
-local base, consumer = KEYS[1], ARGV[1]
-if not take_back(base, consumer) then
-  return 0
-end
-redis.call('ZREM', base .. ':consumers', consumer)
-return 1

@@ -1,0 +1,2 @@
+-- A list has no priorities.
+return 1
