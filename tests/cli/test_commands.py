@@ -111,6 +111,41 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+_INTERRUPTS_ITSELF = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["matador.codec", "asyncio", "matador.cli.program", "typer", "matador.cli.worker"]
+)
+@pytest.mark.parametrize(
+    "program", [["-m", "matador"], [str(Path(sys.executable).with_name("matador"))]]
+)
+def test_an_interrupt_during_the_imports_is_quiet(
+    tmp_path: Path, program: list[str], module: str
+) -> None:
+    # Python imports this module at its start, before the command.
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTS_ITSELF.format(module=module))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, *program, "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert (ran.returncode, ran.stdout) == (130, "")
+
+
 def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:
     shop.bury(3000)
     command = [sys.executable, "-m", "matador", "dead-letters", "list", "shop.py", "--json"]

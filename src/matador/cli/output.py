@@ -15,12 +15,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from matador._interrupt import INTERRUPTED as INTERRUPTED
 from matador.cli.safe_text import SafeConsole, tidy
 from matador.errors import MatadorError
 
 FAILED = 1
 WRONG_USAGE = 2
-INTERRUPTED = 130
 TERMINATED = 143
 
 _WIDE = 200  # columns without a terminal, so that tables are not cut
