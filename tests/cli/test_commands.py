@@ -9,10 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start
+from typer.main import get_command
+
+from matador.cli.program import program
 
 COMMANDS = [
     ["worker"],
@@ -43,6 +48,23 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
     assert "--verbose" in result.out
     assert "<bool>" not in result.out
     assert "<str>" not in result.out
+
+
+def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _leaves(one, f"{path} {name}")
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+def test_no_command_lacks_a_description_an_example_json_or_verbose() -> None:
+    leaves = list(_leaves(get_command(program), "matador"))
+    assert len(leaves) > len(COMMANDS)
+    for path, command in leaves:
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {"--json", "--verbose"} <= options, path
+        assert f"[cyan]{path}" in command.epilog, path
+        assert command.help, path
 
 
 def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
