@@ -145,9 +145,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["matador.codec", "asyncio", "matador.cli.program", "typer", "matador.cli.worker"]
-)
+@pytest.mark.parametrize("module", ["matador.codec", "typer", "matador.cli.worker"])
 @pytest.mark.parametrize(
     "program", [["-m", "matador"], [str(Path(sys.executable).with_name("matador"))]]
 )
