@@ -169,16 +169,17 @@ def queues_to_consume(app: Matador, given: str | None) -> list[str]:
     Raises:
         UsageError: there are none, or one is unknown.
     """
-    known = ",".join(queue.name for queue in app.topology.queues)
+    known = [queue.name for queue in app.topology.queues]
     if given is None:
         if not app.consume_from:
             raise UsageError(
-                f"the application consumes no queue (consume_from is empty): add --queues {known}"
+                f"the application consumes no queue (consume_from is empty): "
+                f"add --queues {','.join(known)}"
             )
         return list(app.consume_from)
     names = [known_queue(app, name.strip()).name for name in given.split(",") if name.strip()]
     if not names:
-        raise UsageError(f"--queues is empty: add --queues {known}")
+        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
     return names
 
 
