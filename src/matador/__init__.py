@@ -13,6 +13,7 @@ Example:
     ...               consume_from=["events"])
 """
 
+from matador import _interrupt as _interrupt  # first: see there
 from matador.codec import CompressedCodec, HeaderCodec, JsonCodec, MessagePackCodec
 from matador.errors import (
     DontRetry,

@@ -1,6 +1,6 @@
 """Finds an application by its reference: ``module:attribute`` or ``file.py[:attribute]``.
 
-For whoever starts applications that others wrote: the command line, and the workers of a cluster.
+Used by the command line and by the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_application(reference: str) -> Loaded:
     """The application of a reference.
 
     Raises:
-        ConfigurationError: there is no such file, module or attribute, or it is no application.
+        ConfigurationError: there is no such file, module or attribute, or it is not an application.
         ApplicationImportError: the module raised an error while it was imported.
 
     Example:
@@ -58,9 +58,7 @@ def split_reference(reference: str) -> tuple[str, str]:
     """
     where, _, attribute = reference.partition(":")
     if not where:
-        raise ConfigurationError(
-            f"{reference!r} names no module: write module:attribute or file.py"
-        )
+        raise ConfigurationError(f"no module in {reference!r}: write module:attribute or file.py")
     return where, attribute or "app"
 
 
@@ -91,7 +89,7 @@ def _import_file(where: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[name]  # half a module is found by nobody, as with `import`
+            del sys.modules[name]  # as a failed `import` does
             raise
     return module
 
@@ -132,7 +130,7 @@ def _import_errors(where: str) -> Generator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """The line of the user's that failed: the last one outside Matador and the import system."""
+    """The user's line that failed: the last one outside Matador and the import system."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -157,7 +155,7 @@ def _find(module: ModuleType, where: str, attribute: str) -> Matador:
                     f"; it has {', '.join(f'{where}:{name}' for name in known)}"
                 )
             else:
-                hint = "; it has no Matador object at all"
+                hint = "; it has no Matador application"
             raise ConfigurationError(f"{where} has no attribute {attribute!r}{hint}")
         found = getattr(found, step)
     if not isinstance(found, Matador) and inspect.isroutine(found):
@@ -172,7 +170,7 @@ def _find(module: ModuleType, where: str, attribute: str) -> Matador:
 def _call(factory: Any, where: str, attribute: str) -> Any:
     if inspect.iscoroutinefunction(factory):
         raise ConfigurationError(
-            f"{where}:{attribute} is async; a factory of applications must not be"
+            f"{where}:{attribute} is async; an application factory must not be"
         )
     needed = [
         one.name

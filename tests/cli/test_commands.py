@@ -9,10 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start
+from typer.main import get_command
+
+from matador.cli.program import program
 
 COMMANDS = [
     ["worker"],
@@ -43,6 +48,23 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
     assert "--verbose" in result.out
     assert "<bool>" not in result.out
     assert "<str>" not in result.out
+
+
+def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _leaves(one, f"{path} {name}")
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+def test_no_command_lacks_a_description_an_example_json_or_verbose() -> None:
+    leaves = list(_leaves(get_command(program), "matador"))
+    assert len(leaves) > len(COMMANDS)
+    for path, command in leaves:
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {"--json", "--verbose"} <= options, path
+        assert f"[cyan]{path}" in command.epilog, path
+        assert command.help, path
 
 
 def test_the_list_of_commands_and_the_version(cli: Cli) -> None:
@@ -109,6 +131,39 @@ def test_importing_the_command_line_loads_neither_typer_nor_rich() -> None:
     code = "import sys, matador.cli; print([m for m in ('typer', 'rich') if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+_INTERRUPTS_ITSELF = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("module", ["matador.codec", "typer", "matador.cli.worker"])
+@pytest.mark.parametrize(
+    "program", [["-m", "matador"], [str(Path(sys.executable).with_name("matador"))]]
+)
+def test_an_interrupt_during_the_imports_is_quiet(
+    tmp_path: Path, program: list[str], module: str
+) -> None:
+    # Python imports this module at its start, before the command.
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTS_ITSELF.format(module=module))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, *program, "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert (ran.returncode, ran.stdout) == (130, "")
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:

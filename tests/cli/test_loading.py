@@ -52,11 +52,11 @@ def test_a_file_named_like_a_module_that_is_loaded_already_is_loaded_itself(
         ("shop.py:completely_else", "it has shop.py:app"),
         ("shop.py:OrderPlaced", "shop.py:OrderPlaced is of type type, not a Matador application"),
         ("shop.py:app.schema", "is of type Schema, not a Matador application"),
-        ("empty.py", "it has no Matador object at all"),
+        ("empty.py", "it has no Matador application"),
         ("factories.py:later", "factories.py:later is async"),
         ("factories.py:needy", "factories.py:needy needs arguments: number"),
         ("factories.py:wrong", "factories.py:wrong is of type int"),
-        (":app", "names no module"),
+        (":app", "no module in"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(

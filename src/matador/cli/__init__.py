@@ -8,10 +8,13 @@ def main() -> None:
     # Imported here, so that importing `matador.cli` costs nothing.
     import sys
 
+    from matador._interrupt import INTERRUPTED, imports_done
+
     try:
         from matador.cli.program import run
 
+        imports_done()
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:  # before or after the command itself
         sys.stderr.write("error: interrupted\n")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

@@ -1,69 +1,76 @@
-"""How commands are declared: the options they share, help with examples, errors in one line."""
+"""What all commands share: options, results, help with examples, and errors in one line.
+
+A new command is a function with a docstring and annotated parameters::
+
+    @jobs.add("matador jobs stats shop.py")
+    def stats(app: App, *, queue: Queue = None, common: Common) -> None:
+        \"\"\"Show how many jobs are in each state.\"\"\"
+        target = common.load(app).app
+        ...
+        common.show({"ready": 3}, table)
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from matador.cli.connection import load
 from matador.cli.output import (
     FAILED,
     INTERRUPTED,
     CommandError,
     complain,
     err,
+    note,
+    say,
+    say_json,
     stdout_for_machines,
 )
 from matador.cli.spark_session import spark_message
 from matador.errors import ConfigurationError, MatadorError
+from matador.loading import Loaded
+from matador.model.options import suggestion
 from matador.observe.paths import local_path
 from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# -- options that many commands share -------------------------------------------------------------
+# -- ways to declare an option --------------------------------------------------------------------
 
-App = Annotated[
-    str,
-    typer.Argument(
-        metavar="APP",
-        help="The application: module:attribute or file.py[:attribute]. "
-        "The attribute defaults to app.",
-        show_default=False,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print more log lines, and tracebacks of errors.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-Queue = Annotated[
-    str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this work queue.")
-]
-Event = Annotated[str | None, typer.Option("--event", metavar="KEY", help="Only this event.")]
-Subscriber = Annotated[
-    str | None, typer.Option("--subscriber", metavar="NAME", help="Only this subscriber.")
-]
-_ID = typer.Option("--id", metavar="ID", help="An id, or the start of one. Can be repeated.")
-Ids = Annotated[list[str] | None, _ID]
-RequiredIds = Annotated[list[str], _ID]
-All = Annotated[bool, typer.Option("--all", help="Everything, without a filter.")]
-Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="At most this many.")
-]
-Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.001, help="Give up after this many seconds.")
-]
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """An option with a value; without ``names`` it has the name of its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(help: str, *names: str) -> Any:
+    """An option without a value, which has no ``--no-…`` twin."""
+    return typer.Option(*names, help=help)
+
+
+def choice(metavar: str, help: str, name: str, values: Sequence[str]) -> Any:
+    """An option whose value is one of ``values``; the shell completes it."""
+
+    def check(given: str | None) -> str | None:
+        if given is None or given in values:
+            return given
+        hint = suggestion(given, values)
+        raise typer.BadParameter(f"{given!r} is not one of {', '.join(values)}{hint}")
+
+    return option(metavar, help, name, callback=check, autocompletion=lambda: list(values))
 
 
 def a_path(text: str) -> Path:
@@ -74,15 +81,66 @@ def a_path(text: str) -> Path:
         raise typer.BadParameter(str(error)) from error
 
 
-JournalFolder = Annotated[
-    Path,
-    typer.Option("--journal", metavar="FOLDER", parser=a_path, help="The journal's folder."),
-]
-LakeFolder = Annotated[
-    Path, typer.Option("--lake", metavar="FOLDER", parser=a_path, help="The lake's folder.")
-]
+# -- options that several commands have -----------------------------------------------------------
 
-# -- commands and groups ----------------------------------------------------------------------
+App = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="The application: module:attribute or file.py[:attribute]. "
+        "The attribute defaults to app.",
+        show_default=False,
+    ),
+]
+Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
+DryRun = Annotated[bool, flag("Show what would be done; change nothing.", "--dry-run")]
+UntilEmpty = Annotated[bool, flag("Stop when the queues are empty.", "--until-empty")]
+Queue = Annotated[str | None, option("QUEUE", "Only this work queue.", "--queue", "-q")]
+Queues = Annotated[
+    str | None, option("NAMES", "Queues to consume, separated by commas. Default: consume_from.")
+]
+Concurrency = Annotated[
+    int | None, option("N", "Messages of each queue handled at once, per worker.", min=1)
+]
+Event = Annotated[str | None, option("KEY", "Only this event.", "--event")]
+Subscriber = Annotated[str | None, option("NAME", "Only this subscriber.", "--subscriber")]
+_ID = option("ID", "An id, or the start of one. Can be repeated.", "--id")
+Ids = Annotated[list[str] | None, _ID]
+RequiredIds = Annotated[list[str], _ID]
+All = Annotated[bool, flag("Everything, without a filter.", "--all")]
+Limit = Annotated[int | None, option("N", "At most this many.", "--limit", min=1)]
+Timeout = Annotated[float, option("SECONDS", "Give up after this many seconds.", min=0.001)]
+JournalFolder = Annotated[
+    Path, option("FOLDER", "The journal's folder.", "--journal", parser=a_path)
+]
+LakeFolder = Annotated[Path, option("FOLDER", "The lake's folder.", "--lake", parser=a_path)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The options that every command has."""
+
+    as_json: Annotated[bool, flag("Print the result as JSON on stdout.", "--json")] = False
+    verbose: Annotated[
+        bool, flag("Print more log lines, and tracebacks of errors.", "--verbose", "-v")
+    ] = False
+
+    def load(self, app: str, level: int = logging.WARNING) -> Loaded:
+        """The application that the command is about. See ``connection.load``."""
+        return load(app, logging.DEBUG if self.verbose else level)
+
+    def show(self, value: Any, *for_people: RenderableType, remark: str = "") -> None:
+        """Print the result: ``value`` with ``--json``, otherwise the form for people."""
+        if self.as_json:
+            say_json(value)
+            return
+        for one in for_people:
+            say(one)
+        if remark:
+            note(remark)
+
+
+# -- commands and groups --------------------------------------------------------------------------
 
 
 def _tidy(params: list[Any]) -> list[Any]:
@@ -122,7 +180,7 @@ class Commands(typer.Typer):
         """Add a command. A parameter of a dataclass's type takes its fields as options."""
 
         def register(command: Callable[P, T]) -> Callable[P, T]:
-            run = _with_fields_as_options(_reported(command))
+            run = _reported(_with_fields_as_options(command))
             help = _reflowed(command.__doc__ or "")
             self.command(name, cls=_Command, help=help, epilog=epilog(*examples))(run)
             return command
@@ -171,20 +229,17 @@ def _with_fields_as_options(command: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
-def _reported(command: Callable[P, T]) -> Callable[P, T]:
+def _reported(command: Callable[..., T]) -> Callable[..., T]:
     """A command whose errors become one line and an exit code; ``--verbose`` adds a traceback."""
 
     @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        verbose = kwargs.get("verbose") is True
-        machine = kwargs.get("as_json") is True
+    def run(**given: Any) -> T:
+        verbose: bool = given["verbose"]
         try:
-            with stdout_for_machines() if machine else contextlib.nullcontext():
-                return command(*args, **kwargs)
-        except CommandError as error:
-            _fail(str(error), error.code, verbose)
-        except MatadorError as error:
-            _fail(str(error), FAILED, verbose)
+            with stdout_for_machines() if given["as_json"] else contextlib.nullcontext():
+                return command(**given)
+        except (CommandError, MatadorError) as error:
+            _fail(str(error), error.code if isinstance(error, CommandError) else FAILED, verbose)
         except KeyboardInterrupt as error:
             more = f"; {error}" if str(error) else ""
             _fail(f"interrupted{more}", INTERRUPTED, verbose=False)

@@ -12,10 +12,23 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from matador.cli.output import FAILED, CommandError, UsageError, complain, show_logs
-from matador.errors import ApplicationImportError, ConfigurationError, ConnectionFailedError
+from matador.cli.output import (
+    FAILED,
+    CommandError,
+    UsageError,
+    complain,
+    show_logs,
+    wrong_usage,
+)
+from matador.errors import (
+    ApplicationImportError,
+    ConfigurationError,
+    ConnectionFailedError,
+    QueueNotFoundError,
+)
 from matador.events.app import Matador
 from matador.loading import Loaded, load_application
+from matador.model.topology import WorkQueue
 from matador.transports.base import LocalStorage, Transport
 
 T = TypeVar("T")
@@ -36,23 +49,21 @@ _ANSWERS = {
 """How a server begins its answer to Redis's PING, whatever it speaks itself."""
 
 
-def load(reference: str, verbose: bool = False, *, level: int = logging.WARNING) -> Loaded:
+def load(reference: str, level: int = logging.WARNING) -> Loaded:
     """The application a command is about. What its module prints goes to stderr.
 
-    Log records are printed from ``level`` up afterwards; all of them with ``verbose``.
+    Log records are printed from ``level`` up afterwards.
 
     Raises:
         UsageError: there is no such file, module or attribute, or it is not an application.
         CommandError: the module raised an error while it was imported.
     """
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), wrong_usage(ConfigurationError):
             loaded = load_application(reference)
-    except ConfigurationError as error:
-        raise UsageError(str(error)) from error
     except ApplicationImportError as error:
         raise CommandError(str(error)) from error
-    show_logs(logging.DEBUG if verbose else level)
+    show_logs(level)
     return loaded
 
 
@@ -140,6 +151,36 @@ def require_shared(app: Matador) -> None:
             f"the transport {app.transport.name!r} keeps messages inside each process, so this "
             f"command cannot see or send any (try `matador send-test-event`)"
         )
+
+
+def known_queue(app: Matador, name: str) -> WorkQueue:
+    """The work queue that an option names.
+
+    Raises:
+        UsageError: there is no such queue.
+    """
+    with wrong_usage(QueueNotFoundError):
+        return app.topology.queue(name)
+
+
+def queues_to_consume(app: Matador, given: str | None) -> list[str]:
+    """The short names of the queues in ``--queues``, or else in ``consume_from``.
+
+    Raises:
+        UsageError: there are none, or one is unknown.
+    """
+    known = [queue.name for queue in app.topology.queues]
+    if given is None:
+        if not app.consume_from:
+            raise UsageError(
+                f"the application consumes no queue (consume_from is empty): "
+                f"add --queues {','.join(known)}"
+            )
+        return list(app.consume_from)
+    names = [known_queue(app, name.strip()).name for name in given.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"--queues is empty; the queues are {', '.join(known)}")
+    return names
 
 
 def missing_storage(app: Matador) -> str | None:

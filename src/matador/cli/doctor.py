@@ -13,15 +13,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 import typer
 from rich.text import Text
 
-from matador.cli.commands import App, AsJson, Verbose
-from matador.cli.connection import connect, load, run_within
-from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, say, say_json, table
+from matador.cli.commands import App, Common
+from matador.cli.connection import connect, run_within
+from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, table
 from matador.cli.queues import count
 from matador.cli.topology import differences, look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
@@ -49,27 +49,26 @@ class Check:
     fix: str = ""
 
 
-def doctor(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+def doctor(app: App, *, common: Common) -> None:
     """Check the application, its broker and this machine, and say what to fix.
 
     ✓ is fine, ! is a warning, ✗ is a problem. Exits with 1 if there is a problem. Creates nothing.
     """
     checks = list(check_machine())
     try:
-        target = load(app, verbose, level=logging.CRITICAL).app
+        target = common.load(app, logging.CRITICAL).app
     except UsageError:
         raise
     except CommandError as error:
-        if verbose:
+        if common.verbose:
             raise
-        checks.append(
-            Check("application", "problem", str(error), "run with --verbose for the traceback")
-        )
+        fix = "run with --verbose for the traceback"
+        checks.append(Check("application", "problem", str(error), fix))
     else:
         checks.append(Check("application", "ok", f"{app} loads"))
         checks += [*check_schema(target), *check_fit(target)]
         checks += run_within(_check_transport(target), _PATIENCE, "checking the broker")
-    _show(checks, as_json)
+    _show(common, checks)
     if any(one.status == "problem" for one in checks):
         raise typer.Exit(FAILED)
 
@@ -87,23 +86,12 @@ async def _check_transport(app: Matador) -> list[Check]:
     return [*checks, *[check async for check in check_broker(app)]]
 
 
-def _show(checks: list[Check], as_json: bool) -> None:
+def _show(common: Common, checks: list[Check]) -> None:
     checks = [
         replace(one, text=without_secrets(one.text), fix=without_secrets(one.fix)) for one in checks
     ]
     numbers = Counter(one.status for one in checks)
-    if as_json:
-        listed = [
-            {
-                "name": one.name,
-                "status": one.status,
-                "text": one.text,
-                "fix": one.fix or None,
-            }
-            for one in checks
-        ]
-        say_json({"ok": not numbers["problem"], "checks": listed})
-        return
+    listed = [{**asdict(one), "fix": one.fix or None} for one in checks]
     made = table("", "", "")
     made.show_header = False
     for one in checks:
@@ -111,11 +99,9 @@ def _show(checks: list[Check], as_json: bool) -> None:
         if one.fix:
             said.append(f"\n→ {one.fix}", "dim")
         made.add_row(mark(_FINE[one.status]), one.name, said)
-    say(made)
-    found = [
-        plural(numbers[status], status) for status in ("problem", "warning") if numbers[status]
-    ]
-    say(Text(", ".join(found) if found else "everything is fine", "bold"))
+    found = [plural(numbers[one], one) for one in ("problem", "warning") if numbers[one]]
+    summary = Text(", ".join(found) if found else "everything is fine", "bold")
+    common.show({"ok": not numbers["problem"], "checks": listed}, made, summary)
 
 
 # -- the checks ---------------------------------------------------------------------------------
@@ -159,19 +145,16 @@ def check_fit(app: Matador) -> Iterator[Check]:
         yield Check("topology", "warning", text, "remove the queue, or add a subscriber")
     else:
         yield Check("topology", "ok", described)
-    if app.consume_from:
-        yield Check("consumes", "ok", ", ".join(app.consume_from))
-    else:
-        yield Check("consumes", "ok", "no queue: the application only sends")
+    consumed = ", ".join(app.consume_from) or "no queue: the application only sends"
+    yield Check("consumes", "ok", consumed)
     try:
         app.check()
     except SubscriberIsStubError as error:
         fix = "give the stub its own queue, which this application does not consume"
         yield Check("stubs", "problem", str(error), fix)
     except UnsupportedError as error:
-        yield Check(
-            "delivery", "problem", str(error), "use another delivery mode or another transport"
-        )
+        fix = "use another delivery mode or another transport"
+        yield Check("delivery", "problem", str(error), fix)
     else:
         stubs = sum(isinstance(one, SubscriberStub) for _, some in app.schema for one in some)
         if stubs:
@@ -183,12 +166,9 @@ def check_fit(app: Matador) -> Iterator[Check]:
         if one.idempotent == "resumable" and not isinstance(one, SubscriberStub)
     }
     if resumable and not app.checkpoints.persistent:
-        yield Check(
-            "checkpoints",
-            "warning",
-            f"resumable without stored checkpoints: {', '.join(sorted(resumable))}",
-            "pass checkpoints=SqliteCheckpointStore('…') to Matador",
-        )
+        text = f"resumable without stored checkpoints: {', '.join(sorted(resumable))}"
+        fix = "pass checkpoints=SqliteCheckpointStore('…') to Matador"
+        yield Check("checkpoints", "warning", text, fix)
 
 
 async def check_broker(app: Matador) -> AsyncIterator[Check]:

@@ -7,14 +7,12 @@ import signal
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.progress import TextColumn
 
-from matador.cli.commands import App, AsJson, Commands, JournalFolder, Verbose
-from matador.cli.connection import connected, load
+from matador.cli.commands import App, Commands, Common, JournalFolder, UntilEmpty, option
+from matador.cli.connection import connected, known_queue
 from matador.cli.interaction import progress_bar
-from matador.cli.output import UsageError, note, plural, say_json
-from matador.errors import QueueNotFoundError
+from matador.cli.output import UsageError, plural
 from matador.events.app import Matador
 from matador.observe.journal import Tap
 
@@ -28,38 +26,29 @@ journal = Commands("Write the messages of a queue to a journal, for the data pip
 def tap(
     app: App,
     *,
-    queue: Annotated[str, typer.Option(metavar="QUEUE", help="The queue to consume.")],
+    queue: Annotated[str, option("QUEUE", "The queue to consume.")],
     journal: JournalFolder,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Stop when the queue is empty.")
-    ] = False,
+    until_empty: UntilEmpty = False,
     rotate: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.1, help="Start a new segment after this many seconds."
-        ),
+        float, option("SECONDS", "Start a new segment after this many seconds.", min=0.1)
     ] = 60.0,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Move the messages of a queue into a journal, until Ctrl-C.
 
     Each message is on disk before it is acknowledged. Use a queue that no worker consumes: a
     message goes either to the journal or to a worker.
     """
-    target = load(app, verbose).app
-    try:
-        name = target.topology.full_name(queue)
-    except QueueNotFoundError as unknown:
-        raise UsageError(str(unknown)) from None
+    target = common.load(app).app
+    name = target.topology.full_name(known_queue(target, queue).name)
     if journal.exists() and not journal.is_dir():
         raise UsageError(f"{journal} is a file; the journal must be a folder")
     made = asyncio.run(_tap(target, name, journal, until_empty, rotate))
-    if as_json:
-        say_json({"queue": name, "landed": made.landed, "malformed": made.malformed})
-    else:
-        malformed = f", {made.malformed:,} of them undecodable" if made.malformed else ""
-        note(f"{plural(made.landed, 'message')} of {name} written to {journal}{malformed}")
+    malformed = f", {made.malformed:,} of them undecodable" if made.malformed else ""
+    common.show(
+        {"queue": name, "landed": made.landed, "malformed": made.malformed},
+        remark=f"{plural(made.landed, 'message')} of {name} written to {journal}{malformed}",
+    )
 
 
 async def _tap(app: Matador, queue: str, folder: Path, until_empty: bool, rotate: float) -> Tap:

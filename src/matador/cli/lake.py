@@ -13,11 +13,20 @@ import typer
 from rich.progress import BarColumn
 from rich.table import Table
 
-from matador.cli.commands import App, AsJson, Commands, JournalFolder, LakeFolder, Verbose, a_path
+from matador.cli.commands import (
+    App,
+    Commands,
+    Common,
+    JournalFolder,
+    LakeFolder,
+    a_path,
+    flag,
+    option,
+)
 from matador.cli.connection import load
 from matador.cli.interaction import progress_bar, working
 from matador.cli.lake_replay import redrive, replay
-from matador.cli.output import UsageError, note, out, plural, say, say_json, table
+from matador.cli.output import UsageError, note, out, plural, say_json, table
 from matador.cli.spark_session import (
     open_lake,
     show_spark_logs,
@@ -29,11 +38,11 @@ from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
-    from matador.spark.tables.ingest import IngestProgress, IngestResult
+    from matador.spark.tables.ingest import IngestProgress
 
 AppForTypes = Annotated[
     str | None,
-    typer.Option("--app", metavar="APP", help="The application: makes each of its events a table."),
+    option("APP", "The application: makes each of its events a table.", "--app"),
 ]
 _MOST_ROWS = 1000
 _TABLES = ("events", "deliveries", "quarantine", "volume", "health", "triage")
@@ -50,16 +59,15 @@ def ingest(
     *,
     journal: JournalFolder,
     lake: LakeFolder,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep running until Ctrl-C.")] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
+    common: Common,
 ) -> None:
     """Add new records of a journal to the tables, each exactly once, even after a crash."""
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     target = open_lake(lake, load(app).app.schema, create=True)
     if not journal.is_dir():
         raise UsageError(f"there is no journal in {journal}")
-    if not (follow or verbose):  # the summary says the same
+    if not (follow or common.verbose):  # the summary says the same
         logging.getLogger("matador.lake").setLevel(logging.ERROR)
     start_spark(target)
     with progress_bar(BarColumn()) as bar, stopped_by_signals() as stop:
@@ -75,18 +83,13 @@ def ingest(
             )
 
         result = target.ingest(journal, follow=follow, stop=stop, progress=show)
-    if as_json:
-        say_json(asdict(result))
-    else:
-        _show_ingest(result)
-
-
-def _show_ingest(result: IngestResult) -> None:
     made = table("", "rows", right=("rows",))
     for name in ("events", "deliveries", "quarantined", "duplicates"):
         made.add_row(name, f"{getattr(result, name):,}")
-    say(made)
-    note(f"{plural(result.records, 'record')} of {plural(result.segments, 'segment')}")
+    remark = f"{plural(result.records, 'record')} of {plural(result.segments, 'segment')}"
+    common.show(asdict(result), made, remark=remark)
+    if common.as_json:
+        return
     for problem in result.problems:
         where = f" of {problem.event_key}" if problem.event_key else ""
         note(
@@ -106,23 +109,17 @@ def query(
     *,
     lake: LakeFolder,
     app: AppForTypes = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Show at most this many rows.")
-    ] = _MOST_ROWS,
+    limit: Annotated[int, option("N", "Show at most this many rows.", min=1)] = _MOST_ROWS,
     unrestricted: Annotated[
-        bool,
-        typer.Option(
-            "--unrestricted", help="Allow any SQL, including files, writes and Java functions."
-        ),
+        bool, flag("Allow any SQL, including files, writes and Java functions.", "--unrestricted")
     ] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Query the tables events, deliveries, quarantine, volume, health and triage.
 
     The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
@@ -134,12 +131,11 @@ def query(
         except Exception as error:
             raise _wrong_query(error) from error
         rows, more = first_rows(frame, limit)
-    if as_json:
-        say_json({"columns": frame.columns, "rows": rows, "more": more})
-        return
-    say(_as_table(frame.columns, rows))
-    if more:
-        note(f"the first {limit:,} rows; --limit shows more")
+    common.show(
+        {"columns": frame.columns, "rows": rows, "more": more},
+        _as_table(frame.columns, rows),
+        remark=f"the first {limit:,} rows; --limit shows more" if more else "",
+    )
 
 
 def _wrong_query(error: Exception) -> Exception:
@@ -172,24 +168,21 @@ def report(
     *,
     lake: LakeFolder,
     app: Annotated[
-        str | None,
-        typer.Option(metavar="APP", help="The application: adds the depths of its queues."),
+        str | None, option("APP", "The application: adds the depths of its queues.")
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", parser=a_path, help="Also write an HTML page with charts."),
+        Path | None, option("FILE", "Also write an HTML page with charts.", parser=a_path)
     ] = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Report on health, slow and failing subscribers, growth, dead letters and reconciliation."""
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: the folder {html.parent} does not exist")
     target = start_spark(open_lake(lake))
     with working("computing…"):
         made = target.report(None if app is None else load(app).app)
-    if as_json:
+    if common.as_json:
         reconciliation = made.findings.reconciliation
         say_json({**asdict(made.findings), "adds_up": reconciliation.adds_up})
     else:
@@ -200,36 +193,29 @@ def report(
 
 
 @lake.add("matador lake compact --lake lake/")
-def compact(*, lake: LakeFolder, as_json: AsJson = False, verbose: Verbose = False) -> None:
+def compact(*, lake: LakeFolder, common: Common) -> None:
     """Merge many small files into a few large ones."""
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     result = start_spark(open_lake(lake)).compact()
-    if as_json:
-        say_json(asdict(result))
-    else:
-        note(f"{result.files_before:,} files before, {result.files_after:,} after")
+    remark = f"{result.files_before:,} files before, {result.files_after:,} after"
+    common.show(asdict(result), remark=remark)
 
 
 @lake.add("matador lake expire --lake lake/ --days 90")
 def expire(
     *,
     lake: LakeFolder,
-    days: Annotated[
-        float, typer.Option(metavar="DAYS", min=0, help="Delete rows older than this many days.")
-    ],
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    days: Annotated[float, option("DAYS", "Delete rows older than this many days.", min=0)],
+    common: Common,
 ) -> None:
     """Delete old rows. A later ingest does not bring them back."""
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     result = start_spark(open_lake(lake)).expire(timedelta(days=days))
-    if as_json:
-        say_json(asdict(result))
-    else:
-        note(
-            f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
-            f"{result.quarantine:,} in quarantine"
-        )
+    remark = (
+        f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
+        f"{result.quarantine:,} in quarantine"
+    )
+    common.show(asdict(result), remark=remark)
 
 
 lake.add(

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
+from rich.table import Table
 
 from matador.cli.commands import (
     All,
     App,
-    AsJson,
+    Common,
     DryRun,
     Event,
     LakeFolder,
     Subscriber,
-    Verbose,
     Yes,
+    flag,
+    option,
 )
 from matador.cli.connection import load, missing_storage, require_shared
 from matador.cli.interaction import confirm, counting_progress, working
@@ -31,12 +32,12 @@ from matador.cli.output import (
     err,
     note,
     plural,
-    say,
-    say_json,
     table,
     warn,
+    wrong_usage,
 )
 from matador.cli.spark_session import open_lake, show_spark_logs, start_spark
+from matador.cli.stored_messages import complain_about, warn_held
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from matador.spark.replay.redrive import RedriveResult
     from matador.spark.replay.replay import ReplayResult
 
+_WRONG = (ConfigurationError, EventNotRegisteredError)
 _FROM_HERE = 100_000
 """Up to this many messages are sent by this process; above, each Spark core sends its share."""
 
@@ -58,11 +60,9 @@ class LakeFilters:
     subscriber: Subscriber = None
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Only from this time on, such as 2026-11-01 or 2026-11-01T08:00Z."
-        ),
+        option("TIME", "Only from this time on, such as 2026-11-01 or 2026-11-01T08:00Z."),
     ] = None
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time.")] = None
+    until: Annotated[str | None, option("TIME", "Only before this time.")] = None
 
 
 def replay(
@@ -71,28 +71,22 @@ def replay(
     lake: LakeFolder,
     filters: LakeFilters,
     where: Annotated[
-        str | None,
-        typer.Option(metavar="SQL", help="Only where this is true: 'data.amount > 100'."),
+        str | None, option("SQL", "Only where this is true: 'data.amount > 100'.")
     ] = None,
     everything: All = False,
     replays: Annotated[
-        bool, typer.Option("--replays", help="Include events that are replays themselves.")
+        bool, flag("Include events that are replays themselves.", "--replays")
     ] = False,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Send to this queue or subscriber, or to 'all'."),
+        str | None, option("NAME", "Send to this queue or subscriber, or to 'all'.")
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="N", min=0.001, help="At most this many per second.")
-    ] = None,
+    rate: Annotated[float | None, option("N", "At most this many per second.", min=0.001)] = None,
     replay_id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Resume this replay, or give a new one this id."),
+        str | None, option("ID", "Resume this replay, or give a new one this id.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Send events of the lake again, each to its original subscriber unless --to is given.
 
@@ -100,9 +94,7 @@ def replay(
     interrupted replay is resumed with --replay-id; nothing is sent twice if the transport supports
     deduplication.
     """
-    show_spark_logs(verbose)
-    target = load(app).app
-    require_shared(target)
+    target = _load(common, app)
     source = open_lake(lake, target.schema)
     _check(target, filters, to)
     begun = _begun(source, replay_id)
@@ -111,12 +103,13 @@ def replay(
         raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
     choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
     start_spark(source)
-    with _usage(), working("counting…"):
+    with wrong_usage(*_WRONG), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
     if dry_run or not plan.total:
-        _report_replay(plan, as_json, dry_run=dry_run)
+        _report_replay(common, plan, dry_run=dry_run)
         return
-    _show_counts(plan.counts, plan.ignored, "messages")
+    err().print(*_counts_as_table(plan.counts, "messages"))
+    _warn_ignored(plan.ignored)
     left = plan.total - plan.sent
     if not yes:
         confirm(f"send {plural(left, 'message')}", f"{plural(left, 'message')} would be sent")
@@ -125,11 +118,11 @@ def replay(
     note(f"replay {name}; to resume it after an interruption: {again}")
     sender = app if rate is None and left > _FROM_HERE else target
     try:
-        with _usage(), counting_progress("replay") as show:
+        with wrong_usage(*_WRONG), counting_progress("replay") as show:
             done = source.replay(sender, **choice, rate=rate, replay_id=name, progress=show)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"resume with: {again}") from None
-    _report_replay(done, as_json, dry_run=False)
+    _report_replay(common, done, dry_run=False)
     if done.failed:
         raise typer.Exit(FAILED)
 
@@ -139,29 +132,23 @@ def redrive(
     *,
     lake: LakeFolder,
     signature: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this signature of the triage table.")
+        str | None, option("ID", "Only this signature of the triage table.")
     ] = None,
     filters: LakeFilters,
     everything: All = False,
     replay_missing: Annotated[
-        bool,
-        typer.Option(
-            "--replay-missing", help="Replay dead letters that are no longer in the broker."
-        ),
+        bool, flag("Replay dead letters that are no longer in the broker.", "--replay-missing")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Send dead letters back to their queues, chosen by what the lake knows about their failures.
 
     Counts them first and asks for confirmation. Each is moved atomically and keeps its id: an
     interrupted redrive can be run again and repeats nothing.
     """
-    show_spark_logs(verbose)
-    target = load(app).app
-    require_shared(target)
+    target = _load(common, app)
     absent = missing_storage(target)
     if absent is not None:
         raise CommandError(f"{absent} does not exist yet: there are no dead letters")
@@ -175,26 +162,33 @@ def redrive(
         "missing": "replay" if replay_missing else "leave",
     }
     start_spark(source)
-    with _usage(), working("counting…"):
+    with wrong_usage(*_WRONG), working("counting…"):
         plan = source.redrive(app, **choice, dry_run=True)
     replayable = plan.replayed.total if plan.replayed is not None else 0
     if dry_run or not plan.found + replayable:
-        _report_redrive(plan, as_json, dry_run=dry_run)
+        _report_redrive(common, plan, dry_run=dry_run)
         return
-    _show_counts(plan.counts, (), "dead letters")
+    err().print(*_counts_as_table(plan.counts, "dead letters"))
     if not yes:
         replayed = f" and {replayable:,} replayed" if replayable else ""
         also = f" and replay {replayable:,}" if replayable else ""
         what = plural(plan.found, "dead letter")
         confirm(f"redrive {what}{also}", f"{what} would be redriven{replayed}")
-    with _usage(), counting_progress("redrive") as show:
+    with wrong_usage(*_WRONG), counting_progress("redrive") as show:
         done = source.redrive(target, **choice, progress=show)
-    _report_redrive(done, as_json, dry_run=False)
+    _report_redrive(common, done, dry_run=False)
     if done.failed or done.held or (done.replayed is not None and done.replayed.failed):
         raise typer.Exit(FAILED)
 
 
 # -- before -------------------------------------------------------------------------------------
+
+
+def _load(common: Common, app: str) -> Matador:
+    show_spark_logs(common.verbose)
+    target = load(app).app
+    require_shared(target)
+    return target
 
 
 def _check(app: Matador, filters: LakeFilters, to: str | None) -> None:
@@ -205,7 +199,7 @@ def _check(app: Matador, filters: LakeFilters, to: str | None) -> None:
     """
     from matador.spark.replay.selection import check_subscriber, moment, target_of
 
-    with _usage():
+    with wrong_usage(*_WRONG):
         if filters.event is not None:
             app.schema.event(filters.event)
         if filters.subscriber is not None:
@@ -223,41 +217,21 @@ def _begun(lake: Lake, replay_id: str | None) -> ReplayResult | None:
 
     if replay_id is None:
         return None
-    with _usage():
+    with wrong_usage(*_WRONG):
         return so_far(Ledger(lake.layout.ledger, replay_id))
-
-
-@contextmanager
-def _usage() -> Generator[None]:
-    """Errors in the options are wrong usage.
-
-    Raises:
-        UsageError: in place of the library's error.
-    """
-    try:
-        yield
-    except (ConfigurationError, EventNotRegisteredError) as error:
-        raise UsageError(str(error)) from error
 
 
 # -- afterwards ---------------------------------------------------------------------------------
 
 
-def _show_counts(
-    counts: Sequence[ReplayCount],
-    ignored: Sequence[ReplayCount],
-    what: str,
-    *,
-    result: bool = False,
-) -> None:
+def _counts_as_table(counts: Sequence[ReplayCount], what: str) -> list[Table]:
     made = table("event", "subscriber", what, right=(what,))
     for one in counts:
         made.add_row(one.event_key, one.subscriber, f"{one.count:,}")
-    if counts:
-        if result:
-            say(made)
-        else:
-            err().print(made)
+    return [made] if counts else []
+
+
+def _warn_ignored(ignored: Sequence[ReplayCount]) -> None:
     for one in ignored:
         warn(
             f"{plural(one.count, 'message')} of {one.event_key} for {one.subscriber} left out: "
@@ -265,72 +239,62 @@ def _show_counts(
         )
 
 
-def _report_replay(result: ReplayResult, as_json: bool, *, dry_run: bool) -> None:
-    if as_json:
-        say_json(
-            {
-                "replay_id": None if dry_run else result.replay_id,
-                "dry_run": dry_run,
-                "resumed": result.resumed,
-                "counts": _as_json(result.counts),
-                "ignored": _as_json(result.ignored),
-                "total": result.total,
-                "sent": result.sent,
-                "skipped": result.skipped,
-                "failed": result.failed,
-                "errors": list(result.errors),
-            }
-        )
-    elif dry_run or not result.total:
-        _show_counts(result.counts, result.ignored, "messages", result=True)
-        note(
-            f"{plural(result.total, 'message')} would be sent"
-            if result.total
-            else "no events match"
-        )
+def _report_replay(common: Common, result: ReplayResult, *, dry_run: bool) -> None:
+    value = {
+        "replay_id": None if dry_run else result.replay_id,
+        "dry_run": dry_run,
+        "resumed": result.resumed,
+        "counts": _as_json(result.counts),
+        "ignored": _as_json(result.ignored),
+        "total": result.total,
+        "sent": result.sent,
+        "skipped": result.skipped,
+        "failed": result.failed,
+        "errors": list(result.errors),
+    }
+    if dry_run or not result.total:
+        messages = plural(result.total, "message")
+        remark = f"{messages} would be sent" if result.total else "no events match"
+        common.show(value, *_counts_as_table(result.counts, "messages"), remark=remark)
+        _warn_ignored(result.ignored)
     else:
-        say(f"{plural(result.sent, 'message')} sent")
-        if result.skipped:
-            note(f"{plural(result.skipped, 'message')} skipped: the subscriber is not enabled")
+        skipped = f"{plural(result.skipped, 'message')} skipped: the subscriber is not enabled"
+        sent = f"{plural(result.sent, 'message')} sent"
+        common.show(value, sent, remark=skipped if result.skipped else "")
     for problem in result.errors:
         complain(problem)
     if result.failed > len(result.errors):
         complain(f"{plural(result.failed, 'message')} could not be sent in total")
 
 
-def _report_redrive(result: RedriveResult, as_json: bool, *, dry_run: bool) -> None:
+def _report_redrive(common: Common, result: RedriveResult, *, dry_run: bool) -> None:
     replayed = 0 if result.replayed is None else result.replayed.sent
-    if as_json:
-        say_json(
-            {
-                "dry_run": dry_run,
-                "counts": _as_json(result.counts),
-                "chosen": result.chosen,
-                "found": result.found,
-                "redriven": result.moved,
-                "held": result.held,
-                "missing": result.missing,
-                "replayed": replayed,
-                "failed": [{"id": id_, "error": why} for id_, why in result.failed],
-            }
-        )
-    elif dry_run:
-        _show_counts(result.counts, (), "dead letters", result=True)
-        note(f"{plural(result.found, 'dead letter')} would be redriven")
-    elif not result.found and not replayed:
-        note("no dead letters match")
-    else:
+    value = {
+        "dry_run": dry_run,
+        "counts": _as_json(result.counts),
+        "chosen": result.chosen,
+        "found": result.found,
+        "redriven": result.moved,
+        "held": result.held,
+        "missing": result.missing,
+        "replayed": replayed,
+        "failed": [{"id": id_, "error": why} for id_, why in result.failed],
+    }
+    if dry_run:
+        remark = f"{plural(result.found, 'dead letter')} would be redriven"
+        common.show(value, *_counts_as_table(result.counts, "dead letters"), remark=remark)
+    elif result.found or replayed:
         also = f", {replayed:,} replayed" if replayed else ""
-        say(f"{plural(result.moved, 'dead letter')} redriven{also}")
+        common.show(value, f"{plural(result.moved, 'dead letter')} redriven{also}")
+    else:
+        common.show(value, remark="no dead letters match")
     if result.missing and not replayed:
         note(
             f"{result.missing:,} more are in the lake but no longer in the broker; "
             f"--replay-missing sends them again"
         )
-    if result.held:
-        warn(f"{plural(result.held, 'dead letter')} held by another process; run this again later")
-    for id_, why in result.failed[:20]:
-        complain(f"{id_}: {why}")
+    warn_held(result.held, "dead letter")
+    complain_about(result.failed, "redriven")
 
 
 def _as_json(counts: Sequence[ReplayCount]) -> list[dict[str, Any]]:

@@ -3,186 +3,118 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import typer
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import (
-    FAILED,
-    CommandError,
-    UsageError,
-    complain,
-    note,
-    plural,
-    say,
-    say_json,
-    table,
-    warn,
-)
+from matador.cli.output import table
 from matador.cli.safe_text import one_line
-from matador.events.dead_letters import Letter, Moved
+from matador.codec.base import Codec, RawEnvelope
+from matador.errors import InvalidEventError
+from matador.model.envelope import Docket
+from matador.model.event import EventType
+from matador.model.message import StoredMessage
+from matador.model.topology import DeadLetterKind
 
 Noun: TypeAlias = Literal["dead letter", "message"]
-
-LISTED = 100
-"""How many are listed for people by default."""
 
 _SHORT_ID = 8
 _DUMPED = 4096
 _LINE = 16
+_ANY_EVENT = EventType("any", "Any event.", dict)
 
 
-def print_list(
-    found: Sequence[Letter], limit: int | None, noun: Noun, *, filtered: bool, as_json: bool
-) -> None:
-    """Print at most ``limit`` of the messages found, one per line; they may be one more."""
-    more = limit is not None and len(found) > limit
-    found = found[:limit]
-    if as_json:
-        listed = [_as_json(one, noun, full=False) for one in found]
-        say_json({_key(noun): listed, "more": more})
-    elif found:
-        say(_letters_as_table(found) if noun == "dead letter" else _messages_as_table(found))
-        note(f"the first {limit:,}; --limit shows more" if more else plural(len(found), noun))
-    else:
-        note(f"no {noun}s match" if filtered else f"no {noun}s")
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A stored message. ``problem`` says why there is no envelope; only dead letters have a kind.
 
-
-def print_in_full(found: Sequence[Letter], noun: Noun, *, as_json: bool) -> None:
-    """Print everything about the messages."""
-    if as_json:
-        say_json({_key(noun): [_as_json(one, noun, full=True) for one in found]})
-        return
-    for one in found:
-        say(_in_full(one))
-
-
-def print_moved(moved: Moved, chosen: int, done: str, noun: Noun, *, as_json: bool) -> None:
-    """Print how many messages were redriven, purged or cancelled.
-
-    Raises:
-        typer.Exit: some were not.
+    ``queue`` is the short name of the work queue it is in, or was in.
     """
-    if as_json:
-        failed = [{"id": id_, "error": error} for id_, error in moved.failed]
-        counts = {"chosen": chosen, done: moved.done, "gone": moved.gone, "held": moved.held}
-        say_json({**counts, "failed": failed})
-    elif not chosen:
-        note(f"no {noun}s match")
-    else:
-        say(f"{plural(moved.done, noun)} {done}")
-    if moved.gone:
-        note(f"{plural(moved.gone, noun)} taken by another process in the meantime")
-    if moved.held:
-        warn(f"{plural(moved.held, noun)} held by another process; run this again later")
-    for id_, error in moved.failed[:20]:
-        complain(f"{id_}: {error}")
-    if len(moved.failed) > 20:
-        complain(f"and {len(moved.failed) - 20:,} more could not be {done}")
-    if moved.failed or moved.held:
-        raise typer.Exit(FAILED)
+
+    stored: StoredMessage
+    queue: str
+    envelope: RawEnvelope | None
+    problem: str | None
+    codec: Codec
+    kind: DeadLetterKind | None = None
+
+    @property
+    def id(self) -> str:
+        """The envelope's id, or the transport's."""
+        return self.stored.id if self.envelope is None else self.envelope.id
+
+    @property
+    def docket(self) -> Docket | None:
+        """The docket, if it can be decoded."""
+        return None if self.envelope is None else self.envelope.docket
+
+    def plain(self, raw: msgspec.Raw | None) -> Any:
+        """A payload as plain data, whatever the type of its event; None if it is no object."""
+        try:
+            return None if raw is None else self.codec.decode_payload(_ANY_EVENT, raw)
+        except InvalidEventError:
+            return None
 
 
-def _key(noun: str) -> str:
-    return noun.replace(" ", "_") + "s"
-
-
-def _letters_as_table(letters: Sequence[Letter]) -> Table:
-    """Dead letters, one per line."""
-
-    def cells(letter: Letter) -> tuple[str, str, Text]:
-        why = Text(one_line(_first_line(_why(letter))), overflow="ellipsis", no_wrap=True)
-        queue = letter.queue.name + (" (unhandled)" if letter.kind == "unhandled" else "")
-        return _when(letter.stored.stored_at), queue, why
-
-    return _as_table(letters, ("died", "queue", "why"), cells)
-
-
-def _messages_as_table(messages: Sequence[Letter]) -> Table:
-    """Messages that wait, one per line."""
-
-    def cells(message: Letter) -> tuple[str, str, str]:
-        stored = message.stored
-        return stored.state, _when(stored.due_at or stored.stored_at), message.queue.name
-
-    return _as_table(messages, ("state", "due", "queue"), cells)
-
-
-def _as_table(
-    messages: Sequence[Letter],
-    columns: tuple[str, str, str],
-    cells: Callable[[Letter], tuple[str, str, str | Text]],
-) -> Table:
+def as_table(messages: Sequence[MessageView]) -> Table:
+    """Dead letters or waiting messages, one per line."""
+    dead = messages[0].kind is not None
+    columns = ("died", "queue", "why") if dead else ("state", "due", "queue")
     made = table("id", "event", "subscriber", "attempts", *columns, right=("attempts",))
     for column in made.columns[:1] + made.columns[4:6]:
         column.no_wrap = True
     length = _id_length([message.id for message in messages])
     for message in messages:
+        stored, docket = message.stored, message.docket
+        if dead:
+            queue = message.queue + (" (unhandled)" if message.kind == "unhandled" else "")
+            why = Text(one_line(_why(message)), overflow="ellipsis", no_wrap=True)
+            cells = (_when(stored.stored_at), queue, why)
+        else:
+            cells = (stored.state, _when(stored.due_at or stored.stored_at), message.queue)
         id_ = Text(one_line(message.id[:length]), "bold")
-        docket = None if message.envelope is None else message.envelope.docket
         if docket is None:
-            made.add_row(id_, Text("undecodable", "yellow"), "", "", *cells(message))
+            made.add_row(id_, Text("undecodable", "yellow"), "", "", *cells)
         else:
             event, subscriber = one_line(docket.event_key), one_line(docket.target_subscriber)
-            made.add_row(id_, event, subscriber, str(docket.attempts), *cells(message))
+            made.add_row(id_, event, subscriber, str(docket.attempts), *cells)
     return made
 
 
-def matching_ids(wanted: Sequence[str], found: Iterable[str], noun: str) -> set[str]:
-    """The ids, among those found, that equal or begin with those wanted.
-
-    Raises:
-        CommandError: one matches nothing.
-        UsageError: one is the start of several.
-    """
-    known = set(found)
-    matching: set[str] = set()
-    for one in wanted:
-        begin = [one] if one in known else sorted(id_ for id_ in known if id_.startswith(one))
-        if not begin:
-            raise CommandError(f"there is no {noun} with the id {one!r}")
-        if len(begin) > 1:
-            listed = ", ".join(begin[:5]) + (", …" if len(begin) > 5 else "")
-            raise UsageError(f"--id {one!r} is ambiguous: {listed}")
-        matching.update(begin)
-    return matching
+def _why(letter: MessageView) -> str:
+    """Why it died, in one line: the last error if there is one, otherwise the reason."""
+    last = None if letter.docket is None else letter.docket.last_error
+    text = last or letter.stored.reason or letter.problem or ""
+    return text.strip().partition("\n")[0]
 
 
-def _why(letter: Letter) -> str:
-    """Why it died, in short: the last error if there is one, otherwise the reason."""
-    docket = None if letter.envelope is None else letter.envelope.docket
-    last = None if docket is None else docket.last_error
-    return last or letter.stored.reason or letter.problem or ""
-
-
-def _as_json(message: Letter, noun: str, full: bool) -> dict[str, Any]:
+def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
     """A message as ``--json`` prints it. ``full`` adds docket and payload, or the body."""
-    stored = message.stored
-    docket = None if message.envelope is None else message.envelope.docket
+    stored, docket = message.stored, message.docket
     made: dict[str, Any] = {
         "id": message.id,
-        "queue": message.queue.name,
+        "queue": message.queue,
         "decodable": docket is not None,
         "event": docket and docket.event_key,
         "subscriber": docket and docket.target_subscriber,
         "attempts": docket and docket.attempts,
         "last_error": docket and docket.last_error,
     }
-    if noun == "dead letter":
+    if message.kind is not None:
         made |= {
             "kind": message.kind,
             "dead_letter_queue": stored.queue,
             "died_at": _iso(stored.stored_at),
             "reason": stored.reason,
             "error_type": stored.error_type,
-            "held": message.held,
+            "held": stored.state == "in-flight",
         }
     else:
         made |= {
@@ -196,7 +128,7 @@ def _as_json(message: Letter, noun: str, full: bool) -> dict[str, Any]:
     return made | _contents(message) if full else made
 
 
-def _contents(message: Letter) -> dict[str, Any]:
+def _contents(message: MessageView) -> dict[str, Any]:
     stored, envelope = message.stored, message.envelope
     headers = {"headers": dict(stored.headers), "traceback": stored.traceback}
     if envelope is None:
@@ -206,11 +138,13 @@ def _contents(message: Letter) -> dict[str, Any]:
             "body": stored.body.decode("utf-8", "backslashreplace"),
             "body_hex": stored.body.hex(),
         }
-    made = {**headers, "docket": msgspec.to_builtins(envelope.docket), "data": message.payload}
-    return made if message.before is None else {**made, "before": message.before}
+    made = {**headers, "docket": msgspec.to_builtins(envelope.docket)}
+    made["data"] = message.plain(envelope.data)
+    before = message.plain(envelope.before)
+    return made if before is None else {**made, "before": before}
 
 
-def _in_full(message: Letter) -> RenderableType:
+def in_full(message: MessageView) -> RenderableType:
     """Everything about a message, for people."""
     stored, envelope = message.stored, message.envelope
     facts = Table(box=None, show_header=False, pad_edge=False)
@@ -254,15 +188,11 @@ def _in_full(message: Letter) -> RenderableType:
     fact("first error", docket.first_error)
     if docket.last_error != docket.first_error:
         fact("last error", docket.last_error)
-    contents = {
-        "metadata": docket.metadata or None,
-        "before": message.before,
-        "data": message.payload,
-    }
-    for name, value in contents.items():
+    before, data = message.plain(envelope.before), message.plain(envelope.data)
+    for name, value in (("metadata", docket.metadata or None), ("before", before), ("data", data)):
         if value is not None:
             part(name, json.dumps(value, indent=2, default=str, ensure_ascii=False))
-    if message.payload is None:
+    if data is None:
         part("data, not an object", _hexdump(bytes(envelope.data)))
     return Padding(Group(*parts), (0, 0, 1, 0))
 
@@ -273,10 +203,6 @@ def _id_length(ids: Sequence[str]) -> int:
         if len({one[:length] for one in ids}) == len(set(ids)):
             return length
     return 64
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _iso(moment: datetime | None) -> str | None:

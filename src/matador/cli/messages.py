@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
-import typer
-
 from matador.cli.commands import (
     All,
     App,
-    AsJson,
     Commands,
+    Common,
     Event,
     Ids,
     Limit,
     Queue,
     RequiredIds,
     Subscriber,
-    Verbose,
     Yes,
+    choice,
 )
-from matador.cli.connection import connected, load
-from matador.cli.interaction import confirm, counting_progress, working
-from matador.cli.message_views import (
-    LISTED,
-    matching_ids,
-    print_in_full,
-    print_list,
-    print_moved,
-)
-from matador.cli.output import CommandError, UsageError, note, plural
-from matador.codec.base import RawEnvelope
-from matador.errors import DecodeError, QueueNotFoundError
+from matador.cli.connection import known_queue
+from matador.cli.message_views import MessageView
+from matador.cli.output import CommandError, note
+from matador.cli.stored_messages import Move, check_chosen, list_found, move_chosen, show_found
+from matador.errors import DecodeError
 from matador.events.app import Matador
-from matador.events.dead_letters import BATCH, Letter, Moved
-from matador.model.message import Complete, Delivery, MessageState, StoredMessage
-from matador.model.options import suggestion
+from matador.events.dead_letters import Moved, Place, Progress
+from matador.model.message import MessageState, StoredMessage
 from matador.transports.base import Browsing, Measuring
 from matador.transports.clock import SystemClock
 
@@ -54,12 +43,7 @@ class MessageFilters:
     queue: Queue = None
     state: Annotated[
         str | None,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help="Only this state: ready, delayed or in-flight.",
-            autocompletion=lambda: list(_STATES),
-        ),
+        choice("STATE", "Only this state: ready, delayed or in-flight.", "--state", _STATES),
     ] = None
     event: Event = None
     subscriber: Subscriber = None
@@ -70,37 +54,18 @@ class MessageFilters:
     "matador messages list shop.py --queue events --state delayed",
     name="list",
 )
-def list_(
-    app: App,
-    *,
-    filters: MessageFilters,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
+def list_(app: App, *, filters: MessageFilters, limit: Limit = None, common: Common) -> None:
     """List messages in order of sending. Shows the first 100 unless --limit or --json is given."""
-    target = load(app, verbose).app
-    _check(target, filters)
-    limit = limit if limit or as_json else LISTED
-    found = asyncio.run(_collect(target, filters, (), limit and limit + 1))
-    print_list(found, limit, "message", filtered=filters != MessageFilters(), as_json=as_json)
+    target = common.load(app).app
+    found = _find(target, filters)
+    list_found(common, target, found, limit, "message", filtered=filters != MessageFilters())
 
 
 @messages.add("matador messages show shop.py --id 3f2a")
-def show(
-    app: App,
-    *,
-    ids: RequiredIds,
-    queue: Queue = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-) -> None:
+def show(app: App, *, ids: RequiredIds, queue: Queue = None, common: Common) -> None:
     """Show messages in full: docket and payload, or the bytes if undecodable."""
-    target = load(app, verbose).app
-    filters = MessageFilters(queue=queue)
-    _check(target, filters)
-    found = _chosen(ids, asyncio.run(_collect(target, filters, ids, None)))
-    print_in_full(found, "message", as_json=as_json)
+    target = common.load(app).app
+    show_found(common, target, _find(target, MessageFilters(queue=queue), ids), ids, "message")
 
 
 @messages.add(
@@ -115,102 +80,75 @@ def cancel(
     filters: MessageFilters,
     limit: Limit = None,
     yes: Yes = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Delete messages before they are handled, with the checkpoints of resumable subscribers.
 
     Messages that a worker is handling are left alone. An interrupted cancel can be run again.
     """
-    target = load(app, verbose).app
-    _check(target, filters)
-    if not (ids or everything or filters != MessageFilters()):
-        raise UsageError("choose what to cancel: give --id, a filter such as --event, or --all")
-    asyncio.run(_cancel(target, filters, ids or (), limit, yes, as_json))
+    target = common.load(app).app
+    found = _find(target, filters, ids or ())
+    check_chosen(bool(ids or everything or filters != MessageFilters()), "cancel")
+
+    async def choose() -> list[Place]:
+        places: list[Place] = []
+        async for one in found:
+            places.append(Place(one.stored.queue, one.stored.position, one.id, one.stored.queue))
+            if len(places) == limit:
+                break
+        return places
+
+    async def delete(places: Sequence[Place], progress: Progress) -> Moved:
+        moved = await target.dead_letters.purge(places, progress=progress)
+        moved.gone, moved.held = moved.gone + moved.held, 0  # a worker is handling those
+        return moved
+
+    move_chosen(common, target, Move("cancel", "cancelled", "message", choose, delete), ids, yes)
 
 
-# -- choosing -----------------------------------------------------------------------------------
-
-
-def _check(app: Matador, filters: MessageFilters) -> None:
-    """Check the options before connecting.
+def _find(
+    app: Matador, filters: MessageFilters, ids: Sequence[str] = ()
+) -> AsyncIterator[MessageView]:
+    """The messages that match.
 
     Raises:
-        UsageError: an unknown queue or state.
+        UsageError: an unknown queue.
     """
-    if filters.state is not None and filters.state not in _STATES:
-        known = ", ".join(_STATES)
-        hint = suggestion(filters.state, _STATES)
-        raise UsageError(f"--state {filters.state!r} is not one of {known}{hint}")
+    topology = app.topology
+    queues = topology.queues if filters.queue is None else [known_queue(app, filters.queue)]
+
+    async def find() -> AsyncIterator[MessageView]:
+        transport = app.transport
+        if not transport.capabilities.browse or not isinstance(transport, Browsing):
+            raise CommandError(
+                f"{transport.name} cannot list the messages of a queue "
+                f"(`matador queues` counts them)"
+            )
+        await _note_invisible(app, filters.state, topology.full_name(queues[0].name))
+        for queue in queues:
+            async for stored in transport.browse(topology.full_name(queue.name)):
+                message = _view(app, stored, queue.name)
+                docket = message.docket
+                if (
+                    filters.state in (None, stored.state)
+                    and filters.event in (None, docket and docket.event_key)
+                    and filters.subscriber in (None, docket and docket.target_subscriber)
+                    and (not ids or message.id.startswith(tuple(ids)))
+                ):
+                    yield message
+
+    return find()
+
+
+def _view(app: Matador, stored: StoredMessage, queue: str) -> MessageView:
     try:
-        if filters.queue is not None:
-            app.topology.queue(filters.queue)
-    except QueueNotFoundError as unknown:
-        raise UsageError(str(unknown)) from None
-
-
-def _browsing(app: Matador) -> Browsing:
-    transport = app.transport
-    if not transport.capabilities.browse or not isinstance(transport, Browsing):
-        raise CommandError(
-            f"{transport.name} cannot list the messages of a queue (`matador queues` counts them)"
-        )
-    return transport
-
-
-async def _collect(
-    app: Matador, filters: MessageFilters, ids: Sequence[str], limit: int | None
-) -> list[Letter]:
-    async with connected(app):
-        await _note_invisible(app, filters)
-        return await _choose(app, filters, ids, limit)
-
-
-async def _choose(
-    app: Matador, filters: MessageFilters, ids: Sequence[str], limit: int | None
-) -> list[Letter]:
-    found: list[Letter] = []
-    async for message in _browse(app, filters):
-        if not ids or any(message.id.startswith(one) for one in ids):
-            found.append(message)
-        if limit is not None and len(found) >= limit:
-            break
-    return found
-
-
-async def _browse(app: Matador, filters: MessageFilters) -> AsyncIterator[Letter]:
-    browsing, topology = _browsing(app), app.topology
-    only = None if filters.queue is None else topology.queue(filters.queue)
-    for queue in topology.queues:
-        if only not in (None, queue):
-            continue
-        async for stored in browsing.browse(topology.full_name(queue.name)):
-            if filters.state not in (None, stored.state):
-                continue
-            envelope, problem = _decoded(app, stored)
-            docket = None if envelope is None else envelope.docket
-            if filters.event not in (None, docket and docket.event_key):
-                continue
-            if filters.subscriber not in (None, docket and docket.target_subscriber):
-                continue
-            yield Letter(stored, queue, "unhandled", envelope, problem, app.codec)
-
-
-def _decoded(
-    app: Matador, message: StoredMessage | Delivery
-) -> tuple[RawEnvelope | None, str | None]:
-    try:
-        return app.codec.decode(message.body, message.headers, SystemClock()), None
+        envelope, problem = app.codec.decode(stored.body, stored.headers, SystemClock()), None
     except DecodeError as error:
-        return None, str(error)
+        envelope, problem = None, str(error)
+    return MessageView(stored, queue, envelope, problem, app.codec)
 
 
-def _chosen(ids: Sequence[str], found: list[Letter]) -> list[Letter]:
-    chosen = matching_ids(ids, (one.id for one in found), "message")
-    return [one for one in found if one.id in chosen]
-
-
-async def _note_invisible(app: Matador, filters: MessageFilters) -> None:
+async def _note_invisible(app: Matador, state: str | None, queue: str) -> None:
     """Say which messages the broker does not show.
 
     Raises:
@@ -219,64 +157,7 @@ async def _note_invisible(app: Matador, filters: MessageFilters) -> None:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return
-    queue = filters.queue or app.topology.default_queue.name
-    depth = await transport.depth(app.topology.full_name(queue))
-    if "delayed" not in depth.unknown:
-        return
-    if filters.state in ("delayed", "in-flight"):
-        raise CommandError(f"{transport.name} shows ready messages only, not {filters.state} ones")
-    note(f"{transport.name} shows ready messages only")
-
-
-# -- cancelling ---------------------------------------------------------------------------------
-
-
-async def _cancel(
-    app: Matador,
-    filters: MessageFilters,
-    ids: Sequence[str],
-    limit: int | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    async with connected(app):
-        await _note_invisible(app, filters)
-        with working("searching…"):
-            found = await _choose(app, filters, ids, limit)
-        if ids:
-            found = _chosen(ids, found)
-        counted = plural(len(found), "message")
-        if found and not yes:
-            confirm(f"cancel {counted}", f"{counted} would be cancelled")
-        moved = Moved()
-        with counting_progress("cancel") as show_progress:
-            for start in range(0, len(found), BATCH):
-                batch = asyncio.ensure_future(
-                    _cancel_batch(app, found[start : start + BATCH], moved)
-                )
-                try:
-                    await asyncio.shield(batch)
-                except asyncio.CancelledError:
-                    await batch  # finish the batch: no message stays held
-                    raise
-                show_progress(min(start + BATCH, len(found)), len(found))
-    moved.gone = len(found) - moved.done - len(moved.failed)
-    print_moved(moved, len(found), "cancelled", "message", as_json=as_json)
-
-
-async def _cancel_batch(app: Matador, batch: Sequence[Letter], moved: Moved) -> None:
-    by_queue: dict[str, list[str]] = {}
-    for message in batch:
-        by_queue.setdefault(message.stored.queue, []).append(message.stored.position)
-    for queue, positions in by_queue.items():
-        taken = list(filter(None, await _browsing(app).take(queue, positions)))
-        errors = await app.transport.settle([Complete(one.receipt) for one in taken])
-        for delivery, error in zip(taken, errors, strict=True):
-            envelope, _ = _decoded(app, delivery)
-            id_ = "undecodable" if envelope is None else envelope.id
-            if error is not None:
-                moved.failed.append((id_, str(error)))
-                continue
-            moved.done += 1
-            if envelope is not None:
-                await app.checkpoints.delete(id_)
+    if "delayed" in (await transport.depth(queue)).unknown:
+        if state in ("delayed", "in-flight"):
+            raise CommandError(f"{transport.name} shows ready messages only, not {state} ones")
+        note(f"{transport.name} shows ready messages only")

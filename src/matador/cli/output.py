@@ -15,11 +15,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from matador._interrupt import INTERRUPTED as INTERRUPTED
 from matador.cli.safe_text import SafeConsole, tidy
+from matador.errors import MatadorError
 
 FAILED = 1
 WRONG_USAGE = 2
-INTERRUPTED = 130
 TERMINATED = 143
 
 _WIDE = 200  # columns without a terminal, so that tables are not cut
@@ -37,6 +38,19 @@ class UsageError(CommandError):
     """The command line is invalid."""
 
     code = WRONG_USAGE
+
+
+@contextlib.contextmanager
+def wrong_usage(*errors: type[MatadorError]) -> Generator[None]:
+    """Errors of these types come from the command line.
+
+    Raises:
+        UsageError: in place of such an error.
+    """
+    try:
+        yield
+    except errors as error:
+        raise UsageError(str(error)) from error
 
 
 def out() -> Console:
@@ -62,22 +76,18 @@ def say(renderable: RenderableType) -> None:
     out().print(renderable)
 
 
-def say_json(value: Any) -> None:
-    """Print a result for machines."""
-    _write_json(value, indent=2)
-
-
-def say_json_line(value: Any) -> None:
-    """Print one of many results for machines on one line, and flush."""
-    _write_json(value, indent=None)
-
-
 def results() -> TextIO:
     """The stream for results, also while ``sys.stdout`` is redirected."""
     return _machine.get(None) or sys.stdout
 
 
-def _write_json(value: Any, indent: int | None) -> None:
+def say_json_line(value: Any) -> None:
+    """Print one of many results for machines, on one line."""
+    say_json(value, indent=None)
+
+
+def say_json(value: Any, indent: int | None = 2) -> None:
+    """Print a result for machines, and flush."""
     try:
         text = json.dumps(value, indent=indent, default=str, allow_nan=False)
     except (TypeError, ValueError):  # a message may hold values that JSON lacks

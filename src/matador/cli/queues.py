@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.commands import App, AsJson, Verbose
-from matador.cli.connection import connected, load
-from matador.cli.output import CommandError, out, say, say_json, say_json_line, table
+from matador.cli.commands import App, Common, flag, option
+from matador.cli.connection import connected
+from matador.cli.output import CommandError, out, say_json_line, table
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import QueueDepth
@@ -34,25 +34,18 @@ class QueueCounts:
 def queues(
     app: App,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="How often --watch refreshes.")
-    ] = 1.0,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    watch: Annotated[bool, flag("Refresh until Ctrl-C.", "--watch", "-w")] = False,
+    interval: Annotated[float, option("SECONDS", "How often --watch refreshes.", min=0.1)] = 1.0,
+    common: Common,
 ) -> None:
     """Show how many messages each queue holds, and how many dead letters."""
-    target = load(app, verbose).app
+    target = common.load(app).app
     if watch:
-        try:
-            asyncio.run(_watch(target, interval, as_json))
-        except KeyboardInterrupt:
-            return
-    counts = asyncio.run(_look(target))
-    if as_json:
-        say_json({"queues": _as_json(counts)})
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_watch(target, interval, common.as_json))
     else:
-        say(_as_table(counts))
+        counts = asyncio.run(_look(target))
+        common.show({"queues": _as_json(counts)}, _as_table(counts))
 
 
 async def count(app: Matador) -> list[QueueCounts]:

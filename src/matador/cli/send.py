@@ -9,22 +9,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from matador.cli.commands import App, AsJson, DryRun, Timeout, Verbose
-from matador.cli.connection import connect, load, require_shared, run_within
+from matador.cli.commands import App, Common, DryRun, Timeout, option
+from matador.cli.connection import connect, require_shared, run_within
 from matador.cli.event_input import EventInput, event_input, read_json, read_json_object
 from matador.cli.hook_trace import hook_trace
-from matador.cli.output import (
-    FAILED,
-    UsageError,
-    err,
-    mark,
-    note,
-    plural,
-    say,
-    say_json,
-    table,
-    warn,
-)
+from matador.cli.output import FAILED, err, mark, plural, table, warn, wrong_usage
 from matador.errors import ConfigurationError, EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.fanout import Order
@@ -48,31 +37,21 @@ def send(
         ),
     ] = None,
     *,
-    delay: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Deliver it after this many seconds.")
-    ] = None,
+    delay: Annotated[float | None, option("SECONDS", "Deliver it after this many seconds.")] = None,
     correlation_id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Passed on to every event that follows from this one."),
+        str | None, option("ID", "Passed on to every event that follows from this one.")
     ] = None,
-    metadata: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Metadata, as a JSON object.")
-    ] = None,
+    metadata: Annotated[str | None, option("JSON", "Metadata, as a JSON object.")] = None,
     priority: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Higher is delivered first, on queues with priorities."),
+        int | None, option("N", "Higher is delivered first, on queues with priorities.")
     ] = None,
     ordering_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Messages with the same key are handled in order."),
+        str | None, option("KEY", "Messages with the same key are handled in order.")
     ] = None,
-    before: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The previous state, for change events.")
-    ] = None,
+    before: Annotated[str | None, option("JSON", "The previous state, for change events.")] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 5.0,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Send an event to its subscribers' queues.
 
@@ -90,27 +69,26 @@ def send(
         "ordering_key": ordering_key,
     }
     sent = event_input(event, data, {k: v for k, v in given.items() if v is not None})
-    target = load(app, verbose).app
-    try:
-        known = target.schema.event(sent.key)
+    target = common.load(app).app
+    with wrong_usage(EventNotRegisteredError, ConfigurationError):
+        sent = replace(sent, key=target.schema.event(sent.key).key)
         if dry_run:
             target.schema.check(target.topology)
-            plan = target.plan_send(known.key, sent.data, options=SendOptions(**sent.options))
-            _show_plan(run_within(plan, timeout, "the dry run"), as_json)
+            _show_plan(common, run_within(plan(target, sent), timeout, "the dry run"))
             return
         require_shared(target)
-        hooks = [hook_trace(err())] if verbose else []
+        hooks = [hook_trace(err())] if common.verbose else []
         target.configure(consume_from=(), hooks=hooks, send_errors="report")
         ready = threading.Event()
         result = run_within(
-            _send(target, replace(sent, key=known.key), ready),
-            timeout,
-            "sending",
-            lambda: _after_timeout(target, ready),
+            _send(target, sent, ready), timeout, "sending", lambda: _after_timeout(target, ready)
         )
-    except (EventNotRegisteredError, ConfigurationError) as error:
-        raise UsageError(str(error)) from error
-    _show_result(result, as_json)
+    _show_result(common, result)
+
+
+async def plan(app: Matador, sent: EventInput) -> Order:
+    """What sending the event would do. Raises what sending would."""
+    return await app.plan_send(sent.key, sent.data, options=SendOptions(**sent.options))
 
 
 def _after_timeout(app: Matador, ready: threading.Event) -> str:
@@ -121,85 +99,65 @@ def _after_timeout(app: Matador, ready: threading.Event) -> str:
 
 async def _send(app: Matador, sent: EventInput, ready: threading.Event) -> SendResult:
     # Check everything before connecting or creating anything.
-    await app.plan_send(sent.key, sent.data, options=SendOptions(**sent.options))
+    await plan(app, sent)
     await connect(app)
     ready.set()
     async with app:
         return await app.send(sent.key, sent.data, **sent.options)
 
 
-def _show_plan(order: Order, as_json: bool) -> None:
-    if as_json:
-        say_json(
-            {
-                "event": order.event.key,
-                "dry_run": True,
-                "skipped": order.skipped,
-                "would_send": [
-                    {
-                        "subscriber": one.target.subscriber.name,
-                        "queue": one.target.names[0],
-                        "bytes": None if one.message is None else len(one.message.body),
-                        "error": None if one.error is None else str(one.error),
-                        "warnings": list(one.warnings),
-                    }
-                    for one in order.outgoing
-                ],
-            }
-        )
-    else:
-        say(Text.assemble((order.event.key, "bold"), " would be sent to"))
-        listed = table("", "subscriber", "queue", "bytes", "remark", right=("bytes",))
-        for one in order.outgoing:
-            size = "" if one.message is None else f"{len(one.message.body):,}"
-            remark = "; ".join(one.warnings) if one.error is None else str(one.error)
-            listed.add_row(
-                mark(one.error is None),
-                one.target.subscriber.name,
-                one.target.names[0],
-                size,
-                remark,
-            )
-        say(listed if order.outgoing else "no subscribers")
-        _note_skipped(order.skipped)
+def _show_plan(common: Common, order: Order) -> None:
+    listed = table("", "subscriber", "queue", "bytes", "remark", right=("bytes",))
+    would_send: list[dict[str, object]] = []
+    for one in order.outgoing:
+        name, queue = one.target.subscriber.name, one.target.names[0]
+        size = None if one.message is None else len(one.message.body)
+        error = None if one.error is None else str(one.error)
+        remark = error or "; ".join(one.warnings)
+        listed.add_row(mark(error is None), name, queue, f"{size:,}" if size else "", remark)
+        planned = {"subscriber": name, "queue": queue, "bytes": size, "error": error}
+        would_send.append({**planned, "warnings": list(one.warnings)})
+    key, skipped = order.event.key, order.skipped
+    common.show(
+        {"event": key, "dry_run": True, "skipped": skipped, "would_send": would_send},
+        Text.assemble((key, "bold"), " would be sent to"),
+        listed if order.outgoing else "no subscribers",
+        remark=_skipped(skipped),
+    )
     if any(one.error is not None for one in order.outgoing):
         raise typer.Exit(FAILED)
 
 
-def _show_result(result: SendResult, as_json: bool) -> None:
-    if as_json:
-        say_json(
-            {
-                "event": result.event_key,
-                "sent": [
-                    {"subscriber": one.subscriber, "queue": one.queue, "id": one.id}
-                    for one in result.messages
-                ],
-                "skipped": result.skipped,
-                "errors": [
-                    {"subscriber": one.subscriber, "queue": one.queue, "error": str(one)}
-                    for one in result.errors
-                ],
-            }
-        )
-    else:
-        number = plural(result.sent, "subscriber")
-        say(Text.assemble((result.event_key, "bold"), f" sent to {number}"))
-        listed = table("", "subscriber", "queue", "id")
-        for one in result.messages:
-            listed.add_row(mark(True), one.subscriber, one.queue, one.id)
-        for error in result.errors:
-            reason = str(error.__cause__ or error)
-            listed.add_row(mark(False), error.subscriber, error.queue, reason)
-        if listed.row_count:
-            say(listed)
-        _note_skipped(result.skipped)
-        if not (result.sent or result.skipped or result.errors):
-            warn(f"{result.event_key} has no subscribers: nothing was sent")
+def _show_result(common: Common, result: SendResult) -> None:
+    listed = table("", "subscriber", "queue", "id")
+    for one in result.messages:
+        listed.add_row(mark(True), one.subscriber, one.queue, one.id)
+    for error in result.errors:
+        listed.add_row(mark(False), error.subscriber, error.queue, str(error.__cause__ or error))
+    value = {
+        "event": result.event_key,
+        "sent": [
+            {"subscriber": one.subscriber, "queue": one.queue, "id": one.id}
+            for one in result.messages
+        ],
+        "skipped": result.skipped,
+        "errors": [
+            {"subscriber": one.subscriber, "queue": one.queue, "error": str(one)}
+            for one in result.errors
+        ],
+    }
+    title = f" sent to {plural(result.sent, 'subscriber')}"
+    common.show(
+        value,
+        Text.assemble((result.event_key, "bold"), title),
+        *([listed] if listed.row_count else []),
+        remark=_skipped(result.skipped),
+    )
+    if not (listed.row_count or result.skipped):
+        warn(f"{result.event_key} has no subscribers: nothing was sent")
     if result.errors:
         raise typer.Exit(FAILED)
 
 
-def _note_skipped(number: int) -> None:
-    if number:
-        note(f"{plural(number, 'subscriber')} skipped: not enabled")
+def _skipped(number: int) -> str:
+    return f"{plural(number, 'subscriber')} skipped: not enabled" if number else ""

@@ -10,24 +10,13 @@ from typing import Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from matador.cli.commands import App, AsJson, DryRun, Timeout, Verbose
-from matador.cli.connection import load, run_within
+from matador.cli.commands import App, Common, DryRun, Timeout, option
+from matador.cli.connection import run_within
 from matador.cli.event_input import EventInput, read_event
 from matador.cli.hook_trace import hook_trace
-from matador.cli.output import (
-    FAILED,
-    CommandError,
-    UsageError,
-    err,
-    mark,
-    note,
-    plural,
-    say,
-    say_json,
-    table,
-    warn,
-)
+from matador.cli.output import FAILED, CommandError, err, mark, plural, table, warn, wrong_usage
 from matador.cli.sample_payloads import sample_payload
+from matador.cli.send import plan
 from matador.errors import EventNotRegisteredError
 from matador.events.app import Matador
 from matador.events.checkpoints import MemoryCheckpointStore
@@ -37,7 +26,6 @@ from matador.loading import Loaded
 from matador.model.envelope import Envelope
 from matador.model.event import event_type_of, is_event
 from matador.model.schema import Schema
-from matador.model.sending import SendOptions
 from matador.model.subscriber import SubscriberStub
 from matador.policy.retry import RetryLater, SendToDeadLetters
 from matador.transports.memory import MemoryTransport
@@ -101,13 +89,10 @@ class _Trial(Hooks):
 def send_test_event(
     app: App,
     *,
-    event: Annotated[
-        str | None, typer.Option(metavar="KEY", help="This event, with a generated payload.")
-    ] = None,
+    event: Annotated[str | None, option("KEY", "This event, with a generated payload.")] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 5.0,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Run one event through its real subscribers, inside this process.
 
@@ -116,23 +101,26 @@ def send_test_event(
     subscribers really run. Each message gets one attempt, including those that subscribers send;
     stubs are left out. --verbose prints every hook that is called.
     """
-    loaded = load(app, verbose, level=logging.CRITICAL)
+    loaded = common.load(app, logging.CRITICAL)
     target = loaded.app
-    try:
+    with wrong_usage(EventNotRegisteredError):
         sent = _event(loaded, event)
         known = target.schema.event(sent.key)
-    except EventNotRegisteredError as error:
-        raise UsageError(str(error)) from None
+    sent = replace(sent, key=known.key)
     stubs = [
         one.name for one in target.schema.subscribers(known) if isinstance(one, SubscriberStub)
     ]
-    trial = _prepare(target, verbose)
+    trial = _prepare(target, common.verbose)
     if dry_run:
-        plan = target.plan_send(known.key, sent.data, options=SendOptions(**sent.options))
-        _show_plan(run_within(plan, timeout, "the dry run"), sent, stubs, as_json)
+        _show_plan(common, run_within(plan(target, sent), timeout, "the dry run"), sent, stubs)
         return
     in_time = run_within(_run(target, trial, sent, timeout), timeout + 5, "the test event")
-    _show(trial, known.key, stubs, in_time, timeout, as_json)
+    _show(common, trial, sent.key, stubs, in_time)
+    if not in_time:
+        unfinished = plural(sum(one.fine is None for one in trial.runs.values()), "message")
+        raise CommandError(f"{unfinished} unfinished after {timeout:g} s (--timeout)")
+    if not all(one.fine for one in trial.runs.values()):
+        raise typer.Exit(FAILED)
 
 
 def _event(loaded: Loaded, event: str | None) -> EventInput:
@@ -187,55 +175,34 @@ async def _run(app: Matador, trial: _Trial, sent: EventInput, timeout: float) ->
     return True
 
 
-def _show_plan(order: Order, sent: EventInput, stubs: list[str], as_json: bool) -> None:
+def _show_plan(common: Common, order: Order, sent: EventInput, stubs: list[str]) -> None:
     names = [one.target.subscriber.name for one in order.outgoing]
-    if as_json:
-        listed = {"event": order.event.key, "dry_run": True, "data": sent.data}
-        say_json({**listed, "would_run": names, "stubs": stubs, "skipped": order.skipped})
-        return
-    say(Text.assemble((order.event.key, "bold"), f" {sent.data}"))
-    say(f"would run {', '.join(names) or 'no subscriber'}")
-    _note_left_out(stubs)
+    value = {"event": sent.key, "dry_run": True, "data": sent.data, "would_run": names}
+    common.show(
+        {**value, "stubs": stubs, "skipped": order.skipped},
+        Text.assemble((sent.key, "bold"), f" {sent.data}"),
+        f"would run {', '.join(names) or 'no subscriber'}",
+        remark=_left_out(stubs),
+    )
 
 
-def _show(
-    trial: _Trial, key: str, stubs: list[str], in_time: bool, timeout: float, as_json: bool
-) -> None:
-    runs = list(trial.runs.values())
-    words = {True: "handled", False: "failed", None: "unfinished"}
-    if as_json:
-        listed = [
-            {
-                "event": one.event,
-                "subscriber": one.subscriber,
-                "outcome": words[one.fine],
-                "duration_ms": one.milliseconds,
-                "remark": one.remark or None,
-            }
-            for one in runs
-        ]
-        say_json({"event": key, "in_time": in_time, "stubs": stubs, "runs": listed})
-    else:
-        made = table("", "event", "subscriber", "", "ms", "remark", right=("ms",))
-        for one in runs:
-            took = "" if one.milliseconds is None else f"{one.milliseconds:,.1f}"
-            made.add_row(
-                mark(one.fine), one.event, one.subscriber, words[one.fine], took, one.remark
-            )
-        if runs:
-            say(made)
-        else:
-            warn(f"{key} has no subscribers in this application")
-        _note_left_out(stubs)
-    if not in_time:
-        unfinished = sum(one.fine is None for one in runs)
-        raise CommandError(
-            f"{plural(unfinished, 'message')} unfinished after {timeout:g} s (--timeout)"
-        )
-    if not all(one.fine for one in runs):
-        raise typer.Exit(FAILED)
+def _show(common: Common, trial: _Trial, key: str, stubs: list[str], in_time: bool) -> None:
+    made = table("", "event", "subscriber", "", "ms", "remark", right=("ms",))
+    runs: list[dict[str, object]] = []
+    for one in trial.runs.values():
+        outcome = {True: "handled", False: "failed", None: "unfinished"}[one.fine]
+        took = "" if one.milliseconds is None else f"{one.milliseconds:,.1f}"
+        made.add_row(mark(one.fine), one.event, one.subscriber, outcome, took, one.remark)
+        run = {"event": one.event, "subscriber": one.subscriber, "outcome": outcome}
+        runs.append({**run, "duration_ms": one.milliseconds, "remark": one.remark or None})
+    common.show(
+        {"event": key, "in_time": in_time, "stubs": stubs, "runs": runs},
+        *([made] if runs else []),
+        remark=_left_out(stubs),
+    )
+    if not runs:
+        warn(f"{key} has no subscribers in this application")
 
 
-def _note_left_out(stubs: list[str]) -> None:
-    if stubs:
-        note(f"left out, because they are stubs: {', '.join(stubs)}")
+def _left_out(stubs: list[str]) -> str:
+    return f"left out, because they are stubs: {', '.join(stubs)}" if stubs else ""

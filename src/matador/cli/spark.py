@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
-from matador.cli.commands import App, AsJson, Commands, Verbose
-from matador.cli.connection import load
+from matador.cli.commands import (
+    App,
+    Commands,
+    Common,
+    Concurrency,
+    Queues,
+    UntilEmpty,
+    flag,
+    option,
+)
+from matador.cli.connection import load, queues_to_consume
 from matador.cli.interaction import progress_bar, working
-from matador.cli.output import UsageError, note, say, say_json, table
+from matador.cli.output import UsageError, table
 from matador.cli.spark_session import show_spark_logs
-from matador.errors import QueueNotFoundError
-from matador.events.app import Matador
 
 if TYPE_CHECKING:
     from matador.spark.workers.worker import SparkWorkerReport
@@ -34,47 +39,30 @@ def worker(
     app: App,
     *,
     master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The cluster, such as local[2] or spark://host:7077."),
+        str | None, option("URL", "The cluster, such as local[2] or spark://host:7077.")
     ] = None,
-    queues: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Queues to consume, separated by commas. Default: consume_from."
-        ),
-    ] = None,
+    queues: Queues = None,
     tasks: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Parallel workers. Default: one per core."),
+        int | None, option("N", "Parallel workers. Default: one per core.", min=1)
     ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Messages of each queue handled at once, per worker."
-        ),
-    ] = None,
+    concurrency: Concurrency = None,
     slice_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0.1, help="How long each Spark task receives messages."
-        ),
+        float, option("SECONDS", "How long each Spark task receives messages.", min=0.1)
     ] = 30.0,
-    until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="Stop when the queues are empty.")
-    ] = False,
+    until_empty: UntilEmpty = False,
     py_files: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="A file or zip that the application imports. Can be repeated."
-        ),
+        option("FILE", "A file or zip that the application imports. Can be repeated."),
     ] = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    common: Common,
 ) -> None:
     """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
-    show_spark_logs(verbose)
-    names = None if queues is None else [one.strip() for one in queues.split(",") if one.strip()]
-    _check(load(app).app, master, names)
+    show_spark_logs(common.verbose)
+    if master is not None and not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"--master {master!r} is invalid: use local[2], spark://host:7077, yarn or k8s://…"
+        )
+    names = queues_to_consume(load(app).app, queues)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 
     with progress_bar() as bar:
@@ -98,54 +86,29 @@ def worker(
             py_files=py_files or (),
             progress=show,
         )
-    if as_json:
-        say_json(msgspec.to_builtins(done))
-        return
     made = table("queue", "event", "subscriber", "outcome", "messages", right=("messages",))
     for row in done.outcomes:
         made.add_row(row.queue, row.event_key, row.subscriber, row.outcome, f"{row.count:,}")
-    say(made)
-    note(f"{done.slices:,} slices, {done.lost:,} lost")
+    remark = f"{done.slices:,} slices, {done.lost:,} lost"
+    common.show(msgspec.to_builtins(done), made, remark=remark)
 
 
 @spark.add("matador spark prepare")
 def prepare(
     *,
-    again: Annotated[
-        bool, typer.Option("--again", help="Repeat it if it was done before.")
-    ] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    again: Annotated[bool, flag("Repeat it if it was done before.", "--again")] = False,
+    common: Common,
 ) -> None:
     """Make Spark start in half the time on this machine. Takes about a minute, once.
 
     Writes an archive of the Java classes that Spark loads, about 200 MB, to the folder in
     MATADOR_CACHE, or to the user's cache folder.
     """
-    show_spark_logs(verbose)
+    show_spark_logs(common.verbose)
     from matador.spark import prepare as prepare_spark  # slow to import, perhaps not installed
 
     with working("running typical Spark jobs…"):
         made = prepare_spark(again=again)
     size = made.stat().st_size
-    if as_json:
-        say_json({"file": str(made), "bytes": size})
-    else:
-        note(f"{made}: {size / 1e6:,.0f} MB")
-
-
-def _check(app: Matador, master: str | None, queues: Sequence[str] | None) -> None:
-    """Check the options before Spark starts, which takes a while.
-
-    Raises:
-        UsageError: one of them is invalid.
-    """
-    if master is not None and not _MASTER.fullmatch(master):
-        raise UsageError(
-            f"--master {master!r} is invalid: use local[2], spark://host:7077, yarn or k8s://…"
-        )
-    try:
-        for queue in queues or ():
-            app.topology.queue(queue)
-    except QueueNotFoundError as unknown:
-        raise UsageError(str(unknown)) from None
+    value = {"file": str(made), "bytes": size}
+    common.show(value, remark=f"{made}: {size / 1e6:,.0f} MB")

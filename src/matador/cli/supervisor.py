@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from matador.cli.output import TERMINATED, results
+from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.supervisor")
 
@@ -52,10 +53,10 @@ def stop_with_supervisor() -> None:
 
 
 class Restarts:
-    """When to restart a process that died: with growing pauses, and not for ever."""
+    """Decides when to restart a process that died: after growing pauses, and not endlessly."""
 
     def __init__(self) -> None:
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._bad_starts = 0
 
     def pause(self, lived: float, code: int) -> float | None:
@@ -67,9 +68,8 @@ class Restarts:
         if self._bad_starts >= _GIVE_UP_AFTER:
             return None
         if lived >= _SETTLED_AFTER:
-            self._pause = _FIRST_PAUSE
-        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-        return pause
+            self._backoff.reset()
+        return self._backoff.next()
 
 
 class _Supervisor:

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from matador.cli.commands import App, AsJson, Commands, Verbose
-from matador.cli.connection import connect, load, missing_storage, require_shared
-from matador.cli.output import FAILED, CommandError, mark, note, plural, say, say_json, table, warn
+from matador.cli.commands import App, Commands, Common
+from matador.cli.connection import connect, missing_storage, require_shared
+from matador.cli.output import FAILED, CommandError, mark, note, plural, table, warn
 from matador.errors import QueueNotFoundError
 from matador.events.app import Matador
 from matador.model.message import TopologyNote
@@ -33,48 +33,42 @@ class QueueStatus:
 
 
 @topology.add("matador topology show shop.py")
-def show(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+def show(app: App, *, common: Common) -> None:
     """Show the declared queues, dead letters, retries and subscribers. Does not connect."""
-    target = load(app, verbose).app
-    if as_json:
-        say_json(_as_json(target))
-    else:
-        say(_as_tree(target))
+    target = common.load(app).app
+    common.show(_as_json(target), _as_tree(target))
 
 
 @topology.add("matador topology apply shop.py")
-def apply(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+def apply(app: App, *, common: Common) -> None:
     """Create the queues that are missing. Deletes nothing and changes no message."""
-    target = load(app, verbose).app
+    target = common.load(app).app
     require_shared(target)
     notes = asyncio.run(_apply(target))
     names = list(queue_names(target.topology))
-    if as_json:
-        listed = [{"queue": one.queue, "note": one.text} for one in notes]
-        say_json({"queues": names, "notes": listed})
-        return
-    say(f"{plural(len(names), 'queue')} ready: {', '.join(names)}")
-    for one in notes:
+    ready = f"{plural(len(names), 'queue')} ready: {', '.join(names)}"
+    common.show({"queues": names, "notes": _notes_as_json(notes)}, ready)
+    for one in () if common.as_json else notes:
         warn(f"{one.queue}: {one.text}" if one.queue else one.text)
 
 
 @topology.add("matador topology check shop.py")
-def check(app: App, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
+def check(app: App, *, common: Common) -> None:
     """Report queues that are missing or differ. Creates none. Exits with 1 if any is missing."""
-    target = load(app, verbose).app
+    target = common.load(app).app
     require_shared(target)
     found, notes = asyncio.run(_check(target))
     missing = [one for one in found if not one.exists]
-    if as_json:
-        listed = [{"queue": one.name, "exists": one.exists} for one in found]
-        noted = [{"queue": one.queue, "note": one.text} for one in notes]
-        say_json({"queues": listed, "missing": len(missing), "notes": noted})
-    else:
-        say(_as_table(found, notes))
-        if missing:
-            note(f"{plural(len(missing), 'queue')} missing: run `matador topology apply {app}`")
+    listed = [{"queue": one.name, "exists": one.exists} for one in found]
+    value = {"queues": listed, "missing": len(missing), "notes": _notes_as_json(notes)}
+    common.show(value, _as_table(found, notes))
     if missing:
+        note(f"{plural(len(missing), 'queue')} missing: run `matador topology apply {app}`")
         raise typer.Exit(FAILED)
+
+
+def _notes_as_json(notes: list[TopologyNote]) -> list[dict[str, str | None]]:
+    return [{"queue": one.queue, "note": one.text} for one in notes]
 
 
 def queue_names(topology: Topology) -> Iterator[str]:

@@ -17,7 +17,7 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class ManualAlarm:
-    """A call that ``ManualClock.advance`` is to make."""
+    """A call that ``ManualClock.advance`` will make."""
 
     callback: Callable[[], object]
     cancelled: bool = False
@@ -72,7 +72,7 @@ class ManualClock:
         return alarm
 
     async def sleep(self, delay: float) -> None:
-        """Wait until the clock was moved by ``delay`` seconds; for code that takes a ``sleep``."""
+        """Wait until the clock has moved by ``delay`` seconds; for code that takes a ``sleep``."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         alarm = self.call_later(delay, lambda: woken.done() or woken.set_result(None))
         try:
@@ -82,14 +82,14 @@ class ManualClock:
 
     @property
     def alarms(self) -> int:
-        """How many calls, sleepers included, are still to come."""
+        """How many calls are pending, including sleeps."""
         return sum(not alarm.cancelled for _, _, alarm in self._alarms)
 
     def advance(self, by: Seconds) -> None:
-        """Let time pass. Alarms on the way are called in order, each at its own time.
+        """Move the clock. Alarms that fall due are called in order, each at its own time.
 
-        Those they set are called too, if they are due. Tasks that were woken run when the
-        caller next awaits something.
+        This includes alarms that other alarms set. Tasks that are woken run when the caller next
+        awaits something.
         """
         end = self._passed + seconds(by, "ManualClock.advance")
         while self._alarms and self._alarms[0][0] <= end:
@@ -100,5 +100,5 @@ class ManualClock:
         self._passed = end
 
     def set_back(self, by: Seconds) -> None:
-        """Set the time of day back, as an administrator would; no time passes."""
+        """Set the time of day back, as an administrator might; ``monotonic`` does not change."""
         self._set_by -= seconds(by, "ManualClock.set_back")

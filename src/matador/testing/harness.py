@@ -39,7 +39,7 @@ _LAST_CALLBACKS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """A message that ended among the dead letters while the harness looked.
+    """A message that became a dead letter during the test.
 
     Attributes:
         kind: ``undeliverable`` or ``unhandled``.
@@ -62,11 +62,9 @@ class Harness:
     """An application that runs in memory. Made by ``running``.
 
     Attributes:
-        app: the application; code under test may use it as ever.
-        transport: the in-process transport it runs on, to look into.
-        clock: its time, which stands still until it is moved.
-        sent: every envelope that was stored, in order.
-        send_errors: every envelope that could not be.
+        app: the application; code under test can use it as usual.
+        transport: the in-process transport it runs on, for inspection.
+        clock: its clock, which stands still until the test moves it.
     """
 
     def __init__(
@@ -92,28 +90,28 @@ class Harness:
         return (await self.app.send(*payload, **options)).raise_for_errors()
 
     def handled(self, subscriber: str | AnySubscriber | None = None) -> list[Envelope[Any]]:
-        """The messages that were handled, by one subscriber or by all, in the order they were done.
+        """The messages that one subscriber, or all of them, handled, in order of completion.
 
         Raises:
-            ConfigurationError: no subscriber of that name; a test must not pass by a typo.
+            ConfigurationError: unknown subscriber; a typo must not make a test pass.
         """
         name = self._name(subscriber)
         return [one.envelope for one in self._record.handled if _is_of(one.envelope, name)]
 
     def results(self, subscriber: str | AnySubscriber | None = None) -> list[Any]:
-        """What the callbacks returned, in the order they were done."""
+        """What the callbacks returned, in order of completion."""
         name = self._name(subscriber)
         return [one.result for one in self._record.handled if _is_of(one.envelope, name)]
 
     def failed(self, subscriber: str | AnySubscriber | None = None) -> list[WorkerError]:
-        """Every failed attempt: its ``envelope``, its ``error`` and the ``decision`` about it."""
+        """Every failed attempt, with its ``envelope``, ``error`` and ``decision``."""
         name = self._name(subscriber)
         return [one for one in self._record.failed if _is_of(one.envelope, name)]
 
     def dead_letters(
         self, subscriber: str | AnySubscriber | None = None, *, kind: DeadLetterKind | None = None
     ) -> list[DeadLettered]:
-        """What ended among the dead letters, of one subscriber or of all."""
+        """The dead letters of one subscriber or of all."""
         name = self._name(subscriber)
         return [
             one
@@ -123,21 +121,21 @@ class Harness:
         ]
 
     def raise_errors(self) -> None:
-        """Raise what the first failed attempt raised, if one failed: for tests that expect none."""
+        """Raise the error of the first failed attempt, if any: for tests that expect none."""
         for failure in self._record.failed:
             raise failure.error
         for letter in self._record.dead_letters:
             raise letter.error
 
     async def drain(self, *, delayed: bool = True, timeout: float = 5.0) -> None:
-        """Wait until everything that is consumed was handled, and nothing is going on.
+        """Wait until all messages in the consumed queues are handled.
 
-        Retries and delayed messages are not waited for: the clock is moved to their time, again
-        and again until there are none. With ``delayed=False`` they stay where they are. Queues the
-        application does not consume are left alone.
+        Does not wait for retries and delayed messages: it moves the clock until each of them is
+        due. With ``delayed=False`` they stay in their queues. Queues that the application does not
+        consume are left alone.
 
         Raises:
-            TimeoutError: after ``timeout`` real seconds; says what is still there.
+            TimeoutError: after ``timeout`` real seconds; says what is left.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -146,16 +144,16 @@ class Harness:
                     due = self._next_due() if delayed else None
                     if due is None:
                         return
-                    # A little more than that: a time of day is only exact to a microsecond.
+                    # A little more: a time of day has a precision of one microsecond.
                     self.clock.advance((due - self.clock.now()).total_seconds() + 0.000_001)
         except builtins.TimeoutError as error:
             raise TimeoutError(
-                f"waited {timeout:g} s in vain for all messages to be handled; "
+                f"not all messages were handled within {timeout:g} s; "
                 f"still there: {await self._left()}"
             ) from error
 
     async def advance(self, by: Seconds, *, timeout: float = 5.0) -> None:
-        """Let time pass, and wait until all that is due by then was handled."""
+        """Move the clock, and wait until everything that is then due is handled."""
         await self.drain(delayed=False, timeout=timeout)
         self.clock.advance(by)
         await self.drain(delayed=False, timeout=timeout)
@@ -180,17 +178,12 @@ class Harness:
         left: list[str] = []
         for queue in self._queues:
             depth = await self.transport.depth(queue)
-            counts = (
-                (depth.ready, "ready"),
-                (depth.in_flight, "in flight"),
-                (depth.delayed, "delayed"),
-            )
-            left += [f"{count} {state} in {queue}" for count, state in counts if count]
-        running = sorted(self._record.running.values())
-        left += [f"{name} is still running" for name in running]
+            states = {"ready": depth.ready, "in flight": depth.in_flight, "delayed": depth.delayed}
+            left += [f"{count} {state} in {queue}" for state, count in states.items() if count]
+        left += [f"{name} is still running" for name in sorted(self._record.running.values())]
         if self.app.state.enqueuing:
             left.append(f"{self.app.state.enqueuing} being sent")
-        return ", ".join(left) or "nothing any more"
+        return ", ".join(left) or "nothing now"
 
     def _name(self, subscriber: str | AnySubscriber | None) -> str | None:
         if subscriber is None:
@@ -212,17 +205,17 @@ async def running(
     clock: ManualClock | None = None,
     checkpoints: CheckpointStore | None = None,
 ) -> AsyncGenerator[Harness]:
-    """Run an application in memory, whatever its transport, for a test.
+    """Run an application in memory for a test, whatever its transport.
 
-    The application itself is started, so code that uses it sends through it as ever; afterwards it
-    is as it was. Stubs can be sent to: their messages stay in their queues. Checkpoints are kept in
-    memory. A schema alone is made an application that consumes every queue without stubs.
+    This starts the application itself, so code that uses it sends through it as usual; afterwards
+    its configuration is restored. Messages to stubs stay in their queues. Checkpoints are kept in
+    memory. A schema becomes an application that consumes every queue without stubs.
 
     Args:
-        app: the application, not started, or a schema.
-        consume_from: queues to consume; by default those that it consumes anyway.
-        clock: its time; a new one by default.
-        checkpoints: where resumable subscribers keep their steps.
+        app: an application that is not started, or a schema.
+        consume_from: the queues to consume; by default those of the application.
+        clock: its clock; a new one by default.
+        checkpoints: where resumable subscribers store their steps.
 
     Example:
         >>> async with running(app) as harness:
@@ -248,7 +241,7 @@ async def running(
 
 
 class _Reaching(MemoryTransport):
-    """Takes messages for stubs too: a test wants to see them, not to have them handled."""
+    """Accepts messages for stubs, so that a test can inspect them."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -256,7 +249,7 @@ class _Reaching(MemoryTransport):
 
 
 class Record(Hooks):
-    """Notes what happens. A hook, as any other."""
+    """Hooks that record what happens."""
 
     def __init__(self) -> None:
         self.sent: list[Envelope[Any]] = []
@@ -290,27 +283,24 @@ class Record(Hooks):
         self.running.pop(event.envelope.id, None)
         if event.ran:
             self.failed.append(event)
-        if isinstance(event.decision, SendToDeadLetters):
-            decision = event.decision
-            self.dead_letters.append(
-                DeadLettered(
-                    decision.kind, decision.reason, event.queue, event.error, event.envelope
-                )
-            )
+        self._dead(event, event.envelope)
 
     def on_decode_error(self, event: DecodeFailure) -> None:
         """See ``Hooks``."""
-        if isinstance(event.decision, SendToDeadLetters):
-            decision = event.decision
-            self.dead_letters.append(
-                DeadLettered(
-                    decision.kind,
-                    decision.reason,
-                    event.queue,
-                    event.error,
-                    body=event.delivery.body,
-                )
-            )
+        self._dead(event, None, event.delivery.body)
+
+    def _dead(
+        self,
+        event: WorkerError | DecodeFailure,
+        envelope: Envelope[Any] | None,
+        body: bytes | None = None,
+    ) -> None:
+        match event.decision:
+            case SendToDeadLetters(kind, reason):
+                letter = DeadLettered(kind, reason, event.queue, event.error, envelope, body)
+                self.dead_letters.append(letter)
+            case _:
+                pass
 
 
 def _is_of(envelope: Envelope[Any], subscriber: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Makers of messages and envelopes for tests: name what matters, the rest has a default."""
+"""Messages and envelopes for tests: give what matters; everything else has a default."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_docket(
     correlation_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Docket:
-    """A docket; made now unless ``created_at`` is given.
+    """A docket, created now unless ``created_at`` is given.
 
     Example:
         >>> make_docket(attempts=3).attempts
@@ -66,7 +66,7 @@ def make_envelope(
 ) -> Envelope[T]:
     """An envelope around ``data``, with a new id unless one is given.
 
-    ``docket`` replaces all that the other arguments say about it.
+    ``docket`` takes the place of the arguments that describe one.
 
     Example:
         >>> make_envelope({"order_id": "o-1"}, attempts=2).docket.attempts
@@ -99,7 +99,7 @@ def make_message(
     priority: int | None = None,
     ordering_key: str | None = None,
 ) -> Message:
-    """A message to be sent, with a new id unless one is given.
+    """A message to send, with a new id unless one is given.
 
     Example:
         >>> make_message(b"[]", queue="shop.events").queue
@@ -144,7 +144,7 @@ def make_receipt(
 def make_delivery(
     body: bytes = b"{}", *, headers: Headers | None = None, receipt: Receipt | None = None
 ) -> Delivery:
-    """A delivery, as a transport would hand it over.
+    """A delivery, as a transport returns it.
 
     Example:
         >>> make_delivery(b"not json").receipt.delivery_count

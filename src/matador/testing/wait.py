@@ -1,4 +1,4 @@
-"""Waiting for something to become true, in place of sleeping and hoping."""
+"""Waits for a condition, so that tests need no sleeps."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ async def wait_for(
 async def wait_for(
     condition: Callable[[], object], *, timeout: float = 5.0, message: str | None = None
 ) -> object:
-    """Wait until ``condition()``, or what it awaits, is true; return what it gave.
+    """Wait until ``condition()`` is true, awaited if need be, and return its value.
 
-    Asked at every turn of the loop at first, then at most every 20 ms. An exception of the
+    Checks on every turn of the event loop at first, later every 20 ms. An exception in the
     condition ends the wait.
 
     Args:
         condition: a function or a coroutine function without parameters.
-        timeout: seconds; a condition that itself hangs is cut off too.
-        message: what is waited for, for the error.
+        timeout: seconds; also ends a condition that hangs.
+        message: what is expected, for the error.
 
     Raises:
-        TimeoutError: it did not become true in time. Names the last value seen.
+        TimeoutError: it did not become true in time; names the last value.
 
     Example:
         >>> await wait_for(lambda: len(received) == 3, message="three receipts")
@@ -66,5 +66,5 @@ async def wait_for(
             raise
         what = message or getattr(condition, "__qualname__", "the condition")
         raise TimeoutError(
-            f"waited {timeout:g} s in vain for {what}; the last value was {last!r}"
+            f"timed out after {timeout:g} s waiting for {what}; the last value was {last!r}"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,8 @@ from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.testing.compliance.bench import Bench
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
+
+T = TypeVar("T")
 
 
 @pytest.mark.asyncio
@@ -131,13 +134,34 @@ class ComplianceBase:
                 await transport.subscribe(name, prefetch=1)
         return notes
 
-    async def reopen(self, bench: Bench) -> Bench:
+    async def reopen(self, bench: Bench, *, restart: bool = False) -> Bench:
         """Disconnect, and come back as another transport on the same topology."""
         await bench.transport.disconnect()
+        if restart:
+            await self.restart_broker()
         return await self.open(topology=bench.topology)
 
+    async def nothing_is_left(self, bench: Bench) -> None:
+        """Nothing is delivered from the first queue, not even after a reconnect."""
+        again = await self.reopen(bench)
+        await again.nothing_comes(await again.subscribe())
 
-async def refused(call: Callable[[], Awaitable[object]]) -> None:
-    """An ability that is implemented but not declared says so."""
-    with pytest.raises(UnsupportedError):
-        await call()
+
+async def ability(
+    transport: object,
+    protocol: type[T],
+    declared: bool,
+    *calls: Callable[[T], Awaitable[object]],
+) -> T | None:
+    """The transport as what it declares to be; None if it does not, and then it refuses ``calls``.
+
+    A transport may lack an ability altogether, or have its methods and refuse them.
+    """
+    if declared:
+        assert isinstance(transport, protocol)
+        return transport
+    if isinstance(transport, protocol):
+        for call in calls:
+            with pytest.raises(UnsupportedError):
+                await call(transport)
+    return None

@@ -7,7 +7,7 @@ import pytest
 from matador.errors import QueueNotFoundError
 from matador.model.message import Complete, DeadLetter, QueueDepth, Release
 from matador.model.topology import WorkQueue
-from matador.testing.compliance.base import ComplianceBase, refused
+from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring, Purging, Replaying
@@ -20,8 +20,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_browsing_shows_all_and_consumes_nothing(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         await bench.send(bench.message("a", id="id-a", headers={"h": "1"}, key="k"), "b", "c")
         assert bodies(await collect(browsing.browse(bench.name()))) == ["a", "b", "c"]
@@ -37,8 +36,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_browsing_starts_behind_a_position_and_stops_at_a_limit(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         await bench.send(*[str(number) for number in range(6)])
         name = bench.name()
@@ -52,8 +50,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_browsing_tells_the_states(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         await bench.send("held", "ready")
         expected = {"held": "in-flight", "ready": "ready"}
@@ -69,16 +66,14 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_browsing_an_unknown_queue_fails(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         with pytest.raises(QueueNotFoundError):
             await collect(browsing.browse(f"{bench.name()}-unknown"))
 
     async def test_exactly_the_chosen_messages_are_taken(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         await bench.send("a", "b", "c", "d")
         seen = await collect(browsing.browse(bench.name()))
@@ -96,8 +91,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_a_dead_letter_can_be_taken(self) -> None:
         bench = await self.open()
-        browsing = await self._browsing(bench)
-        if browsing is None:
+        if (browsing := await self._browsing(bench)) is None:
             return
         await bench.send("a")
         delivery = await bench.receive_one(await bench.subscribe())
@@ -110,25 +104,22 @@ class BrowseCompliance(ComplianceBase):
         assert await collect(browsing.browse(bench.dead_letters())) == []
 
     async def _browsing(self, bench: Bench) -> Browsing | None:
-        transport = bench.transport
-        if bench.can.browse:
-            assert isinstance(transport, Browsing)
-            return transport
-        if isinstance(transport, Browsing):
-            await refused(lambda: collect(transport.browse(bench.name())))
-            await refused(lambda: transport.take(bench.name(), []))
-        return None
+        return await ability(
+            bench.transport,
+            Browsing,
+            bench.can.browse,
+            lambda one: collect(one.browse(bench.name())),
+            lambda one: one.take(bench.name(), []),
+        )
 
     # -- purge ------------------------------------------------------------------------------------
 
     async def test_purge_deletes_all_that_nobody_holds(self) -> None:
         bench = await self.open("events", "other")
-        transport = bench.transport
-        if not bench.can.purge:
-            if isinstance(transport, Purging):
-                await refused(lambda: transport.purge(bench.name()))
+        name, declared = bench.name(), bench.can.purge
+        transport = await ability(bench.transport, Purging, declared, lambda one: one.purge(name))
+        if transport is None:
             return
-        assert isinstance(transport, Purging)
         await bench.send("held", "a", "b", bench.message("untouched", queue="other"))
         subscription = await bench.subscribe(prefetch=1)
         held = await bench.receive_one(subscription)
@@ -159,12 +150,10 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_depth_counts_each_state(self) -> None:
         bench = await self.open()
-        transport = bench.transport
-        if not bench.can.depth:
-            if isinstance(transport, Measuring):
-                await refused(lambda: transport.depth(bench.name()))
+        name, declared = bench.name(), bench.can.depth
+        transport = await ability(bench.transport, Measuring, declared, lambda one: one.depth(name))
+        if transport is None:
             return
-        assert isinstance(transport, Measuring)
         assert await transport.depth(bench.name()) == QueueDepth()
         await bench.send("held", "a", "b")
         delayed = 1 if bench.can.delays else 0
@@ -188,8 +177,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_what_is_finished_can_be_read_again(self) -> None:
         bench = await self.open(WorkQueue("events", retention=60))
-        replaying = await self._replaying(bench)
-        if replaying is None:
+        if (replaying := await self._replaying(bench)) is None:
             return
         await bench.send("a", "b", "c")
         subscription = await bench.subscribe(prefetch=1)
@@ -198,11 +186,8 @@ class BrowseCompliance(ComplianceBase):
         await subscription.close()
         for _ in range(2):
             read = await replaying.read(bench.name())
-            assert [(stored.body, stored.state) for stored in read] == [
-                (b"a", "done"),
-                (b"b", "done"),
-                (b"c", "ready"),
-            ]
+            found = [(stored.body, stored.state) for stored in read]
+            assert found == [(b"a", "done"), (b"b", "done"), (b"c", "ready")]
             behind = await replaying.read(bench.name(), after=read[0].position, limit=1)
             assert bodies(behind) == ["b"]
         assert bodies(await bench.drain(bench.name(), 1)) == ["c"], "and not delivered again"
@@ -210,8 +195,7 @@ class BrowseCompliance(ComplianceBase):
 
     async def test_what_is_finished_goes_when_the_retention_is_over(self) -> None:
         bench = await self.open(WorkQueue("events", retention=0.2))
-        replaying = await self._replaying(bench)
-        if replaying is None:
+        if (replaying := await self._replaying(bench)) is None:
             return
         await bench.send("a")
         await bench.drain(bench.name(), 1)
@@ -222,11 +206,6 @@ class BrowseCompliance(ComplianceBase):
         await wait_for(gone, timeout=self.patience, message="the retention to pass")
 
     async def _replaying(self, bench: Bench) -> Replaying | None:
-        transport = bench.transport
-        if bench.can.replay:
-            assert isinstance(transport, Replaying)
-            return transport
-        assert bench.noted(bench.name()), "apply_topology must say that it retains nothing"
-        if isinstance(transport, Replaying):
-            await refused(lambda: transport.read(bench.name()))
-        return None
+        name, declared = bench.name(), bench.can.replay
+        assert declared or bench.noted(name), "apply_topology must say that it retains nothing"
+        return await ability(bench.transport, Replaying, declared, lambda one: one.read(name))

@@ -65,8 +65,6 @@ class LoadCompliance(ComplianceBase):
         bench = await self.open()
         await bench.send(*[str(number) for number in range(100)])
         if bench.can.durable:
-            await bench.transport.disconnect()
-            await self.restart_broker()
-            bench = await self.open(topology=bench.topology)
+            bench = await self.reopen(bench, restart=True)
         received = bodies(await bench.drain(bench.name(), 100))
         assert sorted(received, key=int) == [str(number) for number in range(100)]

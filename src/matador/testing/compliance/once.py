@@ -7,7 +7,7 @@ import pytest
 from matador.errors import NotConnectedError, QueueNotFoundError, UnsupportedError
 from matador.model.message import Message, Once
 from matador.model.topology import WorkQueue
-from matador.testing.compliance.base import ComplianceBase, refused
+from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.transports.base import Browsing, Deduplicating, Replaying, Splitting
 
@@ -17,8 +17,7 @@ class OnceCompliance(ComplianceBase):
 
     async def test_what_is_sent_twice_under_its_id_is_stored_once(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         first = [bench.message(body, id=body) for body in ("a", "b")]
         again = [bench.message(body, id=body) for body in ("b", "c", "c", "a")]
@@ -28,8 +27,7 @@ class OnceCompliance(ComplianceBase):
 
     async def test_ids_are_told_apart_within_a_part_of_a_scope_only(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         for part in (Once("one"), Once("two"), Once("two", 1)):
             await once.send_once([bench.message("a", id="same")], part)
@@ -39,8 +37,7 @@ class OnceCompliance(ComplianceBase):
 
     async def test_ids_are_known_after_a_reconnect(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         await once.send_once([bench.message("a", id="a")], Once("replay-1"))
         bench = await self.reopen(bench)
@@ -51,8 +48,7 @@ class OnceCompliance(ComplianceBase):
 
     async def test_one_that_fails_can_be_sent_again(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         lost = Message("a", f"{bench.name()}-unknown", b"a")
         outcomes = await once.send_once([lost, bench.message("b", id="b")], Once("replay-1"))
@@ -62,8 +58,7 @@ class OnceCompliance(ComplianceBase):
 
     async def test_nothing_is_stored_in_a_sealed_part(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         await once.send_once([bench.message("a", id="a")], Once("query", 6))
         await once.send_once([bench.message("b", id="b")], Once("query", 7))
@@ -104,19 +99,17 @@ class OnceCompliance(ComplianceBase):
         assert list(ends) == [positions[3], positions[5]]
 
     async def _once(self, bench: Bench) -> Deduplicating | None:
-        transport = bench.transport
-        if bench.can.once:
-            assert isinstance(transport, Deduplicating)
-            return transport
-        if isinstance(transport, Deduplicating):
-            await refused(lambda: transport.send_once([], Once("any")))
-            await refused(lambda: transport.seal(Once("any")))
-        return None
+        return await ability(
+            bench.transport,
+            Deduplicating,
+            bench.can.once,
+            lambda one: one.send_once([], Once("any")),
+            lambda one: one.seal(Once("any")),
+        )
 
     async def test_once_does_not_work_while_disconnected(self) -> None:
         bench = await self.open()
-        once = await self._once(bench)
-        if once is None:
+        if (once := await self._once(bench)) is None:
             return
         await bench.transport.disconnect()
         with pytest.raises(NotConnectedError):

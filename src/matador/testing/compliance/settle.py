@@ -7,7 +7,7 @@ import time
 
 from matador.errors import DelaysNotSupportedError, LeaseLostError, QueueNotFoundError
 from matador.model.message import Complete, Message, Release, Retry
-from matador.testing.compliance.base import ComplianceBase, refused
+from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.wait import wait_for
 from matador.transports.base import Leasing
@@ -25,8 +25,7 @@ class SettleCompliance(ComplianceBase):
         subscription = await bench.subscribe()
         for delivery in await bench.receive(subscription, 2):
             await bench.complete([delivery])
-        again = await self.reopen(bench)
-        await again.nothing_comes(await again.subscribe())
+        await self.nothing_is_left(bench)
 
     async def test_settlements_have_outcomes_in_order(self) -> None:
         bench = await self.open()
@@ -36,11 +35,8 @@ class SettleCompliance(ComplianceBase):
         outcomes = await bench.transport.settle(
             [Complete(first.receipt), Retry(second.receipt, nowhere), Complete(third.receipt)]
         )
-        assert [type(outcome) for outcome in outcomes] == [
-            type(None),
-            QueueNotFoundError,
-            type(None),
-        ]
+        found = [type(outcome) for outcome in outcomes]
+        assert found == [type(None), QueueNotFoundError, type(None)]
         # The one that failed is still ours.
         await bench.complete([second])
 
@@ -88,8 +84,7 @@ class SettleCompliance(ComplianceBase):
         assert retried.receipt.delivery_count == 1, "a successor is a new message"
         assert not retried.receipt.redelivered
         await bench.complete([retried])
-        again = await self.reopen(bench)
-        await again.nothing_comes(await again.subscribe())
+        await self.nothing_is_left(bench)
 
     async def test_retry_may_go_to_another_queue(self) -> None:
         bench = await self.open("events", "slow")
@@ -97,8 +92,7 @@ class SettleCompliance(ComplianceBase):
         delivery = await bench.receive_one(await bench.subscribe())
         await bench.settle(Retry(delivery.receipt, bench.message("a", queue="slow")))
         assert bodies(await bench.drain(bench.name("slow"), 1)) == ["a"]
-        again = await self.reopen(bench)
-        await again.nothing_comes(await again.subscribe())
+        await self.nothing_is_left(bench)
 
     async def test_retry_waits_for_its_time(self) -> None:
         bench = await self.open()
@@ -141,15 +135,13 @@ class SettleCompliance(ComplianceBase):
         bench = await self.open()
         await bench.send("a")
         await bench.complete([await bench.receive_one(await bench.subscribe())])
-        again = await self.reopen(bench)
-        await again.nothing_comes(await again.subscribe())
+        await self.nothing_is_left(bench)
 
     # -- leases -----------------------------------------------------------------------------------
 
     async def test_an_expired_lease_is_redelivered_and_fenced(self) -> None:
         bench = await self.open()
-        leasing = await self._leasing(bench)
-        if leasing is None:
+        if (leasing := await self._leasing(bench)) is None:
             return
         await bench.send("a")
         subscription = await bench.subscribe()
@@ -192,10 +184,5 @@ class SettleCompliance(ComplianceBase):
         assert list(await stealing) == []
 
     async def _leasing(self, bench: Bench) -> Leasing | None:
-        transport = bench.transport
-        if bench.can.lease is not None:
-            assert isinstance(transport, Leasing)
-            return transport
-        if isinstance(transport, Leasing):
-            await refused(lambda: transport.renew([]))
-        return None
+        declared = bench.can.lease is not None
+        return await ability(bench.transport, Leasing, declared, lambda one: one.renew([]))

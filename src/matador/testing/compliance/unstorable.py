@@ -84,11 +84,7 @@ class UnstorableCompliance(ComplianceBase):
         await bench.send(bench.message(raw, headers={"theirs": "odd"}, id="i" * 200, key="k" * 200))
         delivery = await bench.receive_one(await bench.subscribe())
         await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "fixed", bare=True))
-        again = bench
-        if bench.can.durable:
-            await bench.transport.disconnect()
-            await self.restart_broker()
-            again = await self.open(topology=bench.topology)
+        again = await self.reopen(bench, restart=True) if bench.can.durable else bench
         (letter,) = await again.drain(again.dead_letters(), 1)
         assert letter.body == raw
         assert letter.headers[REASON_HEADER] == "fixed"
