@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +30,7 @@ from matador.spark.replay.send import Pace, Resending, scope_of, send_chunk
 from matador.spark.runtime.executors import run_tasks, ship
 from matador.spark.runtime.messages import spark_error
 from matador.spark.runtime.session import is_local
-from matador.spark.source.publish import EventPublisher, check_columns, open_publisher
+from matador.spark.source.publish import check_columns, open_publisher
 from matador.spark.tables.reader import LakeTables
 
 AnyApp: TypeAlias = "Matador | SyncMatador | str"
@@ -213,7 +212,7 @@ def _run(
         if how.progress is not None:
             how.progress(result.sent, result.total)
         if not result.failed:
-            with _publisher(app) as publisher:
+            with open_publisher(app) as publisher:
                 publisher.seal(scope_of(ledger, len(plan.chunks)))
     return result
 
@@ -251,20 +250,11 @@ def _from_here(
             how.progress(sent, total)
 
     pace = Pace(how.rate)
-    with _publisher(app) as publisher:
+    with open_publisher(app) as publisher:
         for name in plan.chunks:
             done = ledger.chunk(name)
             if done is None or done.failed:
                 send_chunk(publisher, ledger, plan, name, pace, report)
-
-
-@contextmanager
-def _publisher(app: AnyApp) -> Generator[EventPublisher]:
-    if isinstance(app, SyncMatador):  # already running, in its own thread
-        yield EventPublisher(application_of(app), app)
-        return
-    with open_publisher(app) as publisher:
-        yield publisher
 
 
 def _written(rows: DataFrame, ledger: Ledger, app: Matador) -> tuple[str, ...]:
