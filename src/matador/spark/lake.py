@@ -99,8 +99,7 @@ class Lake(LakeTables):
             ConfigurationError: ``target_size`` is not positive.
             StorageLockedError: another process is writing to this lake.
         """
-        self._aggregates()
-        return compact(self.spark, self.layout, target_size)
+        return compact(self.spark, self.layout, target_size, self._aggregates().state.through)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows that were recorded longer ago, or before that time, for good.

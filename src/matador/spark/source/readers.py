@@ -29,6 +29,7 @@ from matador.errors import ConfigurationError
 from matador.observe.journal.segments import finished
 from matador.observe.paths import local_path
 from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.files import groups
 from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 from matador.spark.source.options import ReadOptions, event_of
 from matador.spark.source.queues import QueueReader, Span, open_queue, place
@@ -228,19 +229,11 @@ def _after(position: str) -> str | None:
 
 def segment_parts(segments: Sequence[Path]) -> list[SegmentPart]:
     """Segments as partitions: large ones are split, small ones are combined."""
-    parts: list[SegmentPart] = []
-    together: list[Split] = []
-    size = 0
-    for segment in segments:
-        for split in splits_of(segment, segment.stat().st_size, _SPLIT_BYTES):
-            together.append(split)
-            size += split.end - split.start
-            if size >= _SPLIT_BYTES:
-                parts.append(SegmentPart(tuple(together)))
-                together, size = [], 0
-    if together or not parts:  # Spark always calls read() once
-        parts.append(SegmentPart(tuple(together)))
-    return parts
+    splits = [
+        split for one in segments for split in splits_of(one, one.stat().st_size, _SPLIT_BYTES)
+    ]
+    together = groups(splits, lambda one: one.end - one.start, _SPLIT_BYTES)
+    return [SegmentPart(tuple(one)) for one in together] or [SegmentPart(())]  # Spark wants one
 
 
 def journal_folder(options: ReadOptions) -> Path:
