@@ -62,9 +62,6 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
     """The event types of a schema, ready to be sent to executors.
 
     Single-file modules are sent along, unless the executors see the same files anyway.
-
-    Raises:
-        ConfigurationError: the types cannot be pickled.
     """
     keys = {key for event in schema.events for key in event.keys}
     events = {key: replace(schema.event(key), metadata={}) for key in keys}

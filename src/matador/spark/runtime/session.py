@@ -208,5 +208,5 @@ def _environment(wanted: Mapping[str, str]) -> Generator[None]:
         yield
     finally:
         for name in wanted:
-            del os.environ[name]
+            os.environ.pop(name, None)
         os.environ.update({name: before[name] for name in wanted if name in before})

@@ -66,14 +66,7 @@ class _Held(socketserver.BaseRequestHandler):
 
 
 class StopLine(socketserver.ThreadingTCPServer):
-    """The driver's side: accepts connections, and closes them once ``stop`` is set.
-
-    Later connections are closed at once.
-
-    Example:
-        >>> with StopLine("127.0.0.1", stop) as line:
-        ...     start_tasks(line.address("127.0.0.1"))
-    """
+    """The driver's side: accepts connections, and closes them once ``stop`` is set."""
 
     daemon_threads = True
     block_on_close = False

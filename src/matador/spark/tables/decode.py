@@ -88,11 +88,7 @@ class Decoded:
 
 
 class LineDecoder:
-    """Decodes blocks of lines.
-
-    With ``events`` (by key and alias), payloads are validated against their types; without, every
-    event is accepted.
-    """
+    """Decodes blocks of lines. With ``events`` (by key and alias), payloads are validated too."""
 
     def __init__(self, events: Mapping[str, EventType] | None = None) -> None:
         self._events = events
@@ -212,11 +208,7 @@ def _quarantine(refused: Sequence[_Refused]) -> Rows:
 
 
 def _batch(records: Sequence[Any], schema: Any, **made: Sequence[Any]) -> RecordBatch:
-    """A batch of the columns of a schema: those given, all others by the records' attributes.
-
-    Raises:
-        ValueError: a number or a time is out of range.
-    """
+    """A batch of the columns of a schema: those given, all others by the records' attributes."""
     arrays: list[Any] = []
     for column in schema:
         values = made.get(column.name)

@@ -55,9 +55,6 @@ def stage(
 
     Returns the counts of the batch, and the segments that an executor could not read, by name, with
     the reason. The batch has nothing of those.
-
-    Raises:
-        ConfigurationError: the executors cannot import a payload type.
     """
     answers = [
         msgspec.json.decode(answer, type=_Decoded)
