@@ -83,11 +83,7 @@ class Aggregates:
         return read_json(self._path, AggregateState) or AggregateState()
 
     def update(self, *, fan: int = FAN) -> int:
-        """Include the new batches that are done; returns how many there were.
-
-        Raises:
-            StorageLockedError: another process is updating.
-        """
+        """Include the new batches that are done; returns how many there were."""
         layout = self._layout
         layout.make()
         # Not the lock of the lake: an ingest may run at the same time.

@@ -1,7 +1,4 @@
-"""The options of the data source, and the queue, codec and event they name. No connections.
-
-URLs may hold passwords, so they are never part of an error.
-"""
+"""The options of the data source. URLs may hold passwords, so they are never part of an error."""
 
 from __future__ import annotations
 
@@ -10,16 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from matador.codec.base import Codec
-from matador.codec.headers import HeaderCodec
-from matador.codec.json import JsonCodec
-from matador.errors import ConfigurationError, ConnectionFailedError
+from matador.errors import ConfigurationError
 from matador.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
-from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
-from matador.transports.base import LocalStorage, Transport
-from matador.transports.urls import transport_from_url
 
 # Options that Spark itself passes to every source or sink.
 _SPARKS = {"checkpointlocation", "queryname"}
@@ -30,12 +21,9 @@ _NUMBERS = ("partitions", "max_rows", "max_files", "max_bytes")
 class ReadOptions:
     """What to read: a ``journal``, or a queue of ``url`` or ``app``.
 
-    Attributes:
-        url: the broker, such as ``sqlite:///shop.db``.
-        queue: its full name, or its short one with ``namespace`` or ``app``.
-        app: ``module:attribute`` or ``file.py:attribute``.
-        event: the only event to read, by key (with ``app``) or as ``module:Class``.
-        max_rows, max_files, max_bytes: the limits of a micro-batch of a stream.
+    ``queue`` is a full name, or a short one with ``namespace`` or ``app``. ``event`` is the only
+    event to read, by key (with ``app``) or as ``module:Class``. ``max_…`` limit a micro-batch of a
+    stream.
     """
 
     url: str | None = None
@@ -57,11 +45,9 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What to publish, and with which application.
+    """What to publish, and with which application; ``event`` unless there is an ``event_key``.
 
-    Attributes:
-        event: its key, unless there is a column ``event_key``.
-        write_id: the name of the write: a second one of that name publishes nothing twice.
+    A second write of the same ``write_id`` publishes nothing twice.
     """
 
     app: str
@@ -70,11 +56,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a read.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing, invalid or in conflict with another.
-    """
+    """The options of a read, checked."""
     options = _known(given, ReadOptions)
     if "journal" in options:
         _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
@@ -96,11 +78,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a write.
-
-    Raises:
-        ConfigurationError: an option is unknown, or the application is missing.
-    """
+    """The options of a write, checked."""
     options = _known(given, WriteOptions)
     if "app" not in options:
         raise ConfigurationError(
@@ -141,55 +119,8 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A queue to read. Made in each process: transports cannot be pickled."""
-
-    transport: Transport
-    queue: str
-    codec: Codec
-
-
-def subject_of(options: ReadOptions) -> Subject:
-    """The queue that the options name.
-
-    Raises:
-        ConfigurationError: an invalid URL or application, or a broker inside another process.
-        ConnectionFailedError: the file of the broker does not exist.
-    """
-    assert options.queue is not None
-    app = None if options.app is None else load_application(options.app).app
-    queue = options.queue
-    if options.namespace is not None:
-        queue = f"{options.namespace}.{queue}"
-    elif app is not None:
-        queue = _full_name(app.topology, queue)
-    if options.url is not None:
-        transport = transport_from_url(options.url)
-    else:
-        assert app is not None
-        transport = app.producer().transport
-    if transport.capabilities.in_process:
-        raise ConfigurationError(
-            f"matador: {transport.name} exists in one process and cannot be read from another; "
-            f"use a durable broker, or the journal: option('journal', folder)"
-        )
-    if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
-        # Connecting would create it.
-        raise ConnectionFailedError(f"{transport.missing_storage} does not exist")
-    if app is not None:
-        return Subject(transport, queue, app.codec)
-    headers = transport.capabilities.docket_in_headers
-    return Subject(transport, queue, HeaderCodec() if headers else JsonCodec())
-
-
 def event_of(options: ReadOptions) -> EventType | None:
-    """The event that the options name, or None.
-
-    Raises:
-        ConfigurationError: it cannot be found.
-        EventNotRegisteredError: the schema of the application has no such event.
-    """
+    """The event that the options name, or None."""
     if options.event is None:
         return None
     module, colon, name = options.event.partition(":")
@@ -201,16 +132,6 @@ def event_of(options: ReadOptions) -> EventType | None:
             f"'module:attribute'), or name its class: 'module:Class'"
         )
     return load_application(options.app).app.schema.event(options.event)
-
-
-def _full_name(topology: Topology, queue: str) -> str:
-    if topology.has_queue(queue):
-        return topology.full_name(queue)
-    for kind in DEAD_LETTER_KINDS:
-        home = queue.removesuffix(f".{kind}")
-        if home != queue and topology.has_queue(home):
-            return dead_letter_name(topology.full_name(home), kind)
-    return queue
 
 
 def _imported(module: str, name: str) -> EventType:

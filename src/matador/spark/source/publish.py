@@ -58,9 +58,6 @@ def open_publisher(app: Matador | SyncMatador | str) -> Generator[EventPublisher
     """Start the producer of an application, given as an object or by its reference.
 
     An ``app.sync()`` is running already, in its own thread, and is used as it is.
-
-    Raises:
-        LifecycleError: it is already running, and cannot be started a second time.
     """
     if isinstance(app, SyncMatador):
         yield EventPublisher(app)
@@ -77,12 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check_columns(names: Sequence[str], schema: Schema, event: str | None) -> None:
-    """Check that rows with these columns can be events.
-
-    Raises:
-        ConfigurationError: a column is unknown or missing.
-        EventNotRegisteredError: there is no such event.
-    """
+    """Check that rows with these columns can be events."""
     whole = JSON in names or DATA in names
     if event is None:
         if "event_key" not in names:
@@ -123,12 +115,7 @@ class RowEvents:
         self._times: Counter[bytes] = Counter()
 
     def items(self, batch: RecordBatch) -> Iterator[Item]:
-        """The events of a batch.
-
-        Raises:
-            InvalidEventError: a row does not fit its event; the message names the field.
-            EventNotRegisteredError: there is no such event.
-        """
+        """The events of a batch. Raises ``InvalidEventError`` if a row does not fit its event."""
         columns = {name: _values(batch.column(name)) for name in batch.schema.names}
         whole = columns.get(JSON) or columns.get(DATA)
         fields = [] if whole else [name for name in self._fields if name in columns]

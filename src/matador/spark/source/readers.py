@@ -51,7 +51,7 @@ class QueuePart(InputPartition):
         """The messages of the range."""
         shape = shape_of(event_of(options), chosen)
         with open_queue(options) as queue:
-            rows = MessageRows(shape, queue.subject.codec)
+            rows = MessageRows(shape, queue.codec)
             for messages in queue.replay(self.span) if self.replay else queue.browse(self.span):
                 yield from rows.batches(messages)
 
@@ -182,11 +182,7 @@ class QueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
             self._open = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first message.
-
-        Raises:
-            UnsupportedError: the queue cannot be read again.
-        """
+        """Before the first message; checks that the queue can be read again."""
         self._queue().end(None, 1)
         return {"position": _START}
 
@@ -237,11 +233,7 @@ def segment_parts(segments: Sequence[Path]) -> list[SegmentPart]:
 
 
 def journal_folder(options: ReadOptions) -> Path:
-    """The folder of the journal.
-
-    Raises:
-        ConfigurationError: it does not exist.
-    """
+    """The folder of the journal, which must exist."""
     folder = local_path(options.journal or "", "matador: journal")
     if not folder.is_dir():
         raise ConfigurationError(

@@ -71,11 +71,7 @@ def full_schema(event: EventType | None) -> StructType:
 
 
 def check_chosen(chosen: StructType, full: StructType) -> None:
-    """Check the columns that a query asks for.
-
-    Raises:
-        ConfigurationError: a column is unknown, or of another type.
-    """
+    """Check the names and types of the columns that a query asks for."""
     known = {field.name: field.dataType for field in full}
     for field in chosen:
         if field.name not in known:
