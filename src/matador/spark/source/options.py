@@ -1,4 +1,7 @@
-"""The options of the data source. URLs may hold passwords, so they are never part of an error."""
+"""The options of the data source, and the queue, codec and event they name. No connections.
+
+URLs may hold passwords, so they are never part of an error.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from matador.errors import ConfigurationError
+from matador.codec.base import Codec
+from matador.codec.headers import HeaderCodec
+from matador.codec.json import JsonCodec
+from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
+from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
+from matador.transports.base import LocalStorage, Transport
+from matador.transports.urls import transport_from_url
 
 # Options that Spark itself passes to every source or sink.
 _SPARKS = {"checkpointlocation", "queryname"}
@@ -119,6 +128,43 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A queue to read. Made in each process: transports cannot be pickled."""
+
+    transport: Transport
+    queue: str
+    codec: Codec
+
+
+def subject_of(options: ReadOptions) -> Subject:
+    """The queue that the options name."""
+    assert options.queue is not None
+    app = None if options.app is None else load_application(options.app).app
+    queue = options.queue
+    if options.namespace is not None:
+        queue = f"{options.namespace}.{queue}"
+    elif app is not None:
+        queue = _full_name(app.topology, queue)
+    if options.url is not None:
+        transport = transport_from_url(options.url)
+    else:
+        assert app is not None
+        transport = app.producer().transport
+    if transport.capabilities.in_process:
+        raise ConfigurationError(
+            f"matador: {transport.name} exists in one process and cannot be read from another; "
+            f"use a durable broker, or the journal: option('journal', folder)"
+        )
+    if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
+        # Connecting would create it.
+        raise ConnectionFailedError(f"{transport.missing_storage} does not exist")
+    if app is not None:
+        return Subject(transport, queue, app.codec)
+    headers = transport.capabilities.docket_in_headers
+    return Subject(transport, queue, HeaderCodec() if headers else JsonCodec())
+
+
 def event_of(options: ReadOptions) -> EventType | None:
     """The event that the options name, or None."""
     if options.event is None:
@@ -132,6 +178,16 @@ def event_of(options: ReadOptions) -> EventType | None:
             f"'module:attribute'), or name its class: 'module:Class'"
         )
     return load_application(options.app).app.schema.event(options.event)
+
+
+def _full_name(topology: Topology, queue: str) -> str:
+    if topology.has_queue(queue):
+        return topology.full_name(queue)
+    for kind in DEAD_LETTER_KINDS:
+        home = queue.removesuffix(f".{kind}")
+        if home != queue and topology.has_queue(home):
+            return dead_letter_name(topology.full_name(home), kind)
+    return queue
 
 
 def _imported(module: str, name: str) -> EventType:

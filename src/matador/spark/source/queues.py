@@ -1,22 +1,20 @@
-"""Reads the queue that the options name, without an event loop. Nothing is consumed."""
+"""Reads queues without an event loop. Nothing is consumed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from matador.codec.headers import HeaderCodec
-from matador.codec.json import JsonCodec
-from matador.errors import ConfigurationError, ConnectionFailedError, UnsupportedError
-from matador.loading import load_application
+from matador.errors import UnsupportedError
 from matador.model.message import StoredMessage
-from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
-from matador.spark.source.options import ReadOptions
-from matador.transports.base import Browsing, LocalStorage, Replaying, Splitting
-from matador.transports.urls import transport_from_url
+from matador.spark.source.options import ReadOptions, Subject, subject_of
+from matador.transports.base import Browsing, Replaying, Splitting
+
+T = TypeVar("T")
 
 _NUMBERS = re.compile(r"\d+|t")
 _LAST = 1 << 62
@@ -41,50 +39,36 @@ class Span:
 class QueueReader:
     """One connection to a queue. Belongs to the thread that opened it."""
 
-    def __init__(self, options: ReadOptions, loop: asyncio.AbstractEventLoop) -> None:
-        assert options.queue is not None
-        app = None if options.app is None else load_application(options.app).app
-        self.queue = options.queue
-        if options.namespace is not None:
-            self.queue = f"{options.namespace}.{self.queue}"
-        elif app is not None:
-            self.queue = _full_name(app.topology, self.queue)
-        if options.url is not None:
-            self.transport = transport_from_url(options.url)
-        else:
-            assert app is not None
-            self.transport = app.producer().transport
-        if self.transport.capabilities.in_process:
-            raise ConfigurationError(
-                f"matador: {self.transport.name} exists in one process and cannot be read from "
-                "another; use a durable broker, or the journal: option('journal', folder)"
-            )
-        if isinstance(self.transport, LocalStorage) and self.transport.missing_storage is not None:
-            # Connecting would create it.
-            raise ConnectionFailedError(f"{self.transport.missing_storage} does not exist")
-        headers = self.transport.capabilities.docket_in_headers
-        self.codec = app.codec if app is not None else HeaderCodec() if headers else JsonCodec()
-        self._wait = loop.run_until_complete
+    def __init__(self, subject: Subject, loop: asyncio.AbstractEventLoop) -> None:
+        self._subject = subject
+        self._loop = loop
+
+    @property
+    def subject(self) -> Subject:
+        """The queue that is read."""
+        return self._subject
 
     def spans(self, parts: int, within: Span | None = None) -> list[Span]:
         """Ranges that can be read in parallel; one if the transport cannot split."""
         whole = within or Span()
-        transport = self.transport
+        transport = self._subject.transport
         if not isinstance(transport, Splitting):
             return [whole]
-        ends = self._wait(transport.split(self.queue, parts, after=whole.after, until=whole.until))
+        ends = self._wait(
+            transport.split(self._subject.queue, parts, after=whole.after, until=whole.until)
+        )
         starts = [whole.after, *ends]
         return [Span(after, until) for after, until in zip(starts, ends, strict=False)]
 
     def browse(self, span: Span) -> Iterator[list[StoredMessage]]:
         """The unfinished messages of a range, many at a time."""
-        transport = self.transport
+        transport = self._subject.transport
         if not transport.capabilities.browse or not isinstance(transport, Browsing):
             raise UnsupportedError(
                 f"{transport.name} cannot browse its messages without consuming them; "
-                f"{_INSTEAD.format(queue=self.queue)}"
+                f"{_INSTEAD.format(queue=self._subject.queue)}"
             )
-        return self._batches(transport.browse(self.queue, after=span.after), span)
+        return self._batches(transport.browse(self._subject.queue, after=span.after), span)
 
     def replay(self, span: Span) -> Iterator[list[StoredMessage]]:
         """The messages of a range, including finished ones, many at a time."""
@@ -95,15 +79,15 @@ class QueueReader:
         replaying = self._replaying()
         # Asked even if the end is found another way: it fails if the queue has no retention.
         try:
-            first = self._wait(replaying.read(self.queue, after=after, limit=1))
+            first = self._wait(replaying.read(self._subject.queue, after=after, limit=1))
         except UnsupportedError as error:
-            instead = _INSTEAD.format(queue=self.queue)
+            instead = _INSTEAD.format(queue=self._subject.queue)
             raise UnsupportedError(f"{error}; or {instead}") from None
         if not first:
             return None
-        transport = self.transport
+        transport = self._subject.transport
         if most is None and isinstance(transport, Splitting):
-            ends = self._wait(transport.split(self.queue, 1, after=after))
+            ends = self._wait(transport.split(self._subject.queue, 1, after=after))
             return ends[-1] if ends else None
         end, seen = None, 0
         for page in self._pages(self._replayed(replaying, after)):
@@ -116,18 +100,18 @@ class QueueReader:
     # -- inside ---------------------------------------------------------------------------------
 
     def _replaying(self) -> Replaying:
-        transport = self.transport
+        transport = self._subject.transport
         if not transport.capabilities.replay or not isinstance(transport, Replaying):
             raise UnsupportedError(
                 f"a stream needs messages that can be read again, and {transport.name} "
-                f"removes finished ones; {_INSTEAD.format(queue=self.queue)}"
+                f"removes finished ones; {_INSTEAD.format(queue=self._subject.queue)}"
             )
         return transport
 
     async def _replayed(
         self, replaying: Replaying, after: str | None
     ) -> AsyncIterator[StoredMessage]:
-        while page := await replaying.read(self.queue, after=after, limit=_PAGE):
+        while page := await replaying.read(self._subject.queue, after=after, limit=_PAGE):
             for message in page:
                 yield message
             after = page[-1].position
@@ -146,31 +130,24 @@ class QueueReader:
         while page := self._wait(_next_page(messages)):
             yield page
 
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(coroutine)
+
 
 @contextlib.contextmanager
 def open_queue(options: ReadOptions) -> Generator[QueueReader]:
     """A connection to the queue that the options name, closed at the end."""
+    subject = subject_of(options)
     loop = asyncio.new_event_loop()
     try:
-        queue = QueueReader(options, loop)
-        loop.run_until_complete(queue.transport.connect())
+        loop.run_until_complete(subject.transport.connect())
         try:
-            yield queue
+            yield QueueReader(subject, loop)
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(queue.transport.disconnect())
+            loop.run_until_complete(subject.transport.disconnect())
     finally:
         loop.close()
-
-
-def _full_name(topology: Topology, queue: str) -> str:
-    if topology.has_queue(queue):
-        return topology.full_name(queue)
-    for kind in DEAD_LETTER_KINDS:
-        home = queue.removesuffix(f".{kind}")
-        if home != queue and topology.has_queue(home):
-            return dead_letter_name(topology.full_name(home), kind)
-    return queue
 
 
 async def _next_page(messages: AsyncIterator[StoredMessage]) -> list[StoredMessage]:

@@ -51,7 +51,7 @@ class QueuePart(InputPartition):
         """The messages of the range."""
         shape = shape_of(event_of(options), chosen)
         with open_queue(options) as queue:
-            rows = MessageRows(shape, queue.codec)
+            rows = MessageRows(shape, queue.subject.codec)
             for messages in queue.replay(self.span) if self.replay else queue.browse(self.span):
                 yield from rows.batches(messages)
 
