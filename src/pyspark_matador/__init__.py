@@ -1,4 +1,4 @@
-"""Found by Spark: makes ``format("matador")`` known. Nothing else is imported before it is used."""
+"""Spark finds this module, which provides ``format("matador")``; the rest is imported when used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from matador.spark.source.options import ReadOptions
 
 __all__ = ["DefaultSource"]
 
@@ -33,41 +35,41 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, with the typed ``data`` if an event is named."""
-        from matador.spark.source.columns import full_schema
-        from matador.spark.source.options import event_of, read_options, struct_of_event
+        from matador.spark.source.options import event_of, read_options
+        from matador.spark.source.rows import full_schema
 
-        return full_schema(struct_of_event(event_of(read_options(self.options))))
+        return full_schema(event_of(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        from matador.spark.source.batch import JournalBatchReader, QueueBatchReader
-        from matador.spark.source.columns import check_chosen
-        from matador.spark.source.options import read_options
+        from matador.spark.source.readers import JournalBatchReader, QueueBatchReader
 
-        options = read_options(self.options)
-        check_chosen(schema, self.schema())
+        options = self._checked(schema)
         return (JournalBatchReader if options.journal else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream read."""
-        from matador.spark.source.columns import check_chosen
-        from matador.spark.source.options import read_options
-        from matador.spark.source.streams import JournalStreamReader, QueueStreamReader
+        from matador.spark.source.readers import JournalStreamReader, QueueStreamReader
 
-        options = read_options(self.options)
-        check_chosen(schema, self.schema())
+        options = self._checked(schema)
         return (JournalStreamReader if options.journal else QueueStreamReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from matador.spark.source.options import write_options
         from matador.spark.source.writers import BatchWriter
 
-        return BatchWriter(write_options(self.options), schema, overwrite)
+        return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """A stream write."""
-        from matador.spark.source.options import write_options
         from matador.spark.source.writers import StreamWriter
 
-        return StreamWriter(write_options(self.options), schema, overwrite)
+        return StreamWriter(self.options, schema, overwrite)
+
+    def _checked(self, schema: StructType) -> ReadOptions:
+        from matador.spark.source.options import read_options
+        from matador.spark.source.rows import check_chosen
+
+        options = read_options(self.options)
+        check_chosen(schema, self.schema())
+        return options

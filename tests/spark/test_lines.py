@@ -45,6 +45,9 @@ def test_of_a_line_that_is_too_long_only_the_beginning_is_held(tmp_path: Path) -
 
     assert read(path, 5000, block=10, longest=50) == [b"first", b"x" * 51, b"last"]
     assert read(path, 100, block=10, longest=50) == [b"first", b"x" * 51, b"last"]
+    for length in range(45, 60):  # also where the line ends within what is read at once
+        path.write_bytes(b"first\n" + b"x" * length + b"\nlast\n")
+        assert read(path, 5000, 40, 50) == [b"first", b"x" * min(length, 51), b"last"]
 
 
 def test_an_empty_segment_has_no_lines(tmp_path: Path) -> None:

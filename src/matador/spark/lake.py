@@ -99,8 +99,7 @@ class Lake(LakeTables):
             ConfigurationError: ``target_size`` is not positive.
             StorageLockedError: another process is writing to this lake.
         """
-        self._aggregates()
-        return compact(self.spark, self.layout, target_size)
+        return compact(self.spark, self.layout, target_size, self._aggregates().state.through)
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows that were recorded longer ago, or before that time, for good.
@@ -185,15 +184,8 @@ class Lake(LakeTables):
             >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total
             12
         """
-        choice = Choice(
-            event=event,
-            subscriber=subscriber,
-            where=where,
-            since=since,
-            until=until,
-            replays=replays,
-        )
-        options = ReplayOptions(rate=rate, replay_id=replay_id, progress=progress)
+        choice = Choice(event, subscriber, since, until, where=where, replays=replays)
+        options = ReplayOptions(rate, replay_id, progress)
         return replay(self, app, choice, to=to, dry_run=dry_run, options=options)
 
     def backfill(
@@ -216,7 +208,7 @@ class Lake(LakeTables):
             >>> lake.backfill(app, OrderPlaced, spark.read.parquet("old-orders/")).sent
             1000
         """
-        options = ReplayOptions(rate=rate, replay_id=replay_id, progress=progress)
+        options = ReplayOptions(rate, replay_id, progress)
         return backfill(self, app, event, frame, options)
 
     def redrive(
@@ -243,17 +235,9 @@ class Lake(LakeTables):
             >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
             17
         """
-        choice = Choice(event=event, subscriber=subscriber, since=since, until=until)
-        options = ReplayOptions(replay_id=replay_id, progress=progress)
-        return redrive(
-            self,
-            app,
-            choice,
-            signature=signature,
-            dry_run=dry_run,
-            missing=missing,
-            options=options,
-        )
+        choice = Choice(event, subscriber, since, until)
+        options = ReplayOptions(None, replay_id, progress)
+        return redrive(self, app, choice, signature, missing, options, dry_run=dry_run)
 
     def report(self, app: Matador | SyncMatador | None = None) -> Report:
         """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.

@@ -162,11 +162,7 @@ def start_of_window(moment: Column, length: int) -> Column:
 
 
 def whole_window(window: Seconds) -> int:
-    """The length of a window in seconds.
-
-    Raises:
-        ConfigurationError: it is not a whole number of minutes.
-    """
+    """The length of a window in seconds; ``ConfigurationError`` unless it is whole minutes."""
     length = seconds(window, "window", minimum=WINDOW)
     if length % WINDOW:
         raise ConfigurationError(
@@ -176,9 +172,5 @@ def whole_window(window: Seconds) -> int:
 
 
 def _in_windows(rows: DataFrame, length: int) -> DataFrame:
-    return rows.withColumns(
-        {
-            "window_start": start_of_window(F.col("window_start"), length),
-            "window_seconds": F.lit(length),
-        }
-    )
+    start = start_of_window(F.col("window_start"), length)
+    return rows.withColumns({"window_start": start, "window_seconds": F.lit(length)})

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -20,6 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador, SyncMatador
 from matador.transports.base import Measuring
+
+T = TypeVar("T")
 
 Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
 
@@ -220,11 +223,7 @@ def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
 
 
 async def queue_depths(app: Matador) -> dict[str, int]:
-    """The unfinished messages in each queue of a connected application, by full name.
-
-    Raises:
-        UnsupportedError: the broker does not report them.
-    """
+    """The unfinished messages in each queue of a connected application, by full name."""
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         raise UnsupportedError(f"{transport.name} does not report how many messages wait")
@@ -243,18 +242,26 @@ def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
         ConfigurationError: the application is running.
         UnsupportedError: the broker does not report them.
     """
-    if isinstance(app, SyncMatador):
-        return app.wait(queue_depths(app.app))
-    if app.state.status not in ("new", "stopped"):
+    if isinstance(app, Matador) and app.state.status not in ("new", "stopped"):
         raise ConfigurationError(
             "the application is running: pass its `app.sync()`, or depths=await queue_depths(app)"
         )
-    return asyncio.run(_connected_depths(app))
+    return connected(app, queue_depths)
 
 
-async def _connected_depths(app: Matador) -> dict[str, int]:
-    await app.transport.connect()
-    try:
-        return await queue_depths(app)
-    finally:
-        await app.transport.disconnect()
+def connected(app: Matador | SyncMatador, ask: Callable[[Matador], Coroutine[Any, Any, T]]) -> T:
+    """Run ``ask`` in the loop of an ``app.sync()``, or with a connection of its own."""
+    if isinstance(app, SyncMatador):
+        return app.wait(ask(app.app))
+    producer = app.producer()
+
+    async def run() -> T:
+        await producer.transport.connect()
+        try:
+            return await ask(producer)
+        finally:
+            await producer.transport.disconnect()
+
+    # In another thread: the caller may have an event loop running.
+    with ThreadPoolExecutor(1, thread_name_prefix="matador-connected") as thread:
+        return thread.submit(asyncio.run, run()).result()

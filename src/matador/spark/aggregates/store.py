@@ -21,11 +21,12 @@ from matador.spark.runtime.files import (
     locked,
     move,
     private_folder,
+    read_json,
     remove,
     sync_tree,
     write_json,
 )
-from matador.spark.tables.batch_log import Consumers, last_done
+from matador.spark.tables.batch_log import last_done
 from matador.spark.tables.layout import Layout, spark_schema
 
 FAN: Final = 8
@@ -41,7 +42,6 @@ _MERGE: Final = {
     "health": health.merged_health,
     "triage": triage.merged_triage,
 }
-_CONSUMER = "aggregates"
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class AggregateState(msgspec.Struct, frozen=True):
 
     @property
     def through(self) -> int:
-        """The last batch included; -1 if there is none."""
+        """The last batch included; -1 if there is none. Compaction must not merge later ones."""
         return self.pieces[-1].last if self.pieces else -1
 
 
@@ -80,26 +80,16 @@ class Aggregates:
     @property
     def state(self) -> AggregateState:
         """The current state."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=AggregateState)
-        except FileNotFoundError:
-            return AggregateState()
+        return read_json(self._path, AggregateState) or AggregateState()
 
     def update(self, *, fan: int = FAN) -> int:
-        """Include the new batches that are done; returns how many there were.
-
-        Raises:
-            StorageLockedError: another process is updating.
-        """
+        """Include the new batches that are done; returns how many there were."""
         layout = self._layout
         layout.make()
         # Not the lock of the lake: an ingest may run at the same time.
         with locked(layout.checkpoints / "aggregates.lock"):
             state = self.state
             self._clean()
-            # Compaction must not merge a batch that is not included yet: it would count wrongly.
-            consumers = Consumers(layout)
-            consumers.advance(_CONSUMER, state.through)
             last = last_done(layout.checkpoints / "ingest")
             present = sorted({*layout.batches("events"), *layout.batches("deliveries")})
             new = [number for number in present if state.through < number <= last]
@@ -112,7 +102,6 @@ class Aggregates:
                     "triage": triage.triage_piece(deliveries, state.runs + 1),
                 }
                 self._write(piece, frames, AggregateState(state.runs + 1, (*state.pieces, piece)))
-                consumers.advance(_CONSUMER, last)
                 self._merge(fan)
         return len(new)
 

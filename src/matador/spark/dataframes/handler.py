@@ -46,29 +46,25 @@ class BatchHandler:
         stop: threading.Event,
         report: Report,
     ) -> None:
-        self._subscriber = subscriber
-        self._store = store
+        self.subscriber = subscriber
+        self.store = store
         self._stop = stop
         self._report = report
         self.busy = threading.Lock()
 
     def handle(self, events: DataFrame, batch_id: int) -> None:
-        """Handle a batch of the stream, with the columns of the lake's ``events`` table.
-
-        Raises:
-            Stopping: it has no outcome yet, so Spark must not count it as done.
-        """
+        """Handle a batch of the stream; raises ``Stopping`` if it has no outcome yet."""
         with self.busy:
             if self._stop.is_set():
                 raise Stopping
-            before = self._store.state(batch_id)
+            before = self.store.state(batch_id)
             if before.outcome is not None:
                 return  # it is done, but the process died before Spark noted it
             events.persist()
             try:
                 rows = events.count()
                 if rows:
-                    self._try(events, batch_id, rows, before, self._store.save)
+                    self._try(events, batch_id, rows, before, self.store.save)
             finally:
                 events.unpersist()
 
@@ -89,27 +85,26 @@ class BatchHandler:
         deliveries = before.deliveries + 1 if before.running else 1
         attempt = before.attempts
         receipt = Receipt(
-            queue=self._subscriber.name,
+            queue=self.subscriber.name,
             handle=batch_id,
             delivery_count=deliveries,
             redelivered=before.running,
         )
-        refusal = refuse(
-            receipt, self._subscriber.subscriber, self._subscriber.retry.max_deliveries
-        )
+        max_deliveries = self.subscriber.retry.max_deliveries
+        refusal = refuse(receipt, self.subscriber.subscriber, max_deliveries)
         while True:
             save(batch_id, BatchState(deliveries, attempt, running=True))
             attempt += 1
             batch = Batch(batch_id, attempt, receipt.redelivered, rows)
             result, decision = self._attempt(events, batch, receipt, refusal)
             if isinstance(decision, SendToDeadLetters):
-                self._store.bury(events, result, datetime.now(UTC))
-            ended = None if isinstance(decision, RetryLater) else result.outcome
+                self.store.bury(events, result, datetime.now(UTC))
+            again = isinstance(decision, RetryLater)
+            ended = None if again else result.outcome
             save(batch_id, BatchState(deliveries, attempt, outcome=ended))
             self._report(result)
-            if ended is not None:
-                return ended
-            assert isinstance(decision, RetryLater)
+            if not again:
+                return result.outcome
             if self._stop.wait(decision.delay):
                 raise Stopping
 
@@ -120,7 +115,7 @@ class BatchHandler:
         error: BaseException | None = refusal
         if refusal is None:
             try:
-                self._subscriber.run(with_payload(events, self._subscriber.event), batch)
+                self.subscriber.run(with_payload(events, self.subscriber.event), batch)
             except BaseException as raised:
                 # The policy decides about every error; sys.exit() here would leave Java waiting.
                 if is_stopped(events):
@@ -129,8 +124,8 @@ class BatchHandler:
         duration_ms = (time.perf_counter() - started) * 1000
         decision = None if error is None else self._decide(batch, receipt, error, refusal)
         result = BatchResult(
-            subscriber=self._subscriber.name,
-            event_key=self._subscriber.event.key,
+            subscriber=self.subscriber.name,
+            event_key=self.subscriber.event.key,
             batch_id=batch.id,
             attempt=batch.attempt,
             outcome="success" if decision is None else decision.outcome,
@@ -149,19 +144,20 @@ class BatchHandler:
     ) -> Decision:
         if refusal is not None:
             return SendToDeadLetters("undeliverable", str(refusal))
+        subscriber = self.subscriber.subscriber
         docket = Docket(
-            event_key=self._subscriber.event.key,
-            target_subscriber=self._subscriber.name,
+            event_key=self.subscriber.event.key,
+            target_subscriber=subscriber.name,
             created_at=datetime.now(UTC),
             attempts=batch.attempt,
-            importance=self._subscriber.subscriber.importance,
+            importance=subscriber.importance,
         )
-        envelope: Envelope[Any] = Envelope(f"{self._subscriber.name}/{batch.id}", None, docket)
-        return self._subscriber.retry.decide(
+        envelope: Envelope[Any] = Envelope(f"{subscriber.name}/{batch.id}", None, docket)
+        return self.subscriber.retry.decide(
             RetryContext(
                 envelope=envelope,
                 error=error,
-                subscriber=self._subscriber.subscriber,
+                subscriber=subscriber,
                 receipt=receipt,
                 random=random.random(),
             )

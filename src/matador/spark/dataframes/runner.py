@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from matador.spark.runtime.files import locked
 from matador.spark.runtime.messages import reason_of
 from matador.spark.runtime.session import spark_session
 from matador.spark.runtime.shutdown import signals_set
-
-log = logging.getLogger("matador.spark")
 
 _WAIT = 0.2
 
@@ -63,7 +60,7 @@ def run_dataframe_subscribers(
     poll: Seconds = 1.0,
     batch_size: int = 64 * 1024 * 1024,
     stop: threading.Event | None = None,
-    on_result: Callable[[BatchResult], None] | None = None,
+    on_result: Report | None = None,
 ) -> list[BatchTotals]:
     """Run DataFrame subscribers with the new events of a journal; returns the totals of each.
 
@@ -98,22 +95,24 @@ def run_dataframe_subscribers(
     totals = _Totals(subscribers, on_result)
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals_set(stopping))
+        handlers = [
+            stack.enter_context(_handler(one, root, stopping, totals.add)) for one in subscribers
+        ]
+        trigger: dict[str, Any] = {"availableNow": True}
+        if follow:
+            trigger = {"processingTime": f"{round(every * 1000)} milliseconds"}
         streams: list[_Stream] = []
-        for one in subscribers:
-            store = BatchStore(root, one.name)
-            store.make()
-            stack.enter_context(locked(store.lock))
-            source = (
-                journal
-                if isinstance(journal, DataFrame)
-                else journal_stream(session, journal, size)
-            )
-            handler = BatchHandler(one, store, stopping, totals.add)
-            streams.append(_Stream(one, handler, source, store))
         try:
-            for stream in streams:
-                stream.start(every if follow else None)
-            _wait(streams, stopping)
+            for handler in handlers:
+                source = (
+                    journal
+                    if isinstance(journal, DataFrame)
+                    else journal_stream(session, journal, size)
+                )
+                streams.append(_Stream(handler, source, trigger))
+            left = list(streams)
+            while left and not stopping.is_set():
+                left = [stream for stream in left if not stream.wait(_WAIT / len(left))]
         finally:
             stopping.set()
             for stream in streams:
@@ -134,7 +133,7 @@ def redrive_dead_batches(
     checkpoint: str | Path,
     spark: SparkSession | None = None,
     batch_ids: Iterable[int] | None = None,
-    on_result: Callable[[BatchResult], None] | None = None,
+    on_result: Report | None = None,
 ) -> list[BatchTotals]:
     """Run dead batches again, like new ones; returns the totals of each subscriber.
 
@@ -148,85 +147,63 @@ def redrive_dead_batches(
     wanted = None if batch_ids is None else set(batch_ids)
     totals = _Totals(subscribers, on_result)
     session = spark or spark_session()
+    root = local_path(checkpoint, "checkpoint").absolute()
     for one in subscribers:
-        store = BatchStore(local_path(checkpoint, "checkpoint").absolute(), one.name)
-        store.make()
-        with locked(store.lock):
-            handler = BatchHandler(one, store, threading.Event(), totals.add)
-            for dead in store.dead():
+        with _handler(one, root, threading.Event(), totals.add) as handler:
+            for dead in handler.store.dead():
                 if wanted is None or dead.batch_id in wanted:
                     # Read completely first: a batch that fails again replaces its own files.
                     events = session.read.parquet(dead.events).localCheckpoint()
                     if handler.redrive(events, dead.batch_id, dead.rows):
-                        store.forget(dead)
+                        handler.store.forget(dead)
     return totals.all()
+
+
+@contextlib.contextmanager
+def _handler(
+    subscriber: DataFrameSubscriber, root: Path, stop: threading.Event, report: Report
+) -> Generator[BatchHandler]:
+    """The handler of a subscriber, which no other process runs meanwhile."""
+    store = BatchStore(root, subscriber.name)
+    store.make()
+    with locked(store.lock):
+        yield BatchHandler(subscriber, store, stop, report)
 
 
 class _Stream:
     """The streaming query of one subscriber."""
 
-    def __init__(
-        self,
-        subscriber: DataFrameSubscriber,
-        handler: BatchHandler,
-        source: DataFrame,
-        store: BatchStore,
-    ) -> None:
-        self._subscriber = subscriber
+    def __init__(self, handler: BatchHandler, source: DataFrame, trigger: dict[str, Any]) -> None:
         self._handler = handler
-        self._source = source
-        self._store = store
-        self._query: Any = None
+        self._name = handler.subscriber.name
 
-    def start(self, every: float | None) -> None:
-        """Start, and look for events every so many seconds; None: end after the existing ones."""
-        writer: Any = self._source.writeStream.foreachBatch(self._handle)
-        writer = writer.option("checkpointLocation", str(self._store.stream))
-        writer = writer.queryName(f"matador-{self._subscriber.name}")
-        if every is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{round(every * 1000)} milliseconds")
-        self._query = writer.start()
+        def handle(events: DataFrame, batch_id: int) -> None:
+            handler.handle(chosen(events, handler.subscriber), batch_id)
+
+        writer: Any = source.writeStream.foreachBatch(handle).queryName(f"matador-{self._name}")
+        writer = writer.option("checkpointLocation", str(handler.store.stream)).trigger(**trigger)
+        self._query: Any = writer.start()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end of the stream; returns whether it has ended.
-
-        Raises:
-            ClusterError: the stream failed.
-        """
+        """Wait for the end of the stream; returns whether it has ended."""
         try:
             return bool(self._query.awaitTermination(timeout))
         except PySparkException as error:
-            raise ClusterError(
-                f"the stream of {self._subscriber.name} failed: {reason_of(error)}"
-            ) from error
+            reason = reason_of(error)
+            raise ClusterError(f"the stream of {self._name} failed: {reason}") from error
 
     def end(self) -> None:
         """Stop after the running attempt: if interrupted, it would count as failed."""
-        if self._query is None:
-            return
         with self._handler.busy:
             pass
         self._query.stop()
-
-    def _handle(self, events: DataFrame, batch_id: int) -> None:
-        self._handler.handle(chosen(events, self._subscriber), batch_id)
-
-
-def _wait(streams: Sequence[_Stream], stop: threading.Event) -> None:
-    left = list(streams)
-    while left and not stop.is_set():
-        left = [stream for stream in left if not stream.wait(_WAIT / len(left))]
 
 
 class _Totals:
     """Adds up results, which come from the threads of all streams."""
 
     def __init__(
-        self,
-        subscribers: Sequence[DataFrameSubscriber],
-        on_result: Report | None,
+        self, subscribers: Sequence[DataFrameSubscriber], on_result: Report | None
     ) -> None:
         self._found = {one.name: BatchTotals(one.name) for one in subscribers}
         self._on_result = on_result

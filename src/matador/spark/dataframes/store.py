@@ -16,7 +16,14 @@ from pyspark.sql import DataFrame
 
 from matador.policy.retry import Outcome
 from matador.spark.dataframes.subscriber import BatchResult
-from matador.spark.runtime.files import move, private_folder, remove, sync_tree, write_json
+from matador.spark.runtime.files import (
+    move,
+    private_folder,
+    read_json,
+    remove,
+    sync_tree,
+    write_json,
+)
 
 _KEPT = 20  # Spark repeats the last batch, never an older one
 _BATCH = "batch="
@@ -24,13 +31,9 @@ _REASON = "reason.json"
 
 
 class BatchState(msgspec.Struct, frozen=True):
-    """The progress of a batch.
+    """The progress of a batch: deliveries without an outcome, and attempts that have ended.
 
-    Attributes:
-        deliveries: how often it was delivered without an outcome, including this time.
-        attempts: how many attempts have ended.
-        running: another attempt was started, and its end is unknown.
-        outcome: the final outcome.
+    ``running``: another attempt was started, and its end is unknown.
     """
 
     deliveries: int = 0
@@ -63,19 +66,11 @@ class BatchStore:
     """The folder of one DataFrame subscriber. Used by one process at a time."""
 
     def __init__(self, checkpoint: Path, subscriber: str) -> None:
-        self._root = checkpoint / subscriber
-        self._batches = self._root / "batches"
-        self._dead = self._root / "dead-letters"
-
-    @property
-    def stream(self) -> Path:
-        """The checkpoint of Spark."""
-        return self._root / "stream"
-
-    @property
-    def lock(self) -> Path:
-        """The lock of the process that runs the subscriber."""
-        return self._root / "lock"
+        root = checkpoint / subscriber
+        self.stream = root / "stream"  # the checkpoint of Spark
+        self.lock = root / "lock"  # of the process that runs the subscriber
+        self._batches = root / "batches"
+        self._dead = root / "dead-letters"
 
     def make(self) -> None:
         """Create the folders."""
@@ -86,10 +81,7 @@ class BatchStore:
 
     def state(self, batch_id: int) -> BatchState:
         """The progress of a batch; that of a new one is empty."""
-        try:
-            return msgspec.json.decode(self._file(batch_id).read_bytes(), type=BatchState)
-        except FileNotFoundError:
-            return BatchState()
+        return read_json(self._file(batch_id), BatchState) or BatchState()
 
     def save(self, batch_id: int, state: BatchState) -> None:
         """Save the progress of a batch durably, and remove that of old ones."""
@@ -108,16 +100,8 @@ class BatchStore:
         events.write.mode("overwrite").parquet(str(staged / "events"))
         sync_tree(staged)
         dead = DeadBatch(
-            subscriber=result.subscriber,
-            event_key=result.event_key,
-            batch_id=result.batch_id,
-            rows=result.rows,
-            attempts=result.attempt,
-            reason=result.reason or "",
-            error_type=result.error_type,
-            error=result.error,
-            died_at=died_at,
-            folder=str(target),
+            *(result.subscriber, result.event_key, result.batch_id, result.rows, result.attempt),
+            *(result.reason or "", result.error_type, result.error, died_at, str(target)),
         )
         write_json(staged / _REASON, dead)
         move(staged, target)

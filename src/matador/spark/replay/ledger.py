@@ -17,7 +17,14 @@ import msgspec
 
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.spark.runtime.arrow import parquet
-from matador.spark.runtime.files import locked, private_folder, remove, sync_tree, write_json
+from matador.spark.runtime.files import (
+    locked,
+    private_folder,
+    read_json,
+    remove,
+    sync_tree,
+    write_json,
+)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -33,16 +40,11 @@ class ReplayCount(msgspec.Struct, frozen=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
-    """What a replay sends.
+    """What a replay sends: the files with its rows, and the messages per event and subscriber.
 
-    Attributes:
-        kind: where the rows come from: the lake, or the user's DataFrame.
-        request: the options, so that nobody resumes another replay by mistake.
-        chunks: the names of the files.
-        counts: the messages, per event and subscriber.
-        ignored: rows that no longer have a receiver.
-        subscriber, queue, everybody: where to send to, instead of the original subscriber.
-        event: the event of a backfill.
+    ``request`` has the options, so that nobody resumes another replay by mistake. ``ignored`` rows
+    no longer have a receiver. ``subscriber``, ``queue`` and ``everybody`` replace the original
+    subscriber; ``event`` is that of a backfill.
     """
 
     kind: Kind
@@ -80,40 +82,24 @@ class Ledger:
                 f"invalid replay id {replay_id!r}: use up to 100 letters, digits, '_', '-', '.'"
             )
         self._folder = root / replay_id
-        self._id = replay_id
-
-    @property
-    def replay_id(self) -> str:
-        """The id of the replay."""
-        return self._id
-
-    @property
-    def rows(self) -> Path:
-        """The folder of the chunks."""
-        return self._folder / "rows"
+        self.replay_id = replay_id
+        self.rows = self._folder / "rows"  # the chunks
 
     @property
     def plan(self) -> ReplayPlan | None:
         """The plan; None until it is fixed."""
-        try:
-            return msgspec.json.decode((self._folder / "plan.json").read_bytes(), type=ReplayPlan)
-        except FileNotFoundError:
-            return None
+        return read_json(self._folder / "plan.json", ReplayPlan)
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Keep other processes from running the same replay.
-
-        Raises:
-            StorageLockedError: another process is running it.
-        """
+        """Keep other processes from running the same replay."""
         private_folder(self._folder / "done")
         try:
             with locked(self._folder / "lock"):
                 yield
         except StorageLockedError as error:
             raise StorageLockedError(
-                f"replay {self._id} is already running in another process"
+                f"replay {self.replay_id} is already running in another process"
             ) from error
 
     def clear(self) -> None:
@@ -141,10 +127,12 @@ class Ledger:
 
     def chunk(self, name: str) -> Chunk | None:
         """The result of a chunk; None if it is not done."""
-        try:
-            return msgspec.json.decode(self._done(name).read_bytes(), type=Chunk)
-        except FileNotFoundError:
-            return None
+        return read_json(self._done(name), Chunk)
+
+    def is_done(self, name: str) -> bool:
+        """Whether all rows of a chunk are sent."""
+        done = self.chunk(name)
+        return done is not None and not done.failed
 
     def note(self, name: str, chunk: Chunk) -> None:
         """Note the result of a chunk that is done."""

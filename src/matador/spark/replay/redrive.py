@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -15,9 +13,17 @@ from matador.errors import ConfigurationError
 from matador.events.app import Matador, SyncMatador
 from matador.events.dead_letters import Moved, Place, Selection
 from matador.model.options import suggestion
+from matador.spark.aggregates.reconcile import connected
 from matador.spark.aggregates.triage import with_signature
 from matador.spark.replay.ledger import ReplayCount
-from matador.spark.replay.replay import AnyApp, ReplayOptions, ReplayResult, application_of, replay
+from matador.spark.replay.replay import (
+    AnyApp,
+    Progress,
+    ReplayOptions,
+    ReplayResult,
+    application_of,
+    replay,
+)
 from matador.spark.replay.selection import Choice
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Browsing
@@ -62,26 +68,28 @@ def redrive(
     lake: LakeTables,
     app: AnyApp,
     choice: Choice,
+    signature: str | None,
+    missing: Missing,
+    options: ReplayOptions,
     *,
-    signature: str | None = None,
-    dry_run: bool = False,
-    missing: Missing = "leave",
-    options: ReplayOptions | None = None,
+    dry_run: bool,
 ) -> RedriveResult:
     """See ``Lake.redrive``."""
-    how = options or ReplayOptions()
     known = application_of(app)
     dead = dead_letters(lake, known, choice, signature)
     ids = frozenset(str(row.id) for row in dead.select("id").distinct().toLocalIterator())
     if not ids:
         return RedriveResult(0, 0, dry_run=dry_run)
-    places, moved, waiting = _in_its_loop(app, known, ids, dry_run, how.progress)
+    move = partial(_move, ids=ids, dry_run=dry_run, progress=options.progress)
+    places, moved, waiting = connected(app if isinstance(app, SyncMatador) else known, move)
     found = {place.id for place in places}
     gone = _gone(lake, dead, found | waiting)
     count = gone.count()
     replayed = None
     if missing == "replay" and count:
-        replayed = replay(lake, app, Choice(replays=True), dry_run=dry_run, options=how, among=gone)
+        replayed = replay(
+            lake, app, Choice(replays=True), dry_run=dry_run, options=options, among=gone
+        )
     return RedriveResult(
         len(ids),
         len(found),
@@ -98,12 +106,7 @@ def redrive(
 def dead_letters(
     lake: LakeTables, app: Matador, choice: Choice, signature: str | None
 ) -> DataFrame:
-    """The selected deliveries that ended in dead letters.
-
-    Raises:
-        ConfigurationError: no group has that signature.
-        EventNotRegisteredError: the application has no such event.
-    """
+    """The selected deliveries that ended in dead letters."""
     rows = lake.deliveries().where("outcome = 'dead-letter'")
     if choice.event is not None:
         rows = rows.where(rows.event_key.isin(list(app.schema.event(choice.event).keys)))
@@ -147,34 +150,8 @@ def _gone(lake: LakeTables, dead: DataFrame, found: set[str]) -> DataFrame:
     return ids
 
 
-def _in_its_loop(
-    app: AnyApp,
-    known: Matador,
-    ids: frozenset[str],
-    dry_run: bool,
-    progress: Callable[[int, int], None] | None,
-) -> Outcome:
-    """Find and move them, in an event loop other than the caller's."""
-    if isinstance(app, SyncMatador):
-        return app.wait(_move(known, ids, dry_run, progress))
-    producer = known.producer()
-
-    async def connected() -> Outcome:
-        await producer.transport.connect()
-        try:
-            return await _move(producer, ids, dry_run, progress)
-        finally:
-            await producer.transport.disconnect()
-
-    with ThreadPoolExecutor(1, thread_name_prefix="matador-redrive") as thread:
-        return thread.submit(asyncio.run, connected()).result()
-
-
 async def _move(
-    app: Matador,
-    ids: frozenset[str],
-    dry_run: bool,
-    progress: Callable[[int, int], None] | None,
+    app: Matador, ids: frozenset[str], dry_run: bool, progress: Progress | None
 ) -> Outcome:
     letters = app.dead_letters
     places = await letters.choose(Selection(exactly=ids))

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -31,7 +29,7 @@ from matador.spark.replay.send import Pace, Resending, scope_of, send_chunk
 from matador.spark.runtime.executors import run_tasks, ship
 from matador.spark.runtime.messages import spark_error
 from matador.spark.runtime.session import is_local
-from matador.spark.source.publish import EventPublisher, check_columns, open_publisher
+from matador.spark.source.publish import check_columns, open_publisher
 from matador.spark.tables.reader import LakeTables
 
 AnyApp: TypeAlias = "Matador | SyncMatador | str"
@@ -76,7 +74,7 @@ class ReplayResult:
         return sum(one.count for one in self.counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """How a replay is sent."""
 
@@ -86,9 +84,7 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not self.rate > 0:
-            raise ConfigurationError(
-                f"rate must be positive, got {self.rate!r} messages per second"
-            )
+            raise ConfigurationError(f"rate must be positive, got {self.rate!r} messages/s")
 
 
 def replay(
@@ -98,14 +94,13 @@ def replay(
     *,
     to: str | None = None,
     dry_run: bool = False,
-    options: ReplayOptions | None = None,
+    options: ReplayOptions,
     among: DataFrame | None = None,
 ) -> ReplayResult:
     """See ``Lake.replay``; ``among`` has the ids to which the selection is restricted."""
-    how = options or ReplayOptions()
     known = application_of(app)
     target = target_of(known, to)
-    replay_id = how.replay_id or str(uuid.uuid4())
+    replay_id = options.replay_id or str(uuid.uuid4())
     asked = choice.request(to)
 
     def rows() -> DataFrame:
@@ -119,18 +114,10 @@ def replay(
     def plan(ledger: Ledger) -> ReplayPlan:
         chunks = _written(rows(), ledger, known)
         counts, ignored = counted(ledger.groups(chunks), known, target)
-        return ReplayPlan(
-            "replay",
-            asked,
-            chunks,
-            tuple(counts),
-            tuple(ignored),
-            target.subscriber,
-            target.queue,
-            target.everybody,
-        )
+        chosen = (target.subscriber, target.queue, target.everybody)
+        return ReplayPlan("replay", asked, chunks, tuple(counts), tuple(ignored), *chosen)
 
-    return _run(lake.spark, lake.layout.ledger, app, replay_id, asked, plan, how)
+    return _run(lake, app, replay_id, asked, plan, options)
 
 
 def backfill(
@@ -138,10 +125,9 @@ def backfill(
     app: AnyApp,
     event: type[Any] | str | EventType,
     frame: DataFrame,
-    options: ReplayOptions | None = None,
+    options: ReplayOptions,
 ) -> ReplayResult:
     """See ``Lake.backfill``."""
-    how = options or ReplayOptions()
     known = application_of(app)
     key = known.schema.event(event).key
     check_columns(frame.columns, known.schema, key)
@@ -153,8 +139,7 @@ def backfill(
         counts = [ReplayCount(key, one.name, count) for one in known.schema.subscribers(key)]
         return ReplayPlan("backfill", asked, chunks, tuple(counts), event=key)
 
-    replay_id = how.replay_id or str(uuid.uuid4())
-    return _run(lake.spark, lake.layout.ledger, app, replay_id, asked, plan, how)
+    return _run(lake, app, options.replay_id or str(uuid.uuid4()), asked, plan, options)
 
 
 def so_far(ledger: Ledger) -> ReplayResult | None:
@@ -177,15 +162,14 @@ def application_of(app: AnyApp) -> Matador:
 
 
 def _run(
-    spark: SparkSession,
-    root: Path,
+    lake: LakeTables,
     app: AnyApp,
     replay_id: str,
     asked: dict[str, str],
     make_plan: Callable[[Ledger], ReplayPlan],
     how: ReplayOptions,
 ) -> ReplayResult:
-    ledger = Ledger(root, replay_id)
+    ledger = Ledger(lake.layout.ledger, replay_id)
     with ledger.held():
         plan = ledger.plan
         resumed = plan is not None
@@ -201,7 +185,7 @@ def _run(
         result = ReplayResult(replay_id, plan.counts, plan.ignored, resumed=resumed)
         if isinstance(app, str):
             try:
-                _from_executors(spark, app, ledger, plan, how, result.total)
+                _from_executors(lake.spark, app, ledger, plan, how, result.total)
             except (PySparkException, Py4JError) as error:
                 raise ClusterError(
                     f"replay {replay_id} is not finished; the same id resumes it: "
@@ -213,7 +197,7 @@ def _run(
         if how.progress is not None:
             how.progress(result.sent, result.total)
         if not result.failed:
-            with _publisher(app) as publisher:
+            with open_publisher(app) as publisher:
                 publisher.seal(scope_of(ledger, len(plan.chunks)))
     return result
 
@@ -251,20 +235,10 @@ def _from_here(
             how.progress(sent, total)
 
     pace = Pace(how.rate)
-    with _publisher(app) as publisher:
-        for name in plan.chunks:
-            done = ledger.chunk(name)
-            if done is None or done.failed:
-                send_chunk(publisher, ledger, plan, name, pace, report)
-
-
-@contextmanager
-def _publisher(app: AnyApp) -> Generator[EventPublisher]:
-    if isinstance(app, SyncMatador):  # already running, in its own thread
-        yield EventPublisher(application_of(app), app)
-        return
     with open_publisher(app) as publisher:
-        yield publisher
+        for name in plan.chunks:
+            if not ledger.is_done(name):
+                send_chunk(publisher, ledger, plan, name, pace, report)
 
 
 def _written(rows: DataFrame, ledger: Ledger, app: Matador) -> tuple[str, ...]:

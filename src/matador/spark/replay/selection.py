@@ -28,15 +28,15 @@ ROWS = (
 _SAME_EVENT = ("event_key", "created_at", "correlation_id", "data_json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which events to select; None does not restrict them."""
 
     event: type[Any] | str | EventType | None = None
     subscriber: str | None = None
-    where: str | None = None
     since: datetime | str | None = None
     until: datetime | str | None = None
+    where: str | None = None
     replays: bool = False
 
     def restrict(self, rows: DataFrame, time: str) -> DataFrame:
@@ -80,16 +80,12 @@ class ReplayTarget:
 
 
 def target_of(app: Matador, to: str | None) -> ReplayTarget:
-    """The target that ``to`` names: None, ``all``, a subscriber or a queue.
-
-    Raises:
-        ConfigurationError: there is no subscriber or queue of that name.
-    """
+    """The target that ``to`` names: None, ``all``, a subscriber or a queue."""
     if to is None:
         return ReplayTarget()
     if to == "all":
         return ReplayTarget(everybody=True)
-    names = {one.name for _, subscribers in app.schema for one in subscribers}
+    names = _subscribers(app)
     if to in names:
         return ReplayTarget(subscriber=to)
     if app.topology.has_queue(to):
@@ -102,12 +98,7 @@ def target_of(app: Matador, to: str | None) -> ReplayTarget:
 
 
 def choose(lake: LakeTables, app: Matador, choice: Choice, target: ReplayTarget) -> DataFrame:
-    """The selected rows, one for each message or, if the target requires it, for each event.
-
-    Raises:
-        ConfigurationError: an invalid predicate, time or subscriber.
-        EventNotRegisteredError: the application has no such event.
-    """
+    """The selected rows, one for each message or, if the target requires it, for each event."""
     event = None if choice.event is None else app.schema.event(choice.event)
     rows = lake.events(event)
     if not choice.replays:
@@ -155,11 +146,7 @@ def receivers(app: Matador, event_key: str, subscriber: str, target: ReplayTarge
 
 
 def moment(given: datetime | str, what: str) -> datetime:
-    """A point in time; without a time zone it is UTC.
-
-    Raises:
-        ConfigurationError: it is not a time.
-    """
+    """A point in time; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError as error:
@@ -170,14 +157,14 @@ def moment(given: datetime | str, what: str) -> datetime:
 
 
 def check_subscriber(app: Matador, name: str) -> None:
-    """Check that a subscriber exists.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
-    known = {one.name for _, subscribers in app.schema for one in subscribers}
+    """Raise ``ConfigurationError`` unless an event has that subscriber."""
+    known = _subscribers(app)
     if name not in known:
         raise ConfigurationError(f"no event has a subscriber {name!r}{suggestion(name, known)}")
+
+
+def _subscribers(app: Matador) -> set[str]:
+    return {one.name for _, subscribers in app.schema for one in subscribers}
 
 
 def _filtered(rows: DataFrame, where: str, *, typed: bool) -> DataFrame:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -21,9 +21,15 @@ from matador.spark.replay.selection import ReplayTarget, receivers
 from matador.spark.runtime.arrow import parquet
 from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
 
-_COLUMNS = (
-    *("id", "event_key", "subscriber", "correlation_id", "metadata", "data_json", "before_json"),
-)
+_COLUMNS = [
+    "id",
+    "event_key",
+    "subscriber",
+    "correlation_id",
+    "metadata",
+    "data_json",
+    "before_json",
+]
 _MOST = 1000  # rows published in one call
 _BURST = 0.1  # how many seconds of the rate may be sent at once
 
@@ -60,13 +66,11 @@ class Resending:
     rate: float | None
 
     def __call__(self, number: int) -> bytes:
-        """Send a chunk, unless it is done; returns its result."""
         name = self.plan.chunks[number]
-        done = self.ledger.chunk(name)
-        if done is None or done.failed:
+        if not self.ledger.is_done(name):
             with open_publisher(self.app) as publisher:
-                done = send_chunk(publisher, self.ledger, self.plan, name, Pace(self.rate))
-        return msgspec.json.encode(done)
+                send_chunk(publisher, self.ledger, self.plan, name, Pace(self.rate))
+        return b""
 
 
 def scope_of(ledger: Ledger, chunk: int) -> Once:
@@ -78,27 +82,21 @@ def scope_of(ledger: Ledger, chunk: int) -> Once:
     return Once(f"replay:{ledger.replay_id}", chunk)
 
 
-def _nobody(_: int) -> None:
-    """Report nothing."""
-
-
 def send_chunk(
     publisher: EventPublisher,
     ledger: Ledger,
     plan: ReplayPlan,
     name: str,
     pace: Pace,
-    report: Callable[[int], None] = _nobody,
-) -> Chunk:
+    report: Callable[[int], None] = lambda _: None,
+) -> None:
     """Send the rows of a chunk that were not sent yet, and note the result.
 
     If killed before the note, the chunk is sent again: a transport with ``capabilities.once`` does
     not store the rows again, any other does, under the same ids.
     """
     sending = _Sending(publisher, ledger, plan, name, pace)
-    done = publisher.wait(sending.run(report))
-    ledger.note(name, done)
-    return done
+    ledger.note(name, publisher.wait(sending.run(report)))
 
 
 class _Sending:
@@ -153,29 +151,22 @@ class _Sending:
 def _items(
     publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
 ) -> Iterator[tuple[int, Item]]:
-    file = parquet.ParquetFile(ledger.rows / name)
-    row = 0
+    batches = parquet.ParquetFile(ledger.rows / name).iter_batches(_MOST)
     if plan.kind == "backfill":
         incoming = RowEvents(publisher.app.schema, plan.event, f"{ledger.replay_id}/{name}")
-    else:
-        incoming = None
+        yield from enumerate(item for batch in batches for item in incoming.items(batch))
+        return
     maker = _Again(publisher, ledger.replay_id, plan)
-    for batch in file.iter_batches(_MOST):
-        if incoming is not None:
-            for item in incoming.items(batch):
+    columns = ([batch.column(one).to_pylist() for one in _COLUMNS] for batch in batches)
+    rows = chain.from_iterable(zip(*lists, strict=True) for lists in columns)
+    for row, values in enumerate(rows):
+        try:
+            item = maker.item(*values)
+        except MatadorError as error:
+            failed.append(Failure(row, str(error)))
+        else:
+            if item is not None:
                 yield row, item
-                row += 1
-            continue
-        columns = [batch.column(column).to_pylist() for column in _COLUMNS]
-        for values in zip(*columns, strict=True):
-            try:
-                item = maker.item(*values)
-            except MatadorError as error:
-                failed.append(Failure(row, str(error)))
-            else:
-                if item is not None:
-                    yield row, item
-            row += 1
 
 
 class _Again:
@@ -198,15 +189,10 @@ class _Again:
         data: str,
         before: str | None,
     ) -> Item | None:
-        """The event of a row; None if it no longer has a receiver.
-
-        Raises:
-            InvalidEventError: its payload no longer fits its type.
-        """
-        try:
-            route = self._routes[event_key, subscriber]
-        except KeyError:
-            route = self._routes[event_key, subscriber] = self._route(event_key, subscriber)
+        """The event of a row; None if it no longer has a receiver."""
+        if (event_key, subscriber) not in self._routes:
+            self._routes[event_key, subscriber] = self._route(event_key, subscriber)
+        route = self._routes[event_key, subscriber]
         if route is None:
             return None
         event, name = route

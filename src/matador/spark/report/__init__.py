@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from matador.observe.paths import local_path
-from matador.spark.report.findings import Findings
+from matador.spark.report.charts import duration
+from matador.spark.report.findings import Findings, SubscriberHealth
 from matador.spark.report.html import page
-from matador.spark.report.terminal import tables
+from matador.spark.report.markup import printable
 from matador.spark.runtime.files import private_file
+
+_FEW = 5
+_MANY = 20
+_LONGEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +48,123 @@ class Report:
         with private_file(target) as file:
             file.write(page(self.findings).encode("utf-8", "replace"))
         return target
+
+
+def tables(findings: Findings) -> Iterator[RenderableType]:
+    """The tables to print, in order."""
+    if not findings.moments:
+        yield Text(f"The lake {printable(findings.lake)} has no events yet.")
+        return
+    yield _summary(findings)
+    yield _health("Health", findings.subscribers[:_MANY], findings)
+    yield _health("Slowest", findings.slowest[:_FEW], findings)
+    if findings.failing:
+        yield _health("Failing", findings.failing[:_FEW], findings)
+    if findings.growing:
+        yield _growing(findings.growing[:_FEW])
+    if findings.groups:
+        yield _groups(findings)
+    yield _reconciliation(findings)
+    if findings.quarantined:
+        rows = [(kind, f"{count:,}") for kind, count in findings.quarantined]
+        yield _table("Quarantine", "kind", "rows >", rows=rows)
+
+
+def _summary(findings: Findings) -> Text:
+    first, last = findings.moments[0].start, findings.moments[-1].start
+    parts = [
+        f"{findings.total(name):,} {name.replace('_', '-')}"
+        for name in ("sent", "handled", "retried", "dead_lettered", "discarded")
+    ]
+    return Text(f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC: {', '.join(parts)}")
+
+
+def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings) -> Table:
+    rows = [
+        (
+            *(one.event_key, one.subscriber, f"{one.count:,}", f"{one.success_rate:.1%}"),
+            *(f"{one.retry_rate:.1%}", f"{one.dead_letter_rate:.1%}"),
+            *(duration(one.duration_p50), duration(one.duration_p95), duration(one.duration_p99)),
+            duration(one.wait_p95),
+        )
+        for one in ones
+    ]
+    hidden = len(findings.subscribers) - _MANY + findings.more_subscribers
+    note = f"and {hidden:,} more" if title == "Health" and hidden > 0 else None
+    return _table(
+        title,
+        *("event", "subscriber", "attempts >", "success >", "retry >", "dead >"),
+        *("run p50 >", "run p95 >", "run p99 >", "wait p95 >"),
+        rows=rows,
+        note=note,
+    )
+
+
+def _growing(ones: Iterable[SubscriberHealth]) -> Table:
+    rows = [
+        (
+            *(one.event_key, one.subscriber, f"{one.sent_early:,}", f"{one.sent_late:,}"),
+            "new" if one.growth is None else f"× {one.growth:.2f}",
+        )
+        for one in ones
+    ]
+    columns = ("event", "subscriber", "first half >", "second half >", "growth >")
+    return _table("Growing", *columns, rows=rows)
+
+
+def _groups(findings: Findings) -> Table:
+    rows = [
+        (
+            *(one.signature, f"{one.count:,}", "new" if one.new else ""),
+            *(one.error_type or "", one.text[:_LONGEST], ", ".join(one.subscribers[:3])),
+            f"{one.last_seen:%Y-%m-%d %H:%M:%S}",
+        )
+        for one in findings.groups[:_MANY]
+    ]
+    hidden = len(findings.groups) - _MANY + findings.more_groups
+    columns = ("signature", "count >", "", "error", "text", "subscribers", "last seen")
+    note = f"and {hidden:,} more" if hidden > 0 else None
+    return _table("Dead letters", *columns, rows=rows, note=note)
+
+
+def _reconciliation(findings: Findings) -> Table:
+    found = findings.reconciliation
+    names = ("sent", "handled", "dead_lettered", "discarded", "waiting", "not_sent")
+    rows = [
+        (
+            *(line.event_key, line.subscriber),
+            *(f"{getattr(line, name):,}" for name in names),
+            "yes" if line.adds_up else "NO",
+        )
+        for line in found.lines[:_MANY]
+    ]
+    notes = [
+        f"{check.queue}: {check.missing:,} of {check.waiting:,} that should wait do not"
+        for check in found.queues
+        if check.missing
+    ]
+    odd = [f"{one.problem}: {one.id}" for one in found.odd[:_FEW]]
+    return _table(
+        "Reconciliation",
+        *("event", "subscriber", "sent >", "handled >", "dead >", "discarded >", "waiting >"),
+        *("not sent >", "adds up"),
+        rows=rows,
+        note="\n".join([*notes, *odd]) or None,
+    )
+
+
+def _table(
+    title: str, *columns: str, rows: Iterable[tuple[str, ...]], note: str | None = None
+) -> Table:
+    made = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption=None if note is None else Text(printable(note)),
+        caption_justify="left",
+    )
+    for name in columns:
+        right = name.endswith(" >")
+        made.add_column(name.removesuffix(" >"), justify="right" if right else "left")
+    for row in rows:
+        made.add_row(*[Text(printable(cell)) for cell in row])
+    return made

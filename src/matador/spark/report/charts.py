@@ -7,12 +7,13 @@ Hovering over a bar or a point shows its numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import TypeAlias
 
-from matador.spark.report.markup import Html, element, joined
+from matador.spark.report.markup import Html, element
 
 WIDE, NARROW, PHONE = 1120, 540, 340
 """Widths of a chart: the whole page, half of it, and the screen of a phone."""
@@ -40,36 +41,23 @@ def stacked_bars(
     """Bars over time, with the series stacked. ``step``: the seconds a bar covers."""
     series = [_drawable(one) for one in series]
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(times))]
-    scale = _Scale(0, max(totals, default=0))
-    slot = _slot(len(times), width)
-    bar = min(slot * 0.84, _WIDEST_BAR)
+    plot = _Plot(times, step, width, _Scale(0, max(totals, default=0)))
+    bar = min(plot.slot * 0.84, _WIDEST_BAR)
     bars: list[Html] = []
-    for at, moment in enumerate(times):
-        if not totals[at]:
+    for at, total in enumerate(totals):
+        if not total:
             continue
+        x = plot.x(at + 0.5) - bar / 2
+        parts = [plot.title(at, series, "{:,.0f}".format)]
         below = 0.0
-        parts: list[Html] = []
         for one in series:
-            value = one.values[at] or 0
-            if value:
-                top, bottom = scale.y(below + value), scale.y(below)
-                parts.append(
-                    element(
-                        "rect",
-                        x=_LEFT + (at + 0.5) * slot - bar / 2,
-                        y=top,
-                        width=bar,
-                        height=max(bottom - top, 0.5),
-                        class_=one.style,
-                    )
-                )
+            if value := one.values[at]:
+                y = plot.y(below + value)
+                height = max(plot.y(below) - y, 0.5)
                 below += value
-        lines = [f"{one.name}: {one.values[at] or 0:,.0f}" for one in series if one.values[at]]
-        bars.append(
-            element("g", element("title", "\n".join([_moment(moment, step), *lines])), *parts)
-        )
-    axes = joined(scale.grid(_count, width), _time_axis(times, step, width))
-    return _chart(joined(axes, *bars), width)
+                parts.append(element("rect", x=x, y=y, width=bar, height=height, class_=one.style))
+        bars.append(element("g", *parts))
+    return plot.chart(_count, bars)
 
 
 def lines(
@@ -79,28 +67,24 @@ def lines(
     series = [_drawable(one) for one in series]
     values = [value for one in series for value in one.values if value is not None]
     scale = _Scale(min(values, default=0), max(values, default=0), maybe_log=True)
-    slot = _slot(len(times), width)
+    plot = _Plot(times, step, width, scale)
     drawn: list[Html] = []
     for one in series:
-        for run in _runs(one.values):
-            points = [(_LEFT + (at + 0.5) * slot, scale.y(one.values[at] or 0)) for at in run]
+        for known, run in groupby(enumerate(one.values), lambda pair: pair[1] is not None):
+            points = [(plot.x(at + 0.5), plot.y(value or 0)) for at, value in run if known]
             if len(points) > 1:
                 path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
                 drawn.append(element("polyline", points=path, class_=f"line {one.style}"))
-            else:
+            elif points:
                 x, y = points[0]
                 drawn.append(element("circle", cx=x, cy=y, r=3, class_=f"dot {one.style}"))
-    for at, moment in enumerate(times):
-        known = [f"{one.name}: {duration(one.values[at])}" for one in series if one.values[at]]
-        if known:
-            title = element("title", "\n".join([_moment(moment, step), *known]))
-            x = _LEFT + at * slot
-            height = HEIGHT - _TOP - _BOTTOM
-            area = element("rect", title, x=x, y=_TOP, width=slot, height=height, class_="hover")
-            drawn.append(area)
-    return _chart(
-        joined(scale.grid(duration, width), _time_axis(times, step, width), *drawn), width
-    )
+    area = {"y": _TOP, "width": plot.slot, "height": HEIGHT - _TOP - _BOTTOM, "class_": "hover"}
+    drawn += [
+        element("rect", plot.title(at, series, duration), x=plot.x(at), **area)
+        for at in range(len(times))
+        if any(one.values[at] for one in series)
+    ]
+    return plot.chart(duration, drawn)
 
 
 def share_bar(parts: Sequence[Series]) -> Html:
@@ -110,8 +94,7 @@ def share_bar(parts: Sequence[Series]) -> Html:
     x = 0.0
     drawn: list[Html] = []
     for one in parts:
-        value = one.values[0] or 0
-        if value and total:
+        if value := one.values[0]:
             width = 100 * value / total
             title = element("title", f"{one.name}: {value:,.0f} ({value / total:.1%})")
             drawn.append(element("rect", title, x=x, y=0, width=width, height=10, class_=one.style))
@@ -122,12 +105,7 @@ def share_bar(parts: Sequence[Series]) -> Html:
 
 
 def duration(milliseconds: float | None) -> str:
-    """A duration for people.
-
-    Example:
-        >>> duration(1234.5), duration(0.25), duration(5_400_000)
-        ('1.23 s', '0.25 ms', '1.5 h')
-    """
+    """A duration for people, such as ``1.23 s``; a dash for None."""
     if milliseconds is None:
         return "–"
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
@@ -168,57 +146,47 @@ class _Scale:
             share = value / self._top
         return HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM)
 
-    def grid(self, label: _Label, width: int) -> Html:
-        drawn: list[Html] = []
+    def grid(self, label: _Label, width: int) -> Iterator[Html]:
         for tick in self._ticks:
             y = self.y(tick)
-            drawn.append(element("line", x1=_LEFT, x2=width - _RIGHT, y1=y, y2=y, class_="grid"))
-            text = element("text", label(tick), x=_LEFT - 8, y=y + 4, text_anchor="end")
-            drawn.append(text)
-        return joined(*drawn)
+            yield element("line", x1=_LEFT, x2=width - _RIGHT, y1=y, y2=y, class_="grid")
+            yield element("text", label(tick), x=_LEFT - 8, y=y + 4, text_anchor="end")
 
 
-def _time_axis(times: Sequence[datetime], step: int, width: int) -> Html:
-    if not times:
-        return Html("")
-    slot = _slot(len(times), width)
-    every = max(1, math.ceil(len(times) * 90 / width))
-    days = (times[-1] - times[0]).total_seconds() > 36 * 3600
-    form = "%b %-d" if step >= 86_400 else "%b %-d %H:%M" if days else "%H:%M"
-    if step < 60:
-        form = "%H:%M:%S"
-    return joined(
-        *[
-            element(
-                "text",
-                times[at].strftime(form),
-                x=min(max(_LEFT + (at + 0.5) * slot, _LEFT + 20), width - _RIGHT - 28),
-                y=HEIGHT - 8,
-                text_anchor="middle",
-            )
-            for at in range(0, len(times), every)
-        ]
-    )
+class _Plot:
+    """Maps moments and values to points of a chart, and draws its axes."""
 
+    def __init__(self, times: Sequence[datetime], step: int, width: int, scale: _Scale) -> None:
+        self._times = times
+        self._step = step
+        self._width = width
+        self._scale = scale
+        self.slot = (width - _LEFT - _RIGHT) / max(len(times), 1)
+        self.y = scale.y
 
-def _chart(content: Html, width: int) -> Html:
-    return element("svg", content, viewBox=f"0 0 {width} {HEIGHT}", class_="chart", role="img")
+    def x(self, at: float) -> float:
+        return _LEFT + at * self.slot
 
+    def title(self, at: int, series: Sequence[Series], label: _Label) -> Html:
+        """The text that is shown for a moment."""
+        form = "%Y-%m-%d %H:%M:%S" if self._step < 60 else "%Y-%m-%d %H:%M"
+        values = [(one.name, one.values[at]) for one in series]
+        known = [f"{name}: {label(value)}" for name, value in values if value]
+        return element("title", "\n".join([self._times[at].strftime(form), *known]))
 
-def _slot(count: int, width: int) -> float:
-    return (width - _LEFT - _RIGHT) / max(count, 1)
+    def chart(self, label: _Label, content: Iterable[Html]) -> Html:
+        box = f"0 0 {self._width} {HEIGHT}"
+        drawn = (*self._scale.grid(label, self._width), *self._time_axis(), *content)
+        return element("svg", *drawn, viewBox=box, class_="chart", role="img")
 
-
-def _runs(values: Sequence[float | None]) -> list[list[int]]:
-    """The indexes of the values, in runs without gaps."""
-    runs: list[list[int]] = []
-    for at, value in enumerate(values):
-        if value is not None:
-            if runs and runs[-1][-1] == at - 1:
-                runs[-1].append(at)
-            else:
-                runs.append([at])
-    return runs
+    def _time_axis(self) -> Iterator[Html]:
+        times = self._times
+        days = bool(times) and (times[-1] - times[0]).total_seconds() > 36 * 3600
+        form = "%b %-d %H:%M" if days else "%H:%M"
+        form = "%H:%M:%S" if self._step < 60 else "%b %-d" if self._step >= 86_400 else form
+        for at in range(0, len(times), max(1, math.ceil(len(times) * 90 / self._width))):
+            x = min(max(self.x(at + 0.5), _LEFT + 20), self._width - _RIGHT - 28)
+            yield element("text", times[at].strftime(form), x=x, y=HEIGHT - 8, text_anchor="middle")
 
 
 def _nice(step: float) -> float:
@@ -234,7 +202,3 @@ def _count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def _moment(moment: datetime, step: int) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S" if step < 60 else "%Y-%m-%d %H:%M")

@@ -98,10 +98,7 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The whole content. ``more_…`` counts the subscribers and groups that are left out.
-
-    ``step``: the length of a moment in seconds.
-    """
+    """All findings; ``more_…`` counts those left out, ``step`` is the length of a moment in s."""
 
     lake: str
     made_at: datetime
@@ -145,12 +142,11 @@ MOST_EVENTS: Final = 7
 OTHERS: Final = "others"
 
 _MOMENTS = 72
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _STEPS = (
-    *(1, 2, 5, 10, 15, 30),
-    *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
-    *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
-    *(_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY, 3650 * _DAY),
+    *(1, 2, 5, 10, 15, 30, 60),
+    *(60 * minutes for minutes in (2, 5, 10, 15, 30, 60)),
+    *(3600 * hours for hours in (2, 3, 6, 12, 24)),
+    *(86_400 * days for days in (2, 7, 30, 365, 3650)),
 )
 _VOLUME = ("sent", *(names.messages for names in health.OUTCOMES.values()))
 _KEY = ["event_key", "subscriber"]
@@ -206,8 +202,7 @@ def _moments(sent: DataFrame, handled: DataFrame, step: int) -> tuple[Moment, ..
         counts: dict[str, Any] = {name: int(row[name]) for name in _VOLUME}
         found[row["at"]] = Moment(_utc(row["at"]), **counts)
     for row in times.orderBy("at").limit(_MOMENTS + 1).collect():
-        if row["at"] in found:
-            moment = found[row["at"]]
+        if (moment := found.get(row["at"])) is not None:
             wait, duration = _percentiles(row, "wait"), _percentiles(row, "duration")
             found[row["at"]] = replace(moment, wait=wait, duration=duration)
     for at, name, count in _by_event(volume):
@@ -260,17 +255,12 @@ def _subscriber(row: Row) -> SubscriberHealth:
         for what in ("wait", "duration")
         for rank in health.QUANTILES
     }
-    counts = (
-        "sent",
-        "sent_early",
-        "count",
-        *(names.attempts for names in health.OUTCOMES.values()),
-    )
+    outcomes = [names.attempts for names in health.OUTCOMES.values()]
     return SubscriberHealth(
         event_key=row["event_key"],
         subscriber=row["subscriber"],
         sent_late=number("sent") - number("sent_early"),
-        **{name: number(name) for name in counts},
+        **{name: number(name) for name in ("sent", "sent_early", "count", *outcomes)},
         **times,
     )
 

@@ -6,6 +6,7 @@ and the rows of a table become cards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,18 +23,13 @@ from matador.spark.report.charts import (
     share_bar,
     stacked_bars,
 )
-from matador.spark.report.findings import DeadLetterGroup, Findings, SubscriberHealth
+from matador.spark.report.findings import OTHERS, DeadLetterGroup, Findings, SubscriberHealth
 from matador.spark.report.markup import Child, Html, element, joined
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FEW = 5
 _LONGEST = 4000
-_OUTCOMES = {
-    "handled": "good",
-    "retried": "retry",
-    "dead-lettered": "bad",
-    "discarded": "idle",
-}
+_OUTCOMES = {"handled": "good", "retried": "retry", "dead-lettered": "bad", "discarded": "idle"}
 
 
 class _Cell(NamedTuple):
@@ -75,16 +71,13 @@ def _top(findings: Findings) -> Html:
     if findings.moments:
         end = _later(findings.moments[-1].start, findings.step)
         period = f"{_when(findings.moments[0].start)} to {_when(end)} UTC"
-    text, style = (
-        ("everything adds up", "badge good")
-        if findings.reconciliation.adds_up
-        else ("does not add up", "badge bad")
-    )
+    good = findings.reconciliation.adds_up
+    verdict = "everything adds up" if good else "does not add up"
     return element(
         "header",
         element("h1", "Events in ", findings.lake),
         element("span", period, class_="soft"),
-        element("span", text, class_=style),
+        element("span", verdict, class_=f"badge {'good' if good else 'bad'}"),
         element("span", f"created {_when(findings.made_at)} UTC", class_="soft"),
     )
 
@@ -114,64 +107,56 @@ def _tiles(findings: Findings) -> Html:
 
 
 def _volume(findings: Findings) -> Html:
-    moments = findings.moments
     series = [
-        Series(name, [getattr(one, name.replace("-", "_")) for one in moments], style)
+        Series(name, [getattr(one, name.replace("-", "_")) for one in findings.moments], style)
         for name, style in _OUTCOMES.items()
     ]
-    times = [one.start for one in moments]
     note = f"The outcome of every attempt, by start time; each bar covers {_length(findings.step)}."
-    chart = _responsive(lambda width: stacked_bars(times, findings.step, series, width), WIDE)
-    return _section("Volume", note, _legend(series), chart if times else _no_data())
+    return _section("Volume", note, _chart(findings, stacked_bars, series, WIDE))
 
 
 def _events(findings: Findings) -> Html:
-    moments = findings.moments
-    totals: dict[str, int] = {}
-    for one in moments:
-        for name, count in one.by_event.items():
-            totals[name] = totals.get(name, 0) + count
-    names = sorted(totals, key=lambda name: (name == "others", -totals[name]))
+    totals: Counter[str] = Counter()
+    for one in findings.moments:
+        totals.update(one.by_event)
+    names = sorted(totals, key=lambda name: (name == OTHERS, -totals[name]))
     series = [
-        Series(name, [one.by_event.get(name, 0) for one in moments], f"s{min(at, 7)}")
+        Series(name, [one.by_event.get(name, 0) for one in findings.moments], f"s{min(at, 7)}")
         for at, name in enumerate(names)
     ]
-    times = [one.start for one in moments]
-    chart = _responsive(lambda width: stacked_bars(times, findings.step, series, width), NARROW)
-    return _section(
-        "Events", "Messages sent, by event.", _legend(series), chart if times else _no_data()
-    )
+    chart = _chart(findings, stacked_bars, series, NARROW)
+    return _section("Events", "Messages sent, by event.", chart)
 
 
 def _times(findings: Findings) -> Html:
-    moments = findings.moments
-    times = [one.start for one in moments]
-
-    def chart(values: Sequence[tuple[float | None, float | None, float | None]]) -> Html:
+    def section(title: str, note: str, values: Sequence[Sequence[float | None]]) -> Html:
         series = [
             Series(name, [one[at] for one in values], style)
             for at, (name, style) in enumerate((("p50", "good"), ("p95", "retry"), ("p99", "bad")))
         ]
-        drawn = _responsive(lambda width: lines(times, findings.step, series, width), NARROW)
-        return joined(_legend(series), drawn if times else _no_data())
+        return _section(title, note, _chart(findings, lines, series, NARROW))
 
-    running = "How long callbacks ran, for all subscribers together."
-    waiting = "The time between a message being due and its attempt starting."
+    ran = "How long callbacks ran, for all subscribers together."
+    waited = "The time between a message being due and its attempt starting."
     return element(
         "div",
-        _section("Running time", running, chart([one.duration for one in moments])),
-        _section("Waiting time", waiting, chart([one.wait for one in moments])),
+        section("Running time", ran, [one.duration for one in findings.moments]),
+        section("Waiting time", waited, [one.wait for one in findings.moments]),
         class_="pair",
     )
 
 
-def _responsive(draw: Callable[[int], Html], widest: int) -> Html:
-    """A chart in every width it is shown in; the style sheet picks one."""
-    small = element("div", draw(PHONE), class_="small")
-    if widest == NARROW:
-        return joined(element("div", draw(NARROW), class_="large medium"), small)
-    medium = element("div", draw(NARROW), class_="medium")
-    return joined(element("div", draw(widest), class_="large"), medium, small)
+def _chart(
+    findings: Findings, draw: Callable[..., Html], series: Sequence[Series], widest: int
+) -> Html:
+    """A legend, and a chart in every width it is shown in; the style sheet picks one."""
+    times = [one.start for one in findings.moments]
+    widths = {"large": WIDE, "medium": NARROW} if widest == WIDE else {"large medium": NARROW}
+    drawn = [
+        element("div", draw(times, findings.step, series, width), class_=name)
+        for name, width in {**widths, "small": PHONE}.items()
+    ]
+    return joined(_legend(series), *(drawn if times else [_nothing("No data yet.")]))
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -213,9 +198,8 @@ def _subscriber(one: SubscriberHealth) -> list[_Cell]:
         _name(one.event_key, one.subscriber),
         _Cell(share_bar(parts), "wide"),
         _Cell(f"{one.count:,}"),
-        _Cell(_rate(one.successes, one.count)),
-        _Cell(_rate(one.retries, one.count)),
-        _Cell(_rate(one.dead_letters, one.count), "n bad" if one.dead_letters else "n"),
+        *[_Cell(_rate(count, one.count)) for count in (one.successes, one.retries)],
+        _Cell(_rate(one.dead_letters, one.count), _bad_if(one.dead_letters)),
         *[_Cell(duration(time)) for time in times],
     ]
 
@@ -261,22 +245,19 @@ def _reconciliation(found: Reconciliation) -> Html:
             _Cell(check.queue, "name"),
             _Cell(f"{check.waiting:,}"),
             _Cell("not asked" if check.depth is None else f"{check.depth:,}"),
-            _Cell(f"{check.missing:,}", "n bad" if check.missing else "n"),
+            _Cell(f"{check.missing:,}", _bad_if(check.missing)),
         ]
         for check in found.queues
     ]
-    odd = "\n".join(
-        f"{one.problem:14}{one.id}  {one.event_key} → {one.subscriber}" for one in found.odd
-    )
+    odd = [f"{one.problem:14}{one.id}  {one.event_key} → {one.subscriber}" for one in found.odd]
     headings = ["queue", "should wait >", "at the broker >", "missing >"]
+    ids = element("details", element("summary", "ids to check"), element("pre", "\n".join(odd)))
     return _section(
         "Reconciliation",
         "Sent = handled + dead-lettered + discarded + waiting.",
         _table(columns, [_account(line) for line in found.lines]),
         _table(headings, queues) if queues else None,
-        element("details", element("summary", "ids to check"), element("pre", odd))
-        if odd
-        else None,
+        ids if odd else None,
     )
 
 
@@ -286,7 +267,7 @@ def _account(line: Line) -> list[_Cell]:
     return [
         _name(line.event_key, line.subscriber),
         *[_Cell(f"{count:,}") for count in (*counts, *others)],
-        _Cell(f"{line.not_sent:,}", "n bad" if line.not_sent else "n"),
+        _Cell(f"{line.not_sent:,}", _bad_if(line.not_sent)),
         _Cell("yes", None) if line.adds_up else _Cell("no", "bad"),
     ]
 
@@ -323,23 +304,17 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> Html:
         element("th", name, class_="n" if name != column else None)
         for name, column in zip(names, columns, strict=True)
     ]
-    body = [
-        element(
-            "tr",
-            *[
-                # Where a row is shown as a card, the style sheet puts the label before the value.
-                element("td", cell.content, class_=cell.style, data_label=name)
-                for name, cell in zip(names, row, strict=True)
-            ],
-        )
-        for row in rows
-    ]
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
+
+    def cells(row: Sequence[_Cell]) -> list[Html]:
+        # Where a row is shown as a card, the style sheet puts the label before the value.
+        return [
+            element("td", cell.content, class_=cell.style, data_label=name)
+            for name, cell in zip(names, row, strict=True)
+        ]
+
+    body = element("tbody", *[element("tr", *cells(row)) for row in rows])
+    table = element("table", element("thead", element("tr", *heads)), body)
     return element("div", table, class_="scroll")
-
-
-def _no_data() -> Html:
-    return _nothing("No data yet.")
 
 
 def _nothing(text: str) -> Html:
@@ -348,6 +323,10 @@ def _nothing(text: str) -> Html:
 
 def _name(event_key: str, subscriber: str) -> _Cell:
     return _Cell(joined(subscriber, element("small", event_key)), "name")
+
+
+def _bad_if(count: int) -> str:
+    return "n bad" if count else "n"
 
 
 def _rate(part: int, whole: int) -> str:

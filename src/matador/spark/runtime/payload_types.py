@@ -17,25 +17,11 @@ from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, inspect
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from matador.codec.as_json import as_json
 from matador.errors import InvalidEventError
-from matador.model.event import EventType, event_type_of
+from matador.model.event import EventType
 
 JSON_OPTIONS: Final = {"timeZone": "UTC"}
 """Options for ``from_json``: a time without a zone is UTC, whatever the session's time zone."""
@@ -43,29 +29,29 @@ JSON_OPTIONS: Final = {"timeZone": "UTC"}
 DEFAULT: Final = "default"
 """The key of a field's default in the metadata of its column."""
 
-_TEXT: Final = StringType()
+_TEXT: Final = types.StringType()
 
-_SIMPLE: Final[dict[type[inspect.Type], DataType]] = {
-    inspect.BoolType: BooleanType(),
-    inspect.IntType: LongType(),
-    inspect.FloatType: DoubleType(),
+_SIMPLE: Final[dict[type[inspect.Type], types.DataType]] = {
+    inspect.BoolType: types.BooleanType(),
+    inspect.IntType: types.LongType(),
+    inspect.FloatType: types.DoubleType(),
     inspect.StrType: _TEXT,
-    inspect.BytesType: BinaryType(),
-    inspect.ByteArrayType: BinaryType(),
-    inspect.MemoryViewType: BinaryType(),
-    inspect.DateTimeType: TimestampType(),
-    inspect.DateType: DateType(),
-    inspect.DecimalType: DecimalType(38, 18),
+    inspect.BytesType: types.BinaryType(),
+    inspect.ByteArrayType: types.BinaryType(),
+    inspect.MemoryViewType: types.BinaryType(),
+    inspect.DateTimeType: types.TimestampType(),
+    inspect.DateType: types.DateType(),
+    inspect.DecimalType: types.DecimalType(38, 18),
 }
 
 # Pydantic classes that stand for a time in annotations but are not one.
-_PYDANTIC_TIMES: Final[dict[str, DataType]] = {
-    "AwareDatetime": TimestampType(),
-    "NaiveDatetime": TimestampType(),
-    "PastDatetime": TimestampType(),
-    "FutureDatetime": TimestampType(),
-    "PastDate": DateType(),
-    "FutureDate": DateType(),
+_PYDANTIC_TIMES: Final[dict[str, types.DataType]] = {
+    "AwareDatetime": types.TimestampType(),
+    "NaiveDatetime": types.TimestampType(),
+    "PastDatetime": types.TimestampType(),
+    "FutureDatetime": types.TimestampType(),
+    "PastDate": types.DateType(),
+    "FutureDate": types.DateType(),
 }
 
 _SEQUENCES = (
@@ -77,26 +63,21 @@ _SEQUENCES = (
 )
 
 
-def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> StructType:
+def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> types.StructType:
     """The columns of an event's payload, for ``from_json(data_json, struct, JSON_OPTIONS)``.
 
-    Takes an event type, an ``@event`` class, or any class that could be one. With ``defaults``,
-    fields that have a default carry it in their metadata, as plain data, under ``DEFAULT``; one
-    that differs from call to call (a time, a new id) is left out.
+    With ``defaults``, fields that have a default carry it in their metadata, as plain data, under
+    ``DEFAULT``; one that differs from call to call (a time, a new id) is left out.
 
     Raises:
         InvalidEventError: the payload is not a JSON object, or its type cannot be inspected.
-
-    Example:
-        >>> struct_of(OrderPlaced).simpleString()
-        'struct<order_id:string,amount:double>'
     """
-    payload = event.payload if isinstance(event, EventType) else _payload_of(event)
+    payload = event.payload if isinstance(event, EventType) else event
     try:
         found = _Reader(hasattr(payload, "__pydantic_validator__"), defaults).annotation(payload)
     except (TypeError, NameError) as error:
         raise InvalidEventError(f"{payload.__name__} has no columns: {error}") from error
-    if not isinstance(found, StructType):
+    if not isinstance(found, types.StructType):
         raise InvalidEventError(
             f"{payload.__name__} is not encoded as a JSON object, so it has no columns; "
             "use the column data_json instead"
@@ -104,29 +85,22 @@ def struct_of(event: EventType | type[Any], *, defaults: bool = False) -> Struct
     return found
 
 
-def _payload_of(payload: type[Any]) -> type[Any]:
-    try:
-        return event_type_of(payload).payload
-    except InvalidEventError:
-        return payload
-
-
 class _Reader:
     """Inspects one payload type; keeps track of the classes it is inside of."""
 
     def __init__(self, pydantic: bool, defaults: bool) -> None:
         # pydantic writes bytes as text, msgspec as base64.
-        self._bytes: DataType = _TEXT if pydantic else BinaryType()
+        self._bytes: types.DataType = _TEXT if pydantic else types.BinaryType()
         self._defaults = defaults
         self._inside: list[object] = []
 
-    def annotation(self, annotation: object) -> DataType:
+    def annotation(self, annotation: object) -> types.DataType:
         """The Spark type of a class or of the annotation of a field."""
         if hasattr(annotation, "__pydantic_fields__"):
             return self._model(cast("type[Any]", annotation))
         return self._type(inspect.type_info(annotation))
 
-    def _loosely(self, annotation: Any) -> DataType:
+    def _loosely(self, annotation: Any) -> types.DataType:
         """The same for a field of a pydantic model, of any type that pydantic knows."""
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
@@ -134,27 +108,27 @@ class _Reader:
         if origin in (Union, UnionType):
             return _union([self._loosely(one) for one in args if one is not NoneType])
         if isinstance(origin, type) and issubclass(origin, Mapping) and len(args) == 2:
-            return MapType(_TEXT, self._loosely(args[1]))
+            return types.MapType(_TEXT, self._loosely(args[1]))
         if isinstance(origin, type) and issubclass(origin, Iterable):
             if len(args) == 1 or args[1:] == (...,):
-                return ArrayType(self._loosely(args[0]))
-            return ArrayType(_common([self._loosely(one) for one in args]))
+                return types.ArrayType(self._loosely(args[0]))
+            return types.ArrayType(_common([self._loosely(one) for one in args]))
         try:
             return self.annotation(annotation)
         except TypeError:  # a type that only pydantic knows
             return _TEXT
 
-    def _type(self, node: inspect.Type) -> DataType:
+    def _type(self, node: inspect.Type) -> types.DataType:
         if isinstance(node, inspect.Metadata):
             return self._type(node.type)
         simple = _SIMPLE.get(type(node))
         if simple is not None:
-            return self._bytes if isinstance(simple, BinaryType) else simple
+            return self._bytes if isinstance(simple, types.BinaryType) else simple
         if isinstance(node, _SEQUENCES):
-            return ArrayType(self._type(node.item_type))
+            return types.ArrayType(self._type(node.item_type))
         values: inspect.Type | None = getattr(node, "value_type", None)
         if values is not None:
-            return MapType(_TEXT, self._type(values))  # the keys of JSON are strings
+            return types.MapType(_TEXT, self._type(values))  # the keys of JSON are strings
         if isinstance(node, inspect.UnionType):
             choices = [one for one in node.types if not isinstance(one, inspect.NoneType)]
             return _union([self._type(one) for one in choices])
@@ -163,10 +137,10 @@ class _Reader:
         if isinstance(node, inspect.EnumType):
             return _type_of_values(one.value for one in node.cls)
         if isinstance(node, inspect.TupleType):
-            return ArrayType(_common([self._type(one) for one in node.item_types]))
+            return types.ArrayType(_common([self._type(one) for one in node.item_types]))
         return self._record(node)
 
-    def _record(self, node: inspect.Type) -> DataType:
+    def _record(self, node: inspect.Type) -> types.DataType:
         cls = getattr(node, "cls", None)
         if hasattr(cls, "__pydantic_fields__"):
             return self._model(cast("type[Any]", cls))
@@ -187,17 +161,17 @@ class _Reader:
             declared = list(node.cls.__annotations__)
             columns.sort(key=lambda one: declared.index(one.name))
         if isinstance(node, inspect.NamedTupleType) or getattr(node, "array_like", False):
-            return ArrayType(_common([one.dataType for one in columns]))
+            return types.ArrayType(_common([one.dataType for one in columns]))
         if isinstance(node, inspect.StructType) and node.tag_field is not None:
-            columns.insert(0, StructField(node.tag_field, _type_of_values([node.tag])))
+            columns.insert(0, types.StructField(node.tag_field, _type_of_values([node.tag])))
         return self._struct(columns)
 
-    def _model(self, model: type[Any]) -> DataType:
+    def _model(self, model: type[Any]) -> types.DataType:
         if model in self._inside:
             return _TEXT
         self._inside.append(model)
         fields: dict[str, Any] = model.__pydantic_fields__
-        columns: list[StructField] = []
+        columns: list[types.StructField] = []
         for name, info in fields.items():
             if info.exclude is not True:
                 written = info.serialization_alias or info.alias or name
@@ -210,13 +184,15 @@ class _Reader:
             return columns[0].dataType
         return self._struct(columns)
 
-    def _column(self, name: str, kind: DataType, default: Any, factory: Any) -> StructField:
+    def _column(
+        self, name: str, kind: types.DataType, default: Any, factory: Any
+    ) -> types.StructField:
         found = _plain_default(default, factory) if self._defaults else None
-        return StructField(name, kind, metadata=None if found is None else {DEFAULT: found})
+        return types.StructField(name, kind, metadata=None if found is None else {DEFAULT: found})
 
-    def _struct(self, columns: list[StructField]) -> DataType:
+    def _struct(self, columns: list[types.StructField]) -> types.DataType:
         # Parquet cannot store a struct without fields.
-        return StructType(columns) if columns or not self._inside else _TEXT
+        return types.StructType(columns) if columns or not self._inside else _TEXT
 
 
 def _plain_default(default: Any, factory: Any) -> Any:
@@ -228,43 +204,38 @@ def _plain_default(default: Any, factory: Any) -> Any:
     return msgspec.json.decode(made[0]) if made[0] == made[1] else None
 
 
-def _union(choices: list[DataType]) -> DataType:
-    structs = [one for one in choices if isinstance(one, StructType)]
-    if len(structs) == len(choices) == 1:
-        return structs[0]
-    if choices and len(structs) == len(choices):
+def _union(choices: list[types.DataType]) -> types.DataType:
+    structs = [one for one in choices if isinstance(one, types.StructType)]
+    if len(choices) > 1 and len(structs) == len(choices):
         return _merged(structs)
     return _common(choices)
 
 
-def _type_of_values(values: Iterable[object]) -> DataType:
-    kinds: list[DataType] = []
-    for value in values:
-        if isinstance(value, bool):
-            kinds.append(BooleanType())
-        elif isinstance(value, int):
-            kinds.append(LongType())
-        elif isinstance(value, float):
-            kinds.append(DoubleType())
-        elif value is not None:
-            kinds.append(_TEXT)
-    return _common(kinds)
+def _type_of_values(values: Iterable[object]) -> types.DataType:
+    known = (bool, types.BooleanType()), (int, types.LongType()), (float, types.DoubleType())
+    return _common(
+        [
+            next((kind for python, kind in known if isinstance(value, python)), _TEXT)
+            for value in values
+            if value is not None
+        ]
+    )
 
 
-def _common(choices: list[DataType]) -> DataType:
+def _common(choices: list[types.DataType]) -> types.DataType:
     """The type that holds all the choices unchanged, or text."""
     if choices and all(one == choices[0] for one in choices):
         return choices[0]
-    if choices and all(isinstance(one, LongType | DoubleType) for one in choices):
-        return DoubleType()
+    if choices and all(isinstance(one, types.LongType | types.DoubleType) for one in choices):
+        return types.DoubleType()
     return _TEXT
 
 
-def _merged(structs: list[StructType]) -> DataType:
+def _merged(structs: list[types.StructType]) -> types.DataType:
     """One struct with the fields of all: the column of a union of records."""
-    columns: dict[str, DataType] = {}
+    columns: dict[str, types.DataType] = {}
     for struct in structs:
         for column in struct.fields:
             known = columns.setdefault(column.name, column.dataType)
             columns[column.name] = _common([known, column.dataType])
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
+    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])

@@ -24,6 +24,8 @@ from pyspark.sql import SparkSession
 from matador.spark.runtime.java import class_archive_options, find_java_home
 
 _LOOPBACK = "127.0.0.1"
+INSTALLED = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+"""Where the modules of the interpreter and its packages are."""
 
 
 def spark_session(
@@ -54,10 +56,8 @@ def spark_session(
         return running
     chosen = master or "local[*]"
     options = class_archive_options() if java_options is None else java_options
-    settings = {**_settings(chosen, options), **(config or {})}
-    builder = SparkSession.builder.master(chosen).appName(app_name)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    settings: Any = {**_settings(chosen, options), **(config or {})}
+    builder = SparkSession.builder.master(chosen).appName(app_name).config(map=settings)
     with _environment(_surroundings(chosen)), _interruptible():
         return builder.getOrCreate()
 
@@ -178,21 +178,20 @@ def _settings(master: str, java_options: Sequence[str]) -> dict[str, str]:
 
 
 def _surroundings(master: str) -> dict[str, str]:
-    wanted = {"JAVA_HOME": str(find_java_home())}
-    if "PYSPARK_PYTHON" not in os.environ:
-        wanted["PYSPARK_PYTHON"] = sys.executable  # else workers run the first python3 on the path
-    if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+    # By default workers would run the first python3 on the path.
+    wanted = {"PYSPARK_PYTHON": sys.executable}
+    if is_local(master):
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    wanted = {name: os.environ.get(name, value) for name, value in wanted.items()}
     if is_local(master):
         wanted["PYTHONPATH"] = os.pathsep.join(import_paths())
-    return wanted
+    return {"JAVA_HOME": str(find_java_home()), **wanted}
 
 
 def import_paths() -> list[str]:
     """The import paths of this process, without the interpreter's own; its workers need them."""
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     given = [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return list(dict.fromkeys(path for path in given if path and not path.startswith(own)))
+    return list(dict.fromkeys(path for path in given if path and not path.startswith(INSTALLED)))
 
 
 def is_local(master: str) -> bool:
@@ -203,13 +202,11 @@ def is_local(master: str) -> bool:
 @contextlib.contextmanager
 def _environment(wanted: Mapping[str, str]) -> Generator[None]:
     """Set variables while Java starts, and restore the environment afterwards."""
-    before = {name: os.environ.get(name) for name in wanted}
+    before = dict(os.environ)
     os.environ.update(wanted)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in wanted:
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in wanted if name in before})

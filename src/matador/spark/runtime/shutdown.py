@@ -13,10 +13,10 @@ import contextlib
 import logging
 import signal
 import socket
+import socketserver
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 log = logging.getLogger("matador.spark")
@@ -48,60 +48,48 @@ class StopAddress:
             writer.close()
 
 
-class StopLine:
-    """The driver's side: accepts connections, and closes them once ``stop`` is set.
+class _Held(socketserver.BaseRequestHandler):
+    """The connection of a task: kept open until the driver stops or the task ends."""
 
-    Later connections are closed at once.
+    def handle(self) -> None:
+        line = self.server
+        assert isinstance(line, StopLine)
+        self.request.settimeout(_LOOK_EVERY)
+        while not (line.stop.is_set() or line.closed.is_set()):
+            try:
+                self.request.recv(1)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            return  # tasks send nothing: this one has ended
 
-    Example:
-        >>> with StopLine("127.0.0.1", stop) as line:
-        ...     start_tasks(line.address("127.0.0.1"))
-    """
+
+class StopLine(socketserver.ThreadingTCPServer):
+    """The driver's side: accepts connections, and closes them once ``stop`` is set."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, bind: str, stop: threading.Event) -> None:
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        self._listener = socket.create_server((bind, 0), family=family)
-        self._listener.settimeout(_LOOK_EVERY)
-        self._stop = stop
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="matador-stop-line", daemon=True)
+        self.address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        super().__init__((bind, 0), _Held)
+        self.stop = stop
+        self.closed = threading.Event()
 
     def address(self, host: str) -> StopAddress:
         """The address for tasks that reach this machine as ``host``."""
-        return StopAddress(host, self._listener.getsockname()[1])
+        return StopAddress(host, self.socket.getsockname()[1])
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(_LOOK_EVERY,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with self._listener:
-            while not self._closed.is_set():
-                with contextlib.suppress(OSError):  # nobody yet, or closed before it was accepted
-                    connection, _ = self._listener.accept()
-                    threading.Thread(target=self._hold, args=(connection,), daemon=True).start()
-
-    def _hold(self, connection: socket.socket) -> None:
-        """Keep a connection open until the driver stops or the task ends."""
-        with connection:
-            connection.settimeout(_LOOK_EVERY)
-            while not (self._stop.is_set() or self._closed.is_set()):
-                try:
-                    connection.recv(1)
-                except TimeoutError:
-                    continue
-                except OSError:
-                    return
-                return  # tasks send nothing: this one has ended
+    def __exit__(self, *raised: object) -> None:
+        self.closed.set()
+        self.shutdown()
+        self.server_close()
 
 
 @contextlib.contextmanager

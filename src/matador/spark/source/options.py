@@ -10,38 +10,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pyspark.sql.types import StructType
-
 from matador.codec.base import Codec
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
 from matador.errors import ConfigurationError, ConnectionFailedError
-from matador.events.app import Matador
 from matador.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
 from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
-from matador.spark.runtime.arrow import arrow_schema
-from matador.spark.runtime.payload_columns import TypedColumn
-from matador.spark.runtime.payload_types import struct_of
-from matador.spark.source.rows import Shape
 from matador.transports.base import LocalStorage, Transport
 from matador.transports.urls import transport_from_url
 
 # Options that Spark itself passes to every source or sink.
-_SPARKS = {"checkpointlocation", "path", "queryname"}
+_SPARKS = {"checkpointlocation", "queryname"}
+_NUMBERS = ("partitions", "max_rows", "max_files", "max_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What to read: a ``journal``, or a queue of ``url`` or ``app``.
 
-    Attributes:
-        url: the broker, such as ``sqlite:///shop.db``.
-        queue: its full name, or its short one with ``namespace`` or ``app``.
-        app: ``module:attribute`` or ``file.py:attribute``.
-        event: the only event to read, by key (with ``app``) or as ``module:Class``.
-        max_rows, max_files, max_bytes: the limits of a micro-batch of a stream.
+    ``queue`` is a full name, or a short one with ``namespace`` or ``app``. ``event`` is the only
+    event to read, by key (with ``app``) or as ``module:Class``. ``max_…`` limit a micro-batch of a
+    stream.
     """
 
     url: str | None = None
@@ -63,11 +54,9 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What to publish, and with which application.
+    """What to publish, and with which application; ``event`` unless there is an ``event_key``.
 
-    Attributes:
-        event: its key, unless there is a column ``event_key``.
-        write_id: the name of the write: a second one of that name publishes nothing twice.
+    A second write of the same ``write_id`` publishes nothing twice.
     """
 
     app: str
@@ -76,11 +65,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of a read.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing, invalid or in conflict with another.
-    """
+    """The options of a read, checked."""
     options = _known(given, ReadOptions)
     if "journal" in options:
         _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
@@ -95,19 +80,14 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         )
     else:
         _exclude(options, "queue", ("max_files", "max_bytes"))
-    numbers = ("partitions", "max_rows", "max_files", "max_bytes")
-    checked: dict[str, Any] = {
-        name: _number(name, value) if name in numbers else value for name, value in options.items()
-    }
-    return ReadOptions(**checked)
+    for name in _NUMBERS:
+        if name in options:
+            options[name] = _number(name, options[name])
+    return ReadOptions(**options)
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a write.
-
-    Raises:
-        ConfigurationError: an option is unknown, or the application is missing.
-    """
+    """The options of a write, checked."""
     options = _known(given, WriteOptions)
     if "app" not in options:
         raise ConfigurationError(
@@ -117,22 +97,22 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(**options)
 
 
-def _known(given: Mapping[str, str], kind: type[Any]) -> dict[str, str]:
+def _known(given: Mapping[str, str], kind: type[Any]) -> dict[str, Any]:
     known = [field.name for field in fields(kind)]
-    options: dict[str, str] = {}
+    options: dict[str, Any] = {}
     for name, value in given.items():
         if name.lower() in known:
             options[name.lower()] = value
+        elif name.lower() == "path":
+            raise ConfigurationError(
+                "matador: load() and save() take no path; "
+                "set option('journal', folder), or option('url', …) and option('queue', …)"
+            )
         elif name.lower() not in _SPARKS:
             raise ConfigurationError(
                 f"matador: unknown option {name!r}{suggestion(name.lower(), known)} "
                 f"(known: {', '.join(known)})"
             )
-    if "path" in {name.lower() for name in given}:
-        raise ConfigurationError(
-            "matador: load() and save() take no path; "
-            "set option('journal', folder), or option('url', …) and option('queue', …)"
-        )
     return options
 
 
@@ -150,7 +130,7 @@ def _number(name: str, value: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A queue to read. Created where it is needed: transports cannot be pickled."""
+    """A queue to read. Made in each process: transports cannot be pickled."""
 
     transport: Transport
     queue: str
@@ -158,12 +138,7 @@ class Subject:
 
 
 def subject_of(options: ReadOptions) -> Subject:
-    """The queue that the options name.
-
-    Raises:
-        ConfigurationError: an invalid URL or application, or a broker inside another process.
-        ConnectionFailedError: the file of the broker does not exist.
-    """
+    """The queue that the options name."""
     assert options.queue is not None
     app = None if options.app is None else load_application(options.app).app
     queue = options.queue
@@ -184,16 +159,14 @@ def subject_of(options: ReadOptions) -> Subject:
     if isinstance(transport, LocalStorage) and transport.missing_storage is not None:
         # Connecting would create it.
         raise ConnectionFailedError(f"{transport.missing_storage} does not exist")
-    return Subject(transport, queue, _codec(app, transport))
+    if app is not None:
+        return Subject(transport, queue, app.codec)
+    headers = transport.capabilities.docket_in_headers
+    return Subject(transport, queue, HeaderCodec() if headers else JsonCodec())
 
 
 def event_of(options: ReadOptions) -> EventType | None:
-    """The event that the options name, or None.
-
-    Raises:
-        ConfigurationError: it cannot be found.
-        EventNotRegisteredError: the schema of the application has no such event.
-    """
+    """The event that the options name, or None."""
     if options.event is None:
         return None
     module, colon, name = options.event.partition(":")
@@ -207,20 +180,6 @@ def event_of(options: ReadOptions) -> EventType | None:
     return load_application(options.app).app.schema.event(options.event)
 
 
-def struct_of_event(event: EventType | None) -> StructType | None:
-    """The columns of an event's payload."""
-    return None if event is None else struct_of(event)
-
-
-def shape_of(event: EventType | None, chosen: StructType) -> Shape:
-    """The shape of the batches of a read."""
-    if event is None:
-        return Shape(arrow_schema(chosen))
-    return Shape(
-        arrow_schema(chosen), frozenset(event.keys), TypedColumn(struct_of(event, defaults=True))
-    )
-
-
 def _full_name(topology: Topology, queue: str) -> str:
     if topology.has_queue(queue):
         return topology.full_name(queue)
@@ -229,12 +188,6 @@ def _full_name(topology: Topology, queue: str) -> str:
         if home != queue and topology.has_queue(home):
             return dead_letter_name(topology.full_name(home), kind)
     return queue
-
-
-def _codec(app: Matador | None, transport: Transport) -> Codec:
-    if app is not None:
-        return app.codec
-    return HeaderCodec() if transport.capabilities.docket_in_headers else JsonCodec()
 
 
 def _imported(module: str, name: str) -> EventType:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Coroutine, Generator, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -22,10 +22,8 @@ from matador.model.schema import Schema
 from matador.model.sending import SendOptions, SendResult
 from matador.spark.runtime.arrow import DataType, RecordBatch, pa
 from matador.spark.runtime.payload_types import struct_of
-from matador.spark.source.columns import COLUMNS, DATA
+from matador.spark.source.rows import COLUMNS, DATA, JSON
 from matador.transports.base import Deduplicating
-
-T = TypeVar("T")
 
 
 class Item(NamedTuple):
@@ -39,61 +37,45 @@ class Item(NamedTuple):
 class EventPublisher:
     """A started application that only sends. Used by one thread."""
 
-    def __init__(self, app: Matador, running: SyncMatador) -> None:
-        self._app = app
-        self._running = running
+    def __init__(self, running: SyncMatador) -> None:
+        self.app = running.app
         self.json = JsonCodec()
-
-    @property
-    def app(self) -> Matador:
-        """The application."""
-        return self._app
+        self.wait = running.wait
 
     def publish(self, items: Sequence[Item], once: Once) -> list[SendResult]:
         """Publish events, each once where the transport can. Failures are in the results."""
-        return self._running.wait(self._app.publish(items, once=once, send_errors="report"))
-
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the application's event loop, and wait for its result."""
-        return self._running.wait(coroutine)
+        return self.wait(self.app.publish(items, once=once, send_errors="report"))
 
     def seal(self, once: Once) -> None:
         """Let nothing more be published under ``once``, where the transport can."""
-        transport = self._app.transport
+        transport = self.app.transport
         if transport.capabilities.once and isinstance(transport, Deduplicating):
-            self._running.wait(transport.seal(once))
+            self.wait(transport.seal(once))
 
 
 @contextlib.contextmanager
-def open_publisher(app: Matador | str) -> Generator[EventPublisher]:
+def open_publisher(app: Matador | SyncMatador | str) -> Generator[EventPublisher]:
     """Start the producer of an application, given as an object or by its reference.
 
-    Raises:
-        LifecycleError: it is already running, and cannot be started a second time.
+    An ``app.sync()`` is running already, in its own thread, and is used as it is.
     """
+    if isinstance(app, SyncMatador):
+        yield EventPublisher(app)
+        return
     given = load_application(app).app if isinstance(app, str) else app
-    producer = given.producer()
-    with producer.sync() as running:
-        yield EventPublisher(producer, running)
+    with given.producer().sync() as running:
+        yield EventPublisher(running)
 
 
-OPTIONS = (
-    *("id", "event_key", "subscriber", "metadata"),
-    *("correlation_id", "delay", "ordering_key", "priority"),
-)
-_JSON = "data_json"
+_SEND_OPTIONS = ("metadata", "correlation_id", "delay", "ordering_key", "priority")
+OPTIONS = ("id", "event_key", "subscriber", *_SEND_OPTIONS)
 
 _encode = msgspec.json.Encoder().encode
 
 
 def check_columns(names: Sequence[str], schema: Schema, event: str | None) -> None:
-    """Check that rows with these columns can be events.
-
-    Raises:
-        ConfigurationError: a column is unknown or missing.
-        EventNotRegisteredError: there is no such event.
-    """
-    whole = _JSON in names or DATA in names
+    """Check that rows with these columns can be events."""
+    whole = JSON in names or DATA in names
     if event is None:
         if "event_key" not in names:
             raise ConfigurationError(
@@ -106,14 +88,13 @@ def check_columns(names: Sequence[str], schema: Schema, event: str | None) -> No
             )
         return
     fields = struct_of(schema.event(event)).names
-    meant = {*OPTIONS, *(COLUMNS if whole else ()), *((DATA, _JSON) if whole else fields)}
+    meant = {*OPTIONS, *(COLUMNS if whole else ()), *((DATA, JSON) if whole else fields)}
     for name in names:
         if name not in meant:
             known = ", ".join(fields)
             raise ConfigurationError(
                 f"matador: unknown column {name!r}: neither a field of {event!r} ({known}) nor an "
-                f"option"
-                f"{suggestion(name, meant)}"
+                f"option{suggestion(name, meant)}"
             )
 
 
@@ -134,38 +115,25 @@ class RowEvents:
         self._times: Counter[bytes] = Counter()
 
     def items(self, batch: RecordBatch) -> Iterator[Item]:
-        """The events of a batch.
-
-        Raises:
-            InvalidEventError: a row does not fit its event; the message names the field.
-            EventNotRegisteredError: there is no such event.
-        """
+        """The events of a batch. Raises ``InvalidEventError`` if a row does not fit its event."""
         columns = {name: _values(batch.column(name)) for name in batch.schema.names}
-        flat = _JSON not in columns and DATA not in columns
-        fields = [name for name in self._fields if name in columns] if flat else []
+        whole = columns.get(JSON) or columns.get(DATA)
+        fields = [] if whole else [name for name in self._fields if name in columns]
         options = [name for name in OPTIONS if name in columns and name not in fields]
         for index in range(batch.num_rows):
             given = {name: columns[name][index] for name in options}
             event = self._event or self._schema.event(_named(given))
-            if _JSON in columns:
-                payload = columns[_JSON][index]
-            elif DATA in columns:
-                payload = columns[DATA][index]
-            else:
-                payload = {name: columns[name][index] for name in fields}
-            text, value = self._payload(event, payload)
+            flat = {name: columns[name][index] for name in fields}
+            text, value = self._payload(event, whole[index] if whole else flat)
             yield Item(event, value, self._options(event, given, text))
 
     def _payload(self, event: EventType, payload: Any) -> tuple[bytes, Any]:
-        if isinstance(payload, str):
-            text = payload.encode()
-            return text, self._codec.decode_payload(event, msgspec.Raw(text))
-        text = _encode(payload)
+        text = payload.encode() if isinstance(payload, str) else _encode(payload)
         try:
             return text, self._codec.decode_payload(event, msgspec.Raw(text))
         except InvalidEventError:
             # A field that must not be null may have a default: a row cannot leave out a column.
-            lean = _encode(_without_nulls(payload))
+            lean = text if isinstance(payload, str) else _encode(_without_nulls(payload))
             if lean == text:
                 raise
             return lean, self._codec.decode_payload(event, msgspec.Raw(lean))
@@ -173,11 +141,7 @@ class RowEvents:
     def _options(self, event: EventType, given: dict[str, Any], payload: bytes) -> SendOptions:
         subscriber = given.get("subscriber")
         return SendOptions(
-            metadata=given.get("metadata"),
-            correlation_id=given.get("correlation_id"),
-            delay=given.get("delay"),
-            ordering_key=given.get("ordering_key"),
-            priority=given.get("priority"),
+            **{name: given.get(name) for name in _SEND_OPTIONS},
             id=given.get("id") or self._id(event, given, payload),
             subscribers=None if subscriber is None else (subscriber,),
         )
@@ -201,9 +165,8 @@ def _values(column: Any) -> list[Any]:
 
 
 def _has_map(kind: DataType) -> bool:
-    return bool(pa.types.is_map(kind)) or any(
-        _has_map(kind.field(place).type) for place in range(kind.num_fields)
-    )
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_map(kind)) or any(map(_has_map, inner))
 
 
 def _plain(value: Any, kind: DataType) -> Any:
@@ -213,10 +176,7 @@ def _plain(value: Any, kind: DataType) -> Any:
     if pa.types.is_map(kind):
         return {key: _plain(one, kind.item_type) for key, one in value}
     if pa.types.is_struct(kind):
-        return {
-            kind.field(place).name: _plain(value[kind.field(place).name], kind.field(place).type)
-            for place in range(kind.num_fields)
-        }
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
     if pa.types.is_list(kind):
         return [_plain(one, kind.value_type) for one in value]
     return value

@@ -24,12 +24,7 @@ _BATCH_BYTES = 8 << 20
 
 
 def place(position: str) -> tuple[int, ...]:
-    """A position as a value that can be compared: its numbers. All transports use such positions.
-
-    Example:
-        >>> place("9") < place("10"), place("1794769357436-2") < place("1794769357436-2:t")
-        (True, True)
-    """
+    """A position as a value that can be compared. All transports use positions of numbers."""
     return tuple(_LAST if part == "t" else int(part) for part in _NUMBERS.findall(position))
 
 
@@ -66,11 +61,7 @@ class QueueReader:
         return [Span(after, until) for after, until in zip(starts, ends, strict=False)]
 
     def browse(self, span: Span) -> Iterator[list[StoredMessage]]:
-        """The unfinished messages of a range, many at a time.
-
-        Raises:
-            UnsupportedError: the transport cannot browse.
-        """
+        """The unfinished messages of a range, many at a time."""
         transport = self._subject.transport
         if not transport.capabilities.browse or not isinstance(transport, Browsing):
             raise UnsupportedError(
@@ -80,21 +71,11 @@ class QueueReader:
         return self._batches(transport.browse(self._subject.queue, after=span.after), span)
 
     def replay(self, span: Span) -> Iterator[list[StoredMessage]]:
-        """The messages of a range, including finished ones, many at a time.
-
-        Raises:
-            UnsupportedError: finished messages cannot be read again.
-        """
+        """The messages of a range, including finished ones, many at a time."""
         return self._batches(self._replayed(self._replaying(), span.after), span)
 
     def end(self, after: str | None, most: int | None) -> str | None:
-        """The position of the last message after another, at most ``most`` messages on.
-
-        None if there is no message.
-
-        Raises:
-            UnsupportedError: finished messages cannot be read again.
-        """
+        """The position ``most`` messages after another, or of the last; None if there is none."""
         replaying = self._replaying()
         # Asked even if the end is found another way: it fails if the queue has no retention.
         try:

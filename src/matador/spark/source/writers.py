@@ -8,8 +8,9 @@ per write or micro-batch. On other transports a repeated row arrives again, unde
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -23,14 +24,8 @@ from matador.errors import ConfigurationError
 from matador.loading import load_application
 from matador.model.message import Once
 from matador.spark.runtime.arrow import RecordBatch
-from matador.spark.source.options import WriteOptions
-from matador.spark.source.publish import (
-    EventPublisher,
-    Item,
-    RowEvents,
-    check_columns,
-    open_publisher,
-)
+from matador.spark.source.options import WriteOptions, write_options
+from matador.spark.source.publish import RowEvents, check_columns, open_publisher
 
 _CHUNK = 1000  # events published in one call
 
@@ -47,13 +42,11 @@ class Published(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Publishes the rows of one batch write."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        _check(options, schema, overwrite)
-        self._options = options
+    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = options = _checked(given, schema, overwrite)
         self._scope = f"spark-write:{options.write_id or uuid.uuid4()}"
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """See ``DataSourceArrowWriter``."""
         return _publish(self._options, iterator, Once(self._scope))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -69,16 +62,14 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Publishes the rows of a stream, micro-batch by micro-batch."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        _check(options, schema, overwrite)
-        if options.write_id is not None:
+    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = _checked(given, schema, overwrite)
+        if self._options.write_id is not None:
             raise ConfigurationError(
                 "matador: a stream is identified by its checkpoint and takes no write_id"
             )
-        self._options = options
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """See ``DataSourceStreamArrowWriter``."""
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
@@ -96,7 +87,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """What was published stays, and is not published again with the micro-batch."""
 
 
-def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+    options = write_options(given)
     if overwrite:
         raise ConfigurationError("matador: messages cannot be overwritten; use mode('append')")
     app = load_application(options.app).app
@@ -106,6 +98,7 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
             f"Spark tasks; use a durable broker"
         )
     check_columns(schema.names, app.schema, options.event)
+    return options
 
 
 def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) -> Published:
@@ -118,30 +111,13 @@ def _publish(options: WriteOptions, batches: Iterator[RecordBatch], once: Once) 
     with open_publisher(options.app) as publisher:
         name = f"{once.scope}/{once.batch}/{context.partitionId()}"
         incoming = RowEvents(publisher.app.schema, options.event, name)
-        items: list[Item] = []
-        for item in _items(incoming, first, batches):
-            items.append(item)
-            if len(items) == _CHUNK:
-                _send(publisher, items, once, done)
-                items = []
-        if items:
-            _send(publisher, items, once, done)
+        items = (item for batch in chain([first], batches) for item in incoming.items(batch))
+        while portion := list(islice(items, _CHUNK)):
+            for result in publisher.publish(portion, once):
+                result.raise_for_errors()  # the task fails, and its retry stores nothing twice
+                done.events += 1
+                done.messages += result.sent
     return done
-
-
-def _items(
-    incoming: RowEvents, first: RecordBatch, others: Iterator[RecordBatch]
-) -> Iterator[Item]:
-    yield from incoming.items(first)
-    for batch in others:
-        yield from incoming.items(batch)
-
-
-def _send(publisher: EventPublisher, items: Sequence[Item], once: Once, done: Published) -> None:
-    for result in publisher.publish(items, once):
-        result.raise_for_errors()  # the task fails, and its retry stores nothing twice
-        done.events += 1
-        done.messages += result.sent
 
 
 def _seal(options: WriteOptions, once: Once) -> None:

@@ -1,4 +1,4 @@
-"""The log of ingested batches, and the positions of the consumers that read them.
+"""The log of ingested batches.
 
 A batch is *planned* (its segments are fixed), then *staged* (all its files are written, none is
 visible yet), then *done*. Each step replaces one small file. After a crash, a planned batch is
@@ -8,6 +8,7 @@ ever sees a row twice, and no finished work is lost even if the segments are gon
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from matador.spark.runtime.files import private_folder, write_json
-from matador.spark.tables.layout import Layout
 
+_MOST_PROBLEMS = 20  # reasons that are reported; all rows are in quarantine
 _FOLD = 64  # batches kept one by one; of older ones only the segments are kept
 
 
@@ -35,6 +36,14 @@ class ProblemCount(msgspec.Struct, frozen=True):
     event_key: str | None
     reason: str
     count: int
+
+
+def most_frequent(problems: Iterable[ProblemCount]) -> list[ProblemCount]:
+    """The most frequent reasons, each with the sum of its counts."""
+    counts: Counter[tuple[str, str | None, str]] = Counter()
+    for one in problems:
+        counts[one.kind, one.event_key, one.reason] += one.count
+    return [ProblemCount(*reason, count) for reason, count in counts.most_common(_MOST_PROBLEMS)]
 
 
 class BatchCounts(msgspec.Struct, frozen=True):
@@ -173,39 +182,3 @@ def last_done(folder: Path) -> int:
         return -1
     batch = msgspec.json.decode(latest.read_bytes(), type=IngestBatch)
     return batch.number if batch.state == "done" else batch.number - 1
-
-
-class _Position(msgspec.Struct, frozen=True):
-    batch: int
-
-
-class Consumers:
-    """The positions of all consumers of a lake. Each consumer advances its own only.
-
-    Compaction merges only batches that all consumers have read, under the highest of their numbers.
-    So "all batches after my position" is always right.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self._folder = layout.checkpoints / "consumers"
-
-    def position(self, name: str) -> int:
-        """The last batch that a consumer has read; -1 if it has not begun."""
-        path = self._path(name)
-        return _read(path) if path.exists() else -1
-
-    def advance(self, name: str, batch: int) -> None:
-        """Note that a consumer has read all batches up to this one."""
-        private_folder(self._folder)
-        write_json(self._path(name), _Position(batch))
-
-    def slowest(self) -> int | None:
-        """The last batch that all consumers have read; None if there are no consumers."""
-        return min((_read(path) for path in self._folder.glob("[!.]*.json")), default=None)
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
-
-def _read(path: Path) -> int:
-    return msgspec.json.decode(path.read_bytes(), type=_Position).batch

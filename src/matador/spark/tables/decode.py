@@ -6,6 +6,7 @@ No line can make this fail: what is not a record, or does not fit its type, goes
 from __future__ import annotations
 
 import base64
+import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,11 +88,7 @@ class Decoded:
 
 
 class LineDecoder:
-    """Decodes blocks of lines.
-
-    With ``events`` (by key and alias), payloads are validated against their types; without, every
-    event is accepted.
-    """
+    """Decodes blocks of lines. With ``events`` (by key and alias), payloads are validated too."""
 
     def __init__(self, events: Mapping[str, EventType] | None = None) -> None:
         self._events = events
@@ -211,11 +208,7 @@ def _quarantine(refused: Sequence[_Refused]) -> Rows:
 
 
 def _batch(records: Sequence[Any], schema: Any, **made: Sequence[Any]) -> RecordBatch:
-    """A batch of the columns of a schema: those given, all others by the records' attributes.
-
-    Raises:
-        ValueError: a number or a time is out of range.
-    """
+    """A batch of the columns of a schema: those given, all others by the records' attributes."""
     arrays: list[Any] = []
     for column in schema:
         values = made.get(column.name)
@@ -272,14 +265,8 @@ def _moment(micros: int) -> int | None:
 
 def _text(raw: bytes) -> str:
     """Bytes as text, or as base64 if they are not UTF-8; only the beginning if they are many."""
-    if len(raw) > _MOST_RAW:
-        raw = raw[:_MOST_RAW]
-        try:
-            raw.decode()
-        except UnicodeDecodeError as error:
-            if error.start >= _MOST_RAW - 3:  # a character was cut in two
-                raw = raw[: error.start]
-    try:
-        return raw.decode()
+    start = raw[:_MOST_RAW]
+    try:  # an incremental decoder leaves out a character that is cut in two
+        return codecs.getincrementaldecoder("utf-8")().decode(start, final=len(raw) <= _MOST_RAW)
     except UnicodeDecodeError:
-        return _BINARY + base64.b64encode(raw).decode()
+        return _BINARY + base64.b64encode(start).decode()

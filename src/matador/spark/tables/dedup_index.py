@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from matador.spark.runtime.files import private_file, private_folder, sync_file, sync_folder
+from matador.spark.runtime.files import private_file, private_folder, sync
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 """An array of shape (2, n): the halves of n keys."""
@@ -189,8 +189,8 @@ def save_run(path: Path, keys: Keys) -> None:
     private_folder(path.parent)
     with private_file(path) as file:
         np.save(file, keys)
-    sync_file(path)
-    sync_folder(path.parent)
+    sync(path)
+    sync(path.parent)
 
 
 def to_merge(runs: Sequence[Run]) -> Sequence[Run]:

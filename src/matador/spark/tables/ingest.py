@@ -10,10 +10,11 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,9 +22,15 @@ from matador.errors import ClusterError, ConfigurationError
 from matador.model.schema import Schema
 from matador.observe.journal.segments import finished
 from matador.spark.runtime.executors import event_types, run_tasks
-from matador.spark.runtime.files import locked, move, private_folder
+from matador.spark.runtime.files import groups, locked, move, private_folder
 from matador.spark.runtime.journal_lines import Split, splits_of
-from matador.spark.tables.batch_log import BatchLog, IngestBatch, ProblemCount, SegmentRef
+from matador.spark.tables.batch_log import (
+    BatchLog,
+    IngestBatch,
+    ProblemCount,
+    SegmentRef,
+    most_frequent,
+)
 from matador.spark.tables.dedup_index import (
     left_overs,
     merged,
@@ -63,16 +70,11 @@ class IngestResult:
     problems: tuple[ProblemCount, ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: IngestResult) -> IngestResult:
-        counts: dict[tuple[str, str | None, str], int] = {}
-        for one in (*self.problems, *other.problems):
-            key = (one.kind, one.event_key, one.reason)
-            counts[key] = counts.get(key, 0) + one.count
-        most = sorted(counts.items(), key=lambda item: -item[1])[:20]
-        names = [one.name for one in fields(self) if one.name != "problems"]
-        return IngestResult(
-            **{name: getattr(self, name) + getattr(other, name) for name in names},
-            problems=tuple(ProblemCount(*key, count) for key, count in most),
-        )
+        added: dict[str, Any] = {
+            one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)
+        }
+        added["problems"] = tuple(most_frequent(added["problems"]))
+        return IngestResult(**added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,6 @@ class Ingest:
 
     def run(self, journal: Path) -> IngestResult:
         """See ``Lake.ingest``."""
-        options = self._options
         if not journal.is_dir():
             raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
         self._layout.make()
@@ -130,10 +131,10 @@ class Ingest:
                 self._resume()
                 while True:
                     self._all_new(journal.resolve())
-                    if not options.follow or options.stop.wait(options.interval):
+                    if not self._options.follow or self._options.stop.wait(self._options.interval):
                         break
             except KeyboardInterrupt:
-                if not options.follow:
+                if not self._options.follow:
                     raise
                 log.info("stopped; the next run finishes the rest")
         if self._unread:
@@ -148,7 +149,7 @@ class Ingest:
             self._unread = {}
         total = sum(segment.size for segment in waiting)
         done = 0
-        for segments in _bounded(waiting, self._options.batch_size):
+        for segments in groups(waiting, lambda one: one.size, self._options.batch_size):
             self._do(self._batches.plan(str(journal), segments))
             done += sum(segment.size for segment in segments)
             if self._options.progress is not None:
@@ -173,8 +174,7 @@ class Ingest:
     def _do(self, batch: IngestBatch) -> None:
         splits = _splits(batch, self._spark.sparkContext.defaultParallelism)
         staging = f"{batch.number}-{uuid.uuid4().hex[:8]}"
-        folder = self._layout.staging / staging
-        private_folder(folder)
+        folder = private_folder(self._layout.staging / staging)
         counts, unread = stage(
             self._spark, self._layout, folder, batch.number, splits, self._events
         )
@@ -255,20 +255,6 @@ def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
     )
 
 
-def _bounded(segments: Iterable[SegmentRef], size: int) -> Iterator[list[SegmentRef]]:
-    """Segments in groups of about ``size`` bytes; a larger one is a group of its own."""
-    group: list[SegmentRef] = []
-    total = 0
-    for segment in segments:
-        if group and total + segment.size > size:
-            yield group
-            group, total = [], 0
-        group.append(segment)
-        total += segment.size
-    if group:
-        yield group
-
-
 def _splits(batch: IngestBatch, cores: int) -> list[Split]:
     total = sum(segment.size for segment in batch.segments)
     fair = -(-total // (cores * _TASKS_A_CORE))
@@ -285,15 +271,10 @@ def _told(batch: IngestBatch) -> IngestResult:
     """Log the counts of a batch; returns them as a result."""
     counts = batch.counts
     assert counts is not None
+    events, deliveries, quarantined = (counts.rows[table] for table in TABLES)
     result = IngestResult(
-        len(batch.segments),
-        counts.records,
-        counts.rows["events"],
-        counts.rows["deliveries"],
-        counts.rows["quarantine"],
-        counts.repeated,
-        counts.dropped,
-        tuple(counts.problems),
+        *(len(batch.segments), counts.records, events, deliveries, quarantined),
+        *(counts.repeated, counts.dropped, tuple(counts.problems)),
     )
     log.info("batch %d: %s", batch.number, result)
     for one in counts.problems:

@@ -6,7 +6,6 @@ pyarrow alike. Names that begin with an underscore are internal; readers ignore 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql.types import LongType, StructType
@@ -102,11 +101,24 @@ def spark_schema(table: str) -> StructType:
     return StructType([*schema, *StructType().add(PARTITION, LongType())])
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of one lake. Driver and executors must see them under the same path."""
+    """The folders of one lake. Driver and executors must see them under the same path.
 
-    root: Path
+    Attributes:
+        checkpoints: the progress of ingest and of the aggregates.
+        ledger: the plans and the progress of replays.
+        staging: files that are being written; they are moved to their table when complete.
+        lock: the lock of the one process that writes.
+        pending_replacements: what a compaction has decided on but not finished.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoints = root / "_checkpoints"
+        self.ledger = root / "_ledger"
+        self.staging = root / "_staging"
+        self.lock = self.checkpoints / "lock"
+        self.pending_replacements = self.checkpoints / "swaps.json"
 
     def table(self, name: str) -> Path:
         """The folder of a table."""
@@ -118,39 +130,12 @@ class Layout:
 
     def batches(self, table: str) -> list[int]:
         """The numbers of the batches of a table, in order."""
-        return sorted(
-            int(path.name.removeprefix(f"{PARTITION}="))
-            for path in self.table(table).glob(f"{PARTITION}=*")
-        )
-
-    @property
-    def checkpoints(self) -> Path:
-        """The progress of ingest, of every batch and of every consumer of the tables."""
-        return self.root / "_checkpoints"
-
-    @property
-    def ledger(self) -> Path:
-        """The plans and the progress of replays."""
-        return self.root / "_ledger"
-
-    @property
-    def staging(self) -> Path:
-        """Files that are being written; they are moved to their table when complete."""
-        return self.root / "_staging"
+        folders = self.table(table).glob(f"{PARTITION}=*")
+        return sorted(int(path.name.removeprefix(f"{PARTITION}=")) for path in folders)
 
     def index(self, table: str) -> Path:
         """The keys of all rows that a table ever had."""
         return self.root / "_index" / table
-
-    @property
-    def pending_replacements(self) -> Path:
-        """The replacements that a compaction has decided on but not finished."""
-        return self.checkpoints / "swaps.json"
-
-    @property
-    def lock(self) -> Path:
-        """The lock of the one process that writes."""
-        return self.checkpoints / "lock"
 
     def make(self) -> None:
         """Create the folders, unless they exist."""

@@ -11,6 +11,7 @@ need the lock of the lake, and are refused while an ingest runs.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,15 @@ from pyspark.sql import SparkSession
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.spark.runtime.arrow import pa, parquet
 from matador.spark.runtime.executors import run_tasks
-from matador.spark.runtime.files import locked, private_folder, remove, sync_folder, write_json
-from matador.spark.tables.batch_log import Consumers
+from matador.spark.runtime.files import (
+    groups,
+    locked,
+    private_folder,
+    read_json,
+    remove,
+    sync,
+    write_json,
+)
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.parquet_writer import PartWriter, without_rows
 
@@ -51,22 +59,19 @@ class _Pending(msgspec.Struct, frozen=True):
 
 def replace_batches(layout: Layout, folder: str, replacements: Sequence[Replacement]) -> None:
     """Move the new folders from the staging folder to their places. Needs the lock."""
-    sync_folder(layout.staging / folder)
-    sync_folder(layout.staging)
+    sync(layout.staging / folder)
+    sync(layout.staging)
     write_json(layout.pending_replacements, _Pending(folder, tuple(replacements)))
     finish_replacements(layout)
 
 
 def finish_replacements(layout: Layout) -> None:
     """Finish replacements that were started, if there are any. Needs the lock."""
-    try:
-        content = layout.pending_replacements.read_bytes()
-    except FileNotFoundError:
+    pending = read_json(layout.pending_replacements, _Pending)
+    if pending is None:
         return
-    pending = msgspec.json.decode(content, type=_Pending)
     folder = layout.staging / pending.folder
-    old = folder / "old"
-    private_folder(old)
+    old = private_folder(folder / "old")
     for one in pending.replacements:
         new = folder / one.name
         if not new.exists():
@@ -76,7 +81,7 @@ def finish_replacements(layout: Layout) -> None:
             if path.exists():
                 path.rename(old / f"{one.table}-{number}")
         new.rename(layout.batch(one.table, one.batches[-1]))
-        sync_folder(layout.table(one.table))
+        sync(layout.table(one.table))
     layout.pending_replacements.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,11 +89,8 @@ def finish_replacements(layout: Layout) -> None:
 def finish_interrupted(layout: Layout) -> None:
     """For readers: finish what a dead process has started; a living one does it itself."""
     if layout.pending_replacements.exists():
-        try:
-            with locked(layout.lock):
-                finish_replacements(layout)
-        except StorageLockedError:
-            return
+        with contextlib.suppress(StorageLockedError), locked(layout.lock):
+            finish_replacements(layout)
 
 
 TARGET = 128 * 1024 * 1024
@@ -113,17 +115,18 @@ class ExpireResult:
     quarantine: int
 
 
-def compact(spark: SparkSession, layout: Layout, target_size: int = TARGET) -> CompactResult:
-    """See ``Lake.compact``."""
+def compact(
+    spark: SparkSession, layout: Layout, target_size: int = TARGET, through: int | None = None
+) -> CompactResult:
+    """See ``Lake.compact``. Batches after ``through`` are left: the aggregates lack them yet."""
     if target_size < 1:
         raise ConfigurationError(f"compact: target_size must be positive, got {target_size}")
     layout.make()
     with locked(layout.lock):
         finish_replacements(layout)
         before = _count_files(layout)
-        limit = Consumers(layout).slowest()
         replacements = [
-            one for table in TABLES for one in _worthwhile(layout, table, target_size, limit)
+            one for table in TABLES for one in _worthwhile(layout, table, target_size, through)
         ]
         if replacements:
             folder = f"compaction-{uuid.uuid4().hex[:8]}"
@@ -152,24 +155,16 @@ def expire(spark: SparkSession, layout: Layout, older_than: timedelta | datetime
 
 
 def _worthwhile(
-    layout: Layout, table: str, target: int, limit: int | None
+    layout: Layout, table: str, target: int, through: int | None
 ) -> Iterator[Replacement]:
     """Adjacent batches that together fit into ``target`` bytes and have more than one file."""
-    group: list[int] = []
-    size = files = 0
-    for number in layout.batches(table):
-        if limit is not None and number > limit:
-            break
-        sizes = [path.stat().st_size for path in _files(layout.batch(table, number))]
-        if group and size + sum(sizes) > target:
-            if files > 1:
-                yield Replacement(table, tuple(group))
-            group, size, files = [], 0, 0
-        group.append(number)
-        size += sum(sizes)
-        files += len(sizes)
-    if files > 1:
-        yield Replacement(table, tuple(group))
+    batches = [one for one in layout.batches(table) if through is None or one <= through]
+    sizes = {
+        one: [path.stat().st_size for path in _files(layout.batch(table, one))] for one in batches
+    }
+    for group in groups(batches, lambda one: sum(sizes[one]), target):
+        if sum(len(sizes[one]) for one in group) > 1:
+            yield Replacement(table, tuple(group))
 
 
 def _files(folder: Path) -> Iterator[Path]:

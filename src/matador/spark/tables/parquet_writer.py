@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from matador.spark.runtime.arrow import RecordBatch, Table, pa, parquet
-from matador.spark.runtime.files import private_file, private_folder, sync_file, sync_folder
+from matador.spark.runtime.arrow import RecordBatch, pa, parquet
+from matador.spark.runtime.files import private_file, private_folder, sync
 from matador.spark.tables.decode import Decoded, Rows
 from matador.spark.tables.dedup_index import Keys
 from matador.spark.tables.layout import TABLES
@@ -29,11 +29,15 @@ _WITHOUT_DICTIONARY = {
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file with rows of one table: ``<name>.parquet``, and ``<name>.npy`` with their keys."""
+    """A file with rows of one table, and another with their keys, in the same order."""
 
     table: str
     name: str
-    rows: int
+    rows: int = 0
+
+    def path(self, folder: Path, suffix: str = ".parquet") -> Path:
+        """The file with the rows; with ``.npy`` the one with their keys."""
+        return folder / "parts" / self.table / f"{self.name}{suffix}"
 
 
 class Parts:
@@ -41,9 +45,9 @@ class Parts:
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
-        self._name = f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
-        self._rows: dict[str, list[Rows]] = {table: [] for table in TABLES}
-        self._waiting = dict.fromkeys(TABLES, 0)
+        name = f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
+        self._parts = {table: Part(table, name) for table in TABLES}
+        self._waiting: dict[str, list[Rows]] = {table: [] for table in TABLES}
         self._keys: dict[str, list[Keys]] = {table: [] for table in TABLES}
         self._writers: dict[str, PartWriter] = {}
 
@@ -51,35 +55,31 @@ class Parts:
         """Add rows; they are written when there are enough for a row group."""
         for table, rows in decoded.tables.items():
             if rows.batch.num_rows:
-                self._rows[table].append(rows)
-                self._waiting[table] += rows.batch.num_rows
-                if self._waiting[table] >= _ROW_GROUP:
+                self._waiting[table].append(rows)
+                if sum(one.batch.num_rows for one in self._waiting[table]) >= _ROW_GROUP:
                     self._write(table)
 
     def finish(self) -> list[Part]:
         """Write the rest, and make everything durable."""
         parts: list[Part] = []
-        for table in TABLES:
+        for table, part in self._parts.items():
             self._write(table)
-            writer = self._writers.get(table)
-            if writer is not None:
-                writer.close()
+            if table in self._writers:
+                self._writers[table].close()
                 keys = np.concatenate(self._keys[table], axis=1)
-                with private_file(keys_path(self._folder, table, self._name)) as file:
+                with private_file(part.path(self._folder, ".npy")) as file:
                     np.save(file, keys)
-                parts.append(Part(table, self._name, keys.shape[1]))
+                parts.append(msgspec.structs.replace(part, rows=keys.shape[1]))
         return parts
 
     def _write(self, table: str) -> None:
-        waiting, self._rows[table] = self._rows[table], []
-        self._waiting[table] = 0
+        waiting, self._waiting[table] = self._waiting[table], []
         if not waiting:
             return
-        writer = self._writers.get(table)
-        if writer is None:
-            writer = PartWriter(table, part_path(self._folder, table, self._name))
-            self._writers[table] = writer
-        writer.write([rows.batch for rows in waiting])
+        if table not in self._writers:
+            path = self._parts[table].path(self._folder)
+            self._writers[table] = PartWriter(table, path)
+        self._writers[table].write([rows.batch for rows in waiting])
         self._keys[table].extend(rows.keys for rows in waiting)
 
 
@@ -101,49 +101,29 @@ class PartWriter:
         )
 
     def write(self, batches: list[RecordBatch]) -> None:
-        """Append a row group."""
-        self._writer.write_table(
-            pa.Table.from_batches(batches, self._schema), row_group_size=_ROW_GROUP
-        )
-
-    def write_table(self, table: Table) -> None:
         """Append rows."""
-        self._writer.write_table(table, row_group_size=_ROW_GROUP)
+        rows = pa.Table.from_batches(batches, self._schema)
+        self._writer.write_table(rows, row_group_size=_ROW_GROUP)
 
     def close(self) -> None:
         """Finish the file, and make it and its name durable."""
         self._writer.close()
-        sync_file(self._path)
-        sync_folder(self._path.parent)
+        sync(self._path)
+        sync(self._path.parent)
 
 
-def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> int:
-    """Rewrite a part without some of its rows, atomically; returns how many are left.
-
-    A part without rows is removed.
-    """
+def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> None:
+    """Rewrite a part without some of its rows, atomically. A part without rows is removed."""
     content = parquet.read_table(path, partitioning=None)
     kept = np.ones(content.num_rows, np.bool_)
     kept[unwanted] = False
     rest = content.filter(pa.array(kept))
     if rest.num_rows == 0:
         path.unlink()
-        sync_folder(path.parent)
-        return 0
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    writer = PartWriter(table, hidden)
-    writer.write_table(rest)
-    writer.close()
-    hidden.replace(path)
-    sync_folder(path.parent)
-    return int(rest.num_rows)
-
-
-def part_path(folder: Path, table: str, name: str) -> Path:
-    """The file with the rows of a part."""
-    return folder / "parts" / table / f"{name}.parquet"
-
-
-def keys_path(folder: Path, table: str, name: str) -> Path:
-    """The file with the keys of a part, in the order of its rows."""
-    return folder / "parts" / table / f"{name}.npy"
+    else:
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
+        writer = PartWriter(table, hidden)
+        writer.write(rest.to_batches())
+        writer.close()
+        hidden.replace(path)
+    sync(path.parent)

@@ -18,16 +18,8 @@ from matador.errors import ConfigurationError
 _CATALYST = "org.apache.spark.sql.catalyst."
 _STEPS: Final = frozenset(
     {
-        *(
-            "Project",
-            "Filter",
-            "Aggregate",
-            "UnresolvedHaving",
-            "UnresolvedQualify",
-            "Distinct",
-            "Sort",
-            "Sample",
-        ),
+        *("Project", "Filter", "Aggregate", "Distinct", "Sort", "Sample"),
+        *("UnresolvedHaving", "UnresolvedQualify"),
         *("GlobalLimit", "LocalLimit", "Offset", "Union", "Intersect", "Except"),
         *("Join", "LateralJoin", "Generate", "Pivot", "Unpivot", "WithWindowDefinition"),
         *("SubqueryAlias", "UnresolvedSubqueryColumnAliases", "UnresolvedWith", "PipeOperator"),
@@ -55,12 +47,7 @@ _VARIABLES = "spark.sql.variable.substitute"
 
 
 def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> None:
-    """Check that a query is one SELECT over ``tables``. Nothing is run.
-
-    Raises:
-        ConfigurationError: it does anything else.
-        ParseException: it is not SQL.
-    """
+    """Raise ``ConfigurationError`` unless a query is one SELECT over ``tables``. Nothing is run."""
     check = _Check(spark)
     relations = check.nodes(check.parser.parsePlan(query))
     known = {name.lower() for name in tables}
@@ -71,12 +58,7 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> Non
 
 
 def check_predicate(spark: SparkSession, predicate: str) -> None:
-    """Check that a predicate only computes; subqueries over tables and views by name are fine.
-
-    Raises:
-        ConfigurationError: it does anything else.
-        ParseException: it is not SQL.
-    """
+    """Raise ``ConfigurationError`` unless a predicate only computes. Subqueries are fine."""
     check = _Check(spark)
     check.nodes(check.parser.parseExpression(predicate))
 
@@ -136,16 +118,16 @@ class _Check:
             raise _refused(f"{name!r}")
         match name:
             case "UnresolvedRelation":
-                parts = [str(part) for part in _each(node.multipartIdentifier().iterator())]
+                parts = list(map(str, _each(node.multipartIdentifier().iterator())))
                 if len(parts) != 1 or node.isStreaming() or not node.options().isEmpty():
                     raise _refused(f"the table {'.'.join(parts)!r}")
                 return parts
             case "UnresolvedFunction":
-                self._function([str(part) for part in _each(node.nameParts().iterator())])
+                self._function(list(map(str, _each(node.nameParts().iterator()))))
             case "UnresolvedGenerator":
                 self._function([str(node.name().unquotedString())])
             case "UnresolvedTableValuedFunction":
-                parts = [str(part) for part in _each(node.name().iterator())]
+                parts = list(map(str, _each(node.name().iterator())))
                 if len(parts) != 1 or parts[0].lower() not in _TABLE_FUNCTIONS:
                     raise _refused(f"the function {'.'.join(parts)!r}")
             case _ if "UnresolvedIdentifier" in name:  # a name that is assembled at run time

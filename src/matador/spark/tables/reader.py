@@ -26,27 +26,17 @@ class LakeTables:
         schema: Schema | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        self._layout = Layout(local_path(path, "Lake").absolute())
-        self._schema = schema
+        self.layout = Layout(local_path(path, "Lake").absolute())
+        self.schema = schema
         self._spark = spark
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._layout.root)!r})"
+        return f"{type(self).__name__}({str(self.layout.root)!r})"
 
     @property
     def path(self) -> Path:
         """The folder of the lake."""
-        return self._layout.root
-
-    @property
-    def layout(self) -> Layout:
-        """The folders and files of the lake."""
-        return self._layout
-
-    @property
-    def schema(self) -> Schema | None:
-        """The schema the lake was made with."""
-        return self._schema
+        return self.layout.root
 
     @property
     def spark(self) -> SparkSession:
@@ -78,14 +68,14 @@ class LakeTables:
         return self.table("quarantine")
 
     def table(self, name: str) -> DataFrame:
-        """One of the tables that ingest writes, by name."""
-        self._layout.make()
-        finish_interrupted(self._layout)
-        return self.spark.read.schema(spark_schema(name)).parquet(str(self._layout.table(name)))
+        """``events``, ``deliveries`` or ``quarantine``."""
+        self.layout.make()
+        finish_interrupted(self.layout)
+        return self.spark.read.schema(spark_schema(name)).parquet(str(self.layout.table(name)))
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
         if isinstance(event, EventType):
             return event
         if not isinstance(event, str):
             return event_type_of(event)
-        return None if self._schema is None else self._schema.find(event)
+        return None if self.schema is None else self.schema.find(event)

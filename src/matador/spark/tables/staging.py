@@ -18,15 +18,16 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ConfigurationError
 from matador.spark.runtime.executors import EventTypes, run_tasks
-from matador.spark.runtime.files import private_file, private_folder, sync_folder
+from matador.spark.runtime.files import private_file, private_folder, sync
 from matador.spark.runtime.journal_lines import Split, read_blocks
-from matador.spark.tables.batch_log import BatchCounts, ProblemCount
+from matador.spark.tables.batch_log import BatchCounts, ProblemCount, most_frequent
 from matador.spark.tables.decode import LineDecoder, QuarantineReason
 from matador.spark.tables.dedup_index import Keys, known, run_name, runs_of, save_run, sorted_order
 from matador.spark.tables.layout import TABLES, Layout
-from matador.spark.tables.parquet_writer import Part, Parts, keys_path, part_path, without_rows
+from matador.spark.tables.parquet_writer import Part, Parts, without_rows
 
-_MOST_PROBLEMS = 20  # reasons that a task reports; all rows are in quarantine
+_MOST_PROBLEMS = 200  # reasons that a task keeps in memory; all rows are in quarantine
+_REPEATS = ".repeats.npy"
 
 
 class _UnreadError(Exception):
@@ -54,9 +55,6 @@ def stage(
 
     Returns the counts of the batch, and the segments that an executor could not read, by name, with
     the reason. The batch has nothing of those.
-
-    Raises:
-        ConfigurationError: the executors cannot import a payload type.
     """
     answers = [
         msgspec.json.decode(answer, type=_Decoded)
@@ -78,19 +76,19 @@ def stage(
     repeated = _leave_out_repeats(spark, layout, folder, number, parts)
     rows = dict.fromkeys(TABLES, 0)
     for part in parts:
-        source = part_path(folder, part.table, part.name)
+        source = part.path(folder)
         left = part.rows - repeated.get((part.table, part.name), 0)
         rows[part.table] += left
         if left:
             source.rename(private_folder(folder / part.table) / source.name)
     for path in (*folder.rglob("*/"), folder, folder.parent):
-        sync_folder(path)
+        sync(path)
     counts = BatchCounts(
         sum(answer.records for answer in answers),
         rows,
         sum(repeated.values()),
         sum(answer.dropped for answer in answers),
-        _summed(answers),
+        most_frequent(one for answer in answers for one in answer.problems),
     )
     return counts, unread
 
@@ -137,8 +135,8 @@ def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, nu
             records += decoded.records
             dropped += decoded.dropped
             problems.update(decoded.problems)
-            if len(problems) > 10 * _MOST_PROBLEMS:
-                problems = Counter(dict(problems.most_common(_MOST_PROBLEMS)))
+            if len(problems) > _MOST_PROBLEMS:
+                problems = Counter(dict(problems.most_common(_MOST_PROBLEMS // 10)))
     except _UnreadError as error:
         unread = f"{socket.gethostname()}: {error}"
     return msgspec.json.encode(
@@ -146,7 +144,7 @@ def _decode(splits: Sequence[Split], folder: Path, events: EventTypes | None, nu
             parts.finish(),
             records,
             dropped,
-            [ProblemCount(*one, count) for one, count in problems.most_common(_MOST_PROBLEMS)],
+            most_frequent(ProblemCount(*one, count) for one, count in problems.items()),
             unread,
         )
     )
@@ -166,7 +164,7 @@ def _find_repeats(
     """Write the new keys of a table, and the duplicate rows of each part; returns their counts."""
     parts = tables[which]
     table = parts[0].table
-    loaded: list[Keys] = [np.load(keys_path(folder, table, part.name)) for part in parts]
+    loaded: list[Keys] = [np.load(part.path(folder, ".npy")) for part in parts]
     keys: Keys = np.concatenate(loaded, axis=1)
     order = sorted_order(keys)
     keys = keys[:, order]
@@ -183,7 +181,7 @@ def _find_repeats(
     for part in parts:
         begin, end = np.searchsorted(rows, [first, first + part.rows])
         if end > begin:
-            with private_file(_repeats_path(folder, part)) as file:
+            with private_file(part.path(folder, _REPEATS)) as file:
                 np.save(file, rows[begin:end] - first)
             counts[part.name] = int(end - begin)
         first += part.rows
@@ -192,19 +190,5 @@ def _find_repeats(
 
 def _rewrite(folder: Path, parts: Sequence[Part], which: int) -> bytes:
     part = parts[which]
-    path = part_path(folder, part.table, part.name)
-    without_rows(path, part.table, np.load(_repeats_path(folder, part)))
+    without_rows(part.path(folder), part.table, np.load(part.path(folder, _REPEATS)))
     return b""
-
-
-def _repeats_path(folder: Path, part: Part) -> Path:
-    path = keys_path(folder, part.table, part.name)
-    return path.with_name(f"{part.name}.repeats.npy")
-
-
-def _summed(answers: Sequence[_Decoded]) -> list[ProblemCount]:
-    counts: Counter[QuarantineReason] = Counter()
-    for answer in answers:
-        for one in answer.problems:
-            counts[QuarantineReason(one.kind, one.event_key, one.reason)] += one.count
-    return [ProblemCount(*one, count) for one, count in counts.most_common(_MOST_PROBLEMS)]

@@ -35,14 +35,9 @@ End: TypeAlias = Literal["time", "stop", "empty"]
 class Slice:
     """The work of one task. Pickled, so it is plain data.
 
-    Attributes:
-        reference: the application, as the executors find it.
-        queues: the queues to consume; None: those of the application.
-        concurrency: messages of a queue at the same time; None: as in the topology.
-        seconds: how long to receive.
-        drain: how long callbacks may take to finish after that, before they are cancelled.
-        until_empty: end as soon as the queues are empty.
-        stop: where the task learns that it must stop early.
+    ``reference`` finds the application in the executors; None for ``queues`` and ``concurrency``
+    means those of the application. After ``seconds`` nothing is received any more, and callbacks
+    have ``drain`` seconds to finish before they are cancelled.
     """
 
     reference: str
@@ -55,13 +50,7 @@ class Slice:
 
 
 class SliceReport(msgspec.Struct, frozen=True):
-    """What a task reports.
-
-    Attributes:
-        counts: the outcomes of messages.
-        empty: the slice ended because its queues were empty.
-        problem: why the application could not run; None if it did.
-    """
+    """What a task reports: outcomes, whether its queues were empty, and why it failed."""
 
     counts: list[OutcomeCount]
     empty: bool = False

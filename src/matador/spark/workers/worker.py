@@ -116,21 +116,23 @@ def run_spark_worker(
     work = Slice(
         reference=app_reference,
         queues=names,
-        concurrency=None
-        if concurrency is None
-        else whole_number(concurrency, "concurrency", minimum=1),
+        concurrency=_positive(concurrency, "concurrency"),
         seconds=seconds(slice_seconds, "slice_seconds", minimum=0.1),
         drain=seconds(drain_seconds, "drain_seconds"),
         until_empty=until_empty,
         stop=None,
     )
-    lanes = None if tasks is None else whole_number(tasks, "tasks", minimum=1)
+    lanes = _positive(tasks, "tasks")
     stopping = stop or threading.Event()
     with session_for(spark, master, app_name=f"matador worker {app_reference}") as session:
         work = replace(work, reference=ship(session, app_reference, py_files))
         with signals_set(stopping), _stop_address(session, stopping) as address:
             runner = _Lanes(session, replace(work, stop=address), stopping, progress)
             return runner.run(lanes or max(1, session.sparkContext.defaultParallelism))
+
+
+def _positive(number: int | None, name: str) -> int | None:
+    return None if number is None else whole_number(number, name, minimum=1)
 
 
 def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tuple[str, ...]:
@@ -173,11 +175,7 @@ class _Lanes:
     """Runs slices in parallel lanes: each lane starts one slice after the other."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        work: Slice,
-        stop: threading.Event,
-        progress: Progress | None,
+        self, spark: SparkSession, work: Slice, stop: threading.Event, progress: Progress | None
     ) -> None:
         self._spark = spark
         self._work = work
@@ -189,10 +187,7 @@ class _Lanes:
 
     def run(self, lanes: int) -> SparkWorkerReport:
         log.info("%d tasks consume %s", lanes, ", ".join(self._work.queues or ()))
-        threads = [
-            threading.Thread(target=self._lane, name=f"matador-lane-{n}", daemon=True)
-            for n in range(lanes)
-        ]
+        threads = [threading.Thread(target=self._lane, daemon=True) for _ in range(lanes)]
         for thread in threads:
             thread.start()
         for thread in threads:
