@@ -34,6 +34,16 @@ class OutcomeCount(msgspec.Struct, frozen=True):
         """The average running time of a callback."""
         return self.total_ms / self.count if self.count else 0.0
 
+    def plus(self, more: OutcomeCount) -> OutcomeCount:
+        """The sum of both."""
+        return msgspec.structs.replace(
+            self,
+            count=self.count + more.count,
+            total_ms=self.total_ms + more.total_ms,
+            max_ms=max(self.max_ms, more.max_ms),
+            error=self.error or more.error,
+        )
+
 
 class OutcomeCounter(Hooks):
     """Counts the outcomes of attempts. Its hooks are sync, so that workers do not wait for them.

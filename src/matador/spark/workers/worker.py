@@ -241,6 +241,5 @@ def _added_up(counts: Sequence[OutcomeCount]) -> tuple[OutcomeCount, ...]:
     for one in counts:
         key = (one.queue, one.event_key, one.subscriber, one.outcome)
         before = found.get(key)
-        more = (one.count, one.total_ms, one.max_ms, one.error)
-        found[key] = one if before is None else before.plus(*more)
+        found[key] = one if before is None else before.plus(one)
     return tuple(found[key] for key in sorted(found))
