@@ -479,7 +479,7 @@ IMPORTS = {
     ("events", "codec"): "M220 352 V502",
     ("events", "policy"): "M364 352 V502",
     ("events", "runtime"): "M390 352 C390 410 396 431 426 431",
-    ("testing", "jobs"): "M340 94 C412 160 396 262 470 298",
+    ("testing", "jobs"): "M352 94 V216 C352 280 404 286 438 299",
     ("jobs", "runtime"): "M500 352 V402",
     ("jobs", "policy"): "M452 352 C412 384 412 440 418 502",
     ("jobs", "codec"): "M440 352 C340 400 268 430 262 502",

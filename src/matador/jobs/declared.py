@@ -14,7 +14,7 @@ from matador.errors import (
     ConfigurationError,
     InvalidJobError,
 )
-from matador.jobs.data import decoder_for
+from matador.jobs.data import decoder_for, encode_json
 from matador.jobs.flows import Step
 from matador.jobs.functions import JobFunction, check_callable, is_async
 from matador.jobs.handle import JobHandle, JobQueue
@@ -91,6 +91,7 @@ class DeclaredJob(Generic[P, R]):
             InvalidJobError: an argument has the wrong type, or cannot be written as JSON.
         """
         data = self._shape.data(args, kwargs)
+        self._shape.check(data)
         job = await self._queue.add(self._name, data, **self._with_result())
         return JobHandle(self._queue, job, self._shape.read_result)
 
@@ -203,6 +204,14 @@ class _Shape:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise InvalidJobError(f"{self._where} {error}") from None
+
+    def check(self, data: Mapping[str, Any]) -> None:
+        """The sender learns of an argument of the wrong type, not the worker hours later."""
+        encoded = encode_json(data, f"{self._where} an argument")
+        try:
+            self._read(encoded)
+        except Exception as error:
+            raise InvalidJobError(f"{self._where} {error}") from error
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """The data of a job as the arguments of a call."""
