@@ -45,6 +45,7 @@ class Contestant:
         share: how much of the messages it gets in a contest; slow ones get fewer.
         contests: those it takes part in.
         options: more arguments.
+        module: which one is ours.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Contestant:
     share: dict[str, float] = field(default_factory=dict[str, float])
     contests: Sequence[str] = CONTESTS
     options: Sequence[str] = ()
+    module: str = "benchmarks.contestant"
 
     def run(self, contest: str, url: str, messages: int) -> list[float]:
         """One turn: its figures."""
@@ -63,7 +65,7 @@ class Contestant:
             return environment.run_for_all(
                 self.script, *arguments, requirements=self.requirements, timeout=_TIMEOUT
             )
-        command = [sys.executable, "-m", "benchmarks.contestant", *map(str, arguments)]
+        command = [sys.executable, "-m", self.module, *map(str, arguments)]
         return environment.figures(command, _TIMEOUT)
 
 

@@ -1,7 +1,7 @@
 // BullMQ on Node, started as the scripts in Python are, see harness.py: send and consume.
 import { Queue, Worker } from "bullmq";
 
-const [action, url, count] = process.argv.slice(2);
+const [action, url, count, concurrency] = process.argv.slice(2);
 const { hostname, port, pathname } = new URL(url);
 const number = Number(count);
 const connection = {
@@ -12,7 +12,7 @@ const connection = {
 };
 const NAME = "bench";
 const BULK = 500;
-const CONCURRENCY = 64;
+const CONCURRENCY = Number(concurrency || 64);
 const opts = { removeOnComplete: true };
 
 const payloads = Array.from({ length: number }, (_, n) => ({
