@@ -89,7 +89,7 @@ def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
         case _ if isinstance(error, _CLUSTER):
             return UnsupportedError(
                 f"{where} is a node of a Redis Cluster, which is not supported; use a standalone "
-                f"server or a proxy of the cluster ({type(error).__name__})"
+                f"server ({type(error).__name__})"
             )
         case _ if isinstance(error, _GONE):
             if opening:
