@@ -200,11 +200,13 @@ def make_profile(name: str, folder: Path) -> Profile:
     from chaos.rabbitmq import RabbitMQProfile
     from chaos.redis import RedisProfile
     from chaos.sqlite import SqliteProfile
+    from chaos.sqs import SqsProfile
 
     known: dict[str, Callable[[Path], Profile]] = {
         "sqlite": SqliteProfile,
         "rabbitmq": RabbitMQProfile,
         "redis": RedisProfile,
+        "sqs": SqsProfile,
     }
     if name not in known:
         raise LookupError(f"no transport {name!r} here; there is {', '.join(known)}")

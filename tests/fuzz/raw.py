@@ -7,6 +7,7 @@ here are the transports, on real servers.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -105,6 +106,23 @@ async def bullmq(url: str, topology: Topology) -> AsyncGenerator[tuple[Transport
         await forget_keys(url, prefix)
 
 
+def sqs(*, fifo: bool) -> Make:
+    @asynccontextmanager
+    async def make(url: str, topology: Topology) -> AsyncGenerator[tuple[Transport, RawEntries]]:
+        from tests.support.raw_sqs import RawSqs
+        from tests.support.sqs import CREDENTIALS, forget_queues
+
+        from matador.transports.sqs import SqsTransport
+
+        os.environ.update(CREDENTIALS)
+        try:
+            yield SqsTransport(url, fifo=fifo, wait=1), RawSqs(url, fifo=fifo)
+        finally:
+            await forget_queues(url, topology.namespace)
+
+    return make
+
+
 TRANSPORTS: dict[str, tuple[str | None, Make]] = {
     "sqlite": (None, sqlite),
     "memory": (None, memory),
@@ -113,6 +131,8 @@ TRANSPORTS: dict[str, tuple[str | None, Make]] = {
     "redis-list": ("redis", redis("lists")),
     "redis-pubsub": ("redis", redis("pubsub")),
     "bullmq": ("redis", bullmq),
+    "sqs": ("sqs", sqs(fifo=False)),
+    "sqs-fifo": ("sqs", sqs(fifo=True)),
 }
 """By name: the broker of ``script/brokers`` that it needs, if any, and how it is made."""
 

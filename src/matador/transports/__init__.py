@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matador.transports.rabbitmq import RabbitMQTransport as RabbitMQTransport
     from matador.transports.redis import RedisTransport as RedisTransport
     from matador.transports.sqlite import SqliteTransport as SqliteTransport
+    from matador.transports.sqs import SqsTransport as SqsTransport
     from matador.transports.urls import transport_from_url as transport_from_url
 
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "RabbitMQTransport": "matador.transports.rabbitmq",
     "RedisTransport": "matador.transports.redis",
     "SqliteTransport": "matador.transports.sqlite",
+    "SqsTransport": "matador.transports.sqs",
     "Subscription": "matador.transports.base",
     "Transport": "matador.transports.base",
     "transport_from_url": "matador.transports.urls",
@@ -37,6 +39,7 @@ __all__ = [
     "RabbitMQTransport",
     "RedisTransport",
     "SqliteTransport",
+    "SqsTransport",
     "Subscription",
     "Transport",
     "transport_from_url",

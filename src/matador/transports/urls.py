@@ -22,6 +22,7 @@ _TRANSPORTS = {
     "rediss+sentinel": _REDIS,
     "redis+unix": _REDIS,
     "bullmq": "bullmq:BullMQTransport",
+    "sqs": "sqs:SqsTransport",
 }
 
 

@@ -41,6 +41,17 @@ class ComplianceBase:
     """What is released is delivered again before what was sent after it. False for brokers where
     only a copy at the end of the queue is uncounted."""
 
+    retries_keep_their_place: bool = True
+    """What is retried is delivered again before later messages with its ordering key. False for
+    brokers that cannot change a stored message: a retry goes to the end of its key."""
+
+    delay_step: float = 0.1
+    """Seconds by which two delays must differ to end one after the other."""
+
+    body_limit: int | None = None
+    """Bytes of the largest body, of any content, that is sure to be stored. None: as many as
+    ``capabilities.max_message_size``. For brokers that count headers and encodings, too."""
+
     listens_first: bool = False
     """A message reaches only those who listen when it is sent. The suite then subscribes to every
     queue of a topology, dead letters too, before anything is sent."""

@@ -34,9 +34,9 @@ class DelayCompliance(ComplianceBase):
             return
         subscription = await bench.subscribe()
         await bench.send(
-            bench.message("third", delay=0.4),
-            bench.message("first", delay=0.1),
-            bench.message("second", delay=0.25),
+            bench.message("third", delay=3 * self.delay_step),
+            bench.message("first", delay=self.delay_step),
+            bench.message("second", delay=2 * self.delay_step),
         )
         # One at a time, so that each is received at its own time.
         received = [await bench.receive_one(subscription) for _ in range(3)]

@@ -1,0 +1,117 @@
+"""What was received and is not settled yet: deliveries, and when SQS would hand them out again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from matador.model.message import Delivery, Message, Receipt
+from matador.transports.sqs.wire import Attributes, SqsContent, read
+
+LONGEST_HIDDEN = 43_200
+"""Seconds for which SQS hides a message at most, counted from when it was received."""
+
+_MOST_RELEASED = 10_000
+
+
+class Hold:
+    """A message in our hands, by its receipt handle.
+
+    SQS may accept a receipt handle that is no longer the last one, so whether the lease is over is
+    decided here: ``until`` is a little before SQS hands the message out again.
+    """
+
+    __slots__ = (
+        *("attributes", "body", "content", "count", "fifo", "handle", "id", "queue", "remaining"),
+        *("settled", "stored", "until"),
+    )
+
+    def __init__(self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool) -> None:
+        system: Mapping[str, Any] = found.get("Attributes") or {}
+        self.queue = queue
+        self.id = str(found.get("MessageId", ""))
+        self.handle = str(found.get("ReceiptHandle", ""))
+        self.body = str(found.get("Body") or "")
+        self.attributes: Attributes = found.get("MessageAttributes") or {}
+        self.fifo = fifo
+        self.content: SqsContent = read(
+            self.body, self.attributes, system.get("MessageGroupId") if fifo else None
+        )
+        self.remaining = 0.0
+        self.count = _number(system, "ApproximateReceiveCount", 1)
+        if self.content.delay:
+            self._look_at_delay(system)
+        self.settled = False
+        self.stored = False
+        self.until = 0.0
+        self.renewed(lease, time.monotonic())
+
+    def _look_at_delay(self, system: Mapping[str, Any]) -> None:
+        """Times of SQS itself: no clock of ours can make a message early."""
+        sent = _number(system, "SentTimestamp", 0)
+        first = _number(system, "ApproximateFirstReceiveTimestamp", sent)
+        waited = (first - sent) / 1000
+        early = math.ceil((self.content.delay - waited) / LONGEST_HIDDEN)
+        if self.count > 1:  # SQS does not say when it was received now
+            waited = max(waited, time.time() - sent / 1000)
+        self.remaining = self.content.delay - waited
+        # Each time it was received before it was due is no delivery.
+        self.count -= max(0, early)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it may still be settled."""
+        return not self.settled and time.monotonic() < self.until
+
+    def renewed(self, lease: float, at: float) -> None:
+        """Hidden for another lease, from ``at`` on by the monotonic clock."""
+        self.until = at + lease - min(0.5, lease / 10)
+
+    @property
+    def message(self) -> Message:
+        """The message as it was sent, for its dead letter."""
+        found = self.content
+        return Message(
+            found.id or self.id,
+            self.queue,
+            found.body,
+            found.headers,
+            0.0,
+            found.priority,
+            found.ordering_key,
+            found.properties,
+        )
+
+    def delivery(self, released: int) -> Delivery:
+        """The delivery; ``released``: how often it was received and given back."""
+        found = self.content
+        count = max(1, self.count - released)
+        receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
+        return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+
+
+class Released:
+    """How often this process has given back messages of FIFO queues. SQS counts them as received,
+    and a copy, which it would not count, would lose its place. Remembers the last ten thousand."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+
+    def add(self, message_id: str) -> None:
+        """It was given back."""
+        self._times[message_id] = self._times.pop(message_id, 0) + 1
+        if len(self._times) > _MOST_RELEASED:
+            del self._times[next(iter(self._times))]
+
+    def times(self, message_id: str) -> int:
+        """How often that was."""
+        return self._times.get(message_id, 0)
+
+
+def _number(found: Mapping[str, Any], name: str, default: int) -> int:
+    try:
+        return int(found.get(name, default))
+    except (TypeError, ValueError):
+        return default

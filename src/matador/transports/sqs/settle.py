@@ -1,0 +1,176 @@
+"""Stores messages and carries out settlements.
+
+SQS cannot do two things at once, so a successor is stored first, and then the original is deleted:
+who dies in between leaves both. A message cannot be changed either. One that is released is
+stored again, which SQS does not count as a delivery; in a FIFO queue, where it would lose its
+place, it is given back, which SQS does count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from matador.errors import LeaseLostError, MatadorError
+from matador.model.message import (
+    REASON_HEADER,
+    Complete,
+    DeadLetter,
+    Message,
+    Receipt,
+    Release,
+    Settlement,
+)
+from matador.model.topology import dead_letter_name
+from matador.transports.clock import SystemClock
+from matador.transports.kit.dead_letters import dead_letter_of
+from matador.transports.kit.errors import lease_lost
+from matador.transports.sqs.deliveries import LONGEST_HIDDEN, Hold, Released
+from matador.transports.sqs.queues import Outcome, Queues, SqsQueue
+from matador.transports.sqs.wire import (
+    LONGEST_DELAY,
+    SqsEntry,
+    bare,
+    delayed,
+    group_of,
+    written,
+)
+
+_new_id = SystemClock().new_id
+
+
+class Settler:
+    """Stores and settles; several calls may run at once."""
+
+    def __init__(self, queues: Queues, released: Released, lease: float) -> None:
+        self._queues = queues
+        self._released = released
+        self._lease = lease
+
+    async def send(self, messages: Sequence[Message]) -> list[Outcome]:
+        """For each None, or why it is not stored."""
+        return await asyncio.gather(*[self._send(message) for message in messages])
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
+        """For each None, or why it failed."""
+        return await asyncio.gather(*[self._settle(one) for one in settlements])
+
+    async def renew(self, receipts: Sequence[Receipt]) -> list[bool]:
+        """For each whether it is still ours.
+
+        Raises:
+            TransportError: SQS could not be asked.
+        """
+        return await asyncio.gather(*[self._renew(receipt) for receipt in receipts])
+
+    async def defer(self, hold: Hold) -> Outcome:
+        """Put off a message that is not due yet, and was never delivered."""
+        if not hold.is_ours:
+            return None  # somebody else sees to it
+        if hold.fifo:
+            seconds = min(math.ceil(hold.remaining), LONGEST_HIDDEN)
+            return await self._on_queue(hold, lambda queue: queue.hide(hold.handle, seconds))
+        return await self._replace(hold, hold.queue, self._copy(hold, hold.remaining))
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _send(self, message: Message) -> Outcome:
+        return await self._queues.use(message.queue, lambda queue: _store(queue, message))
+
+    async def _settle(self, settlement: Settlement) -> Outcome:
+        hold = settlement.receipt.handle
+        if not isinstance(hold, Hold) or not hold.is_ours:
+            return lease_lost(settlement.receipt.queue)
+        hold.settled = True  # nobody else settles it meanwhile
+        outcome = await self._carry_out(hold, settlement)
+        hold.settled = outcome is None or isinstance(outcome, LeaseLostError)
+        return outcome
+
+    async def _carry_out(self, hold: Hold, settlement: Settlement) -> Outcome:
+        match settlement:
+            case Complete():
+                return await self._delete(hold)
+            case Release():
+                return await self._release(hold)
+            case DeadLetter():
+                queue = dead_letter_name(hold.queue, settlement.kind)
+                letter = dead_letter_of(settlement, hold.message)
+                if not settlement.bare:
+                    return await self._replace(hold, queue, letter)
+                entry = bare(hold.body, hold.attributes, REASON_HEADER, settlement.reason)
+                return await self._replace(hold, queue, entry)
+            case _:
+                return await self._replace(hold, settlement.message.queue, settlement.message)
+
+    async def _replace(self, hold: Hold, name: str, successor: Message | SqsEntry) -> Outcome:
+        if not hold.stored:  # else only the original could not be deleted, the last time
+            outcome = await self._queues.use(name, lambda queue: _store(queue, successor))
+            if outcome is not None:
+                return outcome
+            hold.stored = True
+        return await self._delete(hold)
+
+    async def _release(self, hold: Hold) -> Outcome:
+        if not hold.fifo:
+            return await self._replace(hold, hold.queue, self._copy(hold, 0.0))
+        outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, 0))
+        if outcome is None:
+            self._released.add(hold.id)
+        return outcome
+
+    def _copy(self, hold: Hold, delay: float) -> SqsEntry:
+        left = delay if delay > LONGEST_DELAY else 0.0
+        return SqsEntry(
+            hold.body, delayed(hold.attributes, left), min(math.ceil(delay), LONGEST_DELAY)
+        )
+
+    async def _delete(self, hold: Hold) -> Outcome:
+        return await self._on_queue(hold, lambda queue: queue.delete(hold.handle))
+
+    async def _renew(self, receipt: Receipt) -> bool:
+        hold = receipt.handle
+        if not isinstance(hold, Hold) or not hold.is_ours:
+            return False
+        asked = time.monotonic()
+        outcome = await self._on_queue(
+            hold, lambda queue: queue.hide(hold.handle, int(self._lease))
+        )
+        if outcome is None:
+            hold.renewed(self._lease, asked)
+            return True
+        if isinstance(outcome, LeaseLostError):
+            return False
+        raise outcome
+
+    async def _on_queue(self, hold: Hold, act: Callable[[SqsQueue], Awaitable[Outcome]]) -> Outcome:
+        """A call about the original, in the queue that it came from."""
+        return await self._queues.use(hold.queue, act)
+
+
+async def _store(queue: SqsQueue, message: Message | SqsEntry) -> Outcome:
+    try:
+        entry = message if isinstance(message, SqsEntry) else _entry(queue, message)
+    except MatadorError as error:
+        return error
+    if queue.fifo:
+        # An id of its own for every message that is stored: SQS must not take a retry, or a dead
+        # letter that is redriven, for the same message again.
+        group = entry.group or _new_id()
+        entry = msgspec.structs.replace(entry, delay=0, group=group, deduplication=_new_id())
+    return await queue.send(entry)
+
+
+def _entry(queue: SqsQueue, message: Message) -> SqsEntry:
+    if queue.fifo:  # SQS delays no single message of a FIFO queue
+        return msgspec.structs.replace(
+            written(message, later=message.delay), group=group_of(message)
+        )
+    later = message.delay if message.delay > LONGEST_DELAY else 0.0
+    entry = written(message, later=later)
+    if message.delay <= 0:
+        return entry
+    return msgspec.structs.replace(entry, delay=min(math.ceil(message.delay), LONGEST_DELAY))

@@ -1,0 +1,173 @@
+"""The SQS transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Unpack
+
+from matador.errors import MatadorError
+from matador.model.capabilities import Capabilities
+from matador.model.message import (
+    Finding,
+    Message,
+    QueueDepth,
+    Receipt,
+    Settlement,
+    TopologyNote,
+)
+from matador.model.topology import Topology
+from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.transport import BaseTransport
+from matador.transports.sqs.client import SqsClient
+from matador.transports.sqs.deliveries import Released
+from matador.transports.sqs.doctor import examine
+from matador.transports.sqs.options import SqsOptions, read_sqs_address
+from matador.transports.sqs.queues import Queues
+from matador.transports.sqs.settle import Settler
+from matador.transports.sqs.subscription import SqsSubscription
+from matador.transports.sqs.wire import LARGEST
+
+_LONGEST_IN_FIFO = 12 * 86_400.0  # seconds; SQS deletes what is older than 14 days
+
+
+class SqsTransport(BaseTransport):
+    """Messages in Amazon SQS, or in a server that speaks its language.
+
+    A lease is a visibility timeout. A delay of up to 15 minutes is SQS's own; a longer one is made
+    of several: a receiver that gets the message before its time stores it again for the rest, so
+    delays of more than 15 minutes need a running worker to make progress. Names that SQS does not
+    allow are changed (``shop.events`` is ``shop__events``).
+
+    Args:
+        url: ``sqs://eu-west-1?fifo=true``; ``sqs://`` for the region of the AWS configuration.
+            Credentials come from the usual AWS chain and are refused here.
+        name: for logs and metrics.
+        region: the AWS region.
+        endpoint: the URL of another server that speaks SQS (``http://localhost:9324``).
+        fifo: FIFO queues: messages with one ordering key are handled one at a time and in order.
+        lease: whole seconds for which a delivery belongs to its receiver unless renewed.
+        wait: seconds of a long poll, at most 20. Closing a subscription takes up to that long.
+        timeout: seconds for connecting, and for an answer.
+        create: make the queues of a topology that are missing.
+        max_receives: how often SQS hands out a message before it moves it to the undeliverable
+            dead letters by itself (its redrive policy), for queues that are made here; 0: never.
+
+    Every option can be given in the address (``?lease=60``) or as a keyword, which wins.
+
+    Raises:
+        ConfigurationError: the address is malformed, or an option is invalid.
+
+    Example:
+        >>> SqsTransport("sqs://eu-west-1", lease=60).capabilities.lease
+        60.0
+    """
+
+    def __init__(self, url: str, **options: Unpack[SqsOptions]) -> None:
+        address = read_sqs_address(url, options)
+        super().__init__(address.name)
+        self._address = address
+        self._client = SqsClient(address, self._change_state)
+        self._queues = Queues(self._client, address)
+        self._released = Released()
+        self._settler = Settler(self._queues, self._released, address.lease)
+        self._subscriptions: set[SqsSubscription] = set()
+        self._capabilities = Capabilities(
+            delivery_modes=frozenset({"at-least-once", "at-most-once"}),
+            delays=True,
+            dead_letters="manual",
+            attempt_tracking=True,
+            concurrency="worker",
+            ordering="partition" if address.fifo else "none",
+            priorities=False,
+            purge=True,
+            depth=True,
+            properties=ALL_PROPERTIES,
+            lease=address.lease,
+            max_message_size=LARGEST,
+            max_delay=_LONGEST_IN_FIFO if address.fifo else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address.where!r}, {self.state.status})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Transport``."""
+        return self._capabilities
+
+    async def _open(self) -> None:
+        await self._client.start()
+
+    async def _close(self) -> None:
+        """Others get what is still held when its lease is over."""
+        await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
+        await self._queues.drain()
+        await self._client.stop()
+
+    async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Transport``. Makes ``exact`` queues that are missing, too, unless ``create`` is
+        off."""
+        await self._client.require()
+        notes = await self._queues.declare(topology)
+        return [*ignored_arguments(topology), *ignored_exchanges(topology), *notes]
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``Transport``."""
+        await self._client.require()
+        return await self._settler.send(messages)
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> SqsSubscription:
+        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
+        await self._client.require()
+        found = await self._queues.find(queue)
+        subscription = SqsSubscription(
+            self._client,
+            self._queues,
+            found,
+            self._settler,
+            self._released,
+            wait=int(self._address.wait),
+            lease=int(self._address.lease),
+            closed=self._subscriptions.discard,
+        )
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        """See ``Transport``."""
+        await self._client.require()
+        return await self._settler.settle(settlements)
+
+    # -- optional abilities ------------------------------------------------------------------------
+
+    async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
+        """See ``Leasing``. SQS ends a lease after 12 hours, renewed or not."""
+        await self._client.require()
+        return await self._settler.renew(receipts)
+
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``. The number is approximate.
+
+        SQS's own purge deletes what somebody holds, too. So while there is such a message, those
+        that are ready are received and deleted instead, and delayed ones stay.
+        """
+        await self._client.require()
+        found = await self._queues.find(queue)
+        depth = await found.depth()
+        if depth.in_flight:
+            return await found.delete_ready(depth.ready)
+        await found.purge()
+        return depth.total
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``. The numbers are approximate. Messages that are delayed in a FIFO queue
+        are ready or in flight."""
+        await self._client.require()
+        return await (await self._queues.find(queue)).depth()
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``: redrive policies and retention periods that can lose messages."""
+        await self._client.require()
+        return await examine(self._client, self._queues)

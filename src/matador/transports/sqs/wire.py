@@ -1,0 +1,308 @@
+"""How a message is written to SQS, and read back; the names of queues, too.
+
+The body is the body of the message if it is text that SQS takes, else base64. Everything else is
+in one message attribute, ``matador``: a JSON object with ``id``, ``headers``, ``priority``,
+``orderingKey``, ``encoding`` (``base64`` or ``empty``; SQS takes no empty body) and ``delay``,
+seconds from the time it was sent; what is empty is left out. SQS allows ten attributes, so headers
+cannot have one each. The four of a job do: ``job.id``, ``job.name``, ``job.maxAttempts`` and
+``job.createdAt`` are attributes of their own, which other programs read and write.
+
+Foreign messages are read, too: every attribute is a header. Whole numbers are numbers, binary
+values base64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from matador.errors import ConfigurationError, MessageTooLargeError, UnstorableError
+from matador.model.message import Headers, Message, Properties
+from matador.model.topology import DEAD_LETTER_KINDS
+from matador.transports.kit.properties import headers_with_properties, split_properties
+
+LARGEST = 262_144
+"""Bytes of a message, its attributes counted, and of a batch."""
+
+LONGEST_DELAY = 900
+"""Seconds for which SQS delays a message of a standard queue."""
+
+_OURS = "matador"
+_JOB = {
+    "job.id": "String",
+    "job.name": "String",
+    "job.maxAttempts": "Number",
+    "job.createdAt": "Number",
+}
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_GROUP = re.compile(r"[!-~]{1,128}", re.ASCII)
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_LONGEST_NAME = 80
+_FIFO = ".fifo"
+_EMPTY = "-"
+
+Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Message attributes as botocore has them."""
+
+
+class SqsEntry(msgspec.Struct, frozen=True):
+    """A message as SQS stores it.
+
+    ``delay``: whole seconds; ``group``, ``deduplication``: for FIFO queues only.
+    """
+
+    body: str
+    attributes: Attributes
+    delay: int = 0
+    group: str | None = None
+    deduplication: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes, as SQS counts them."""
+        return len(self.body.encode()) + size_of(self.attributes)
+
+    def parameters(self, id_: str) -> dict[str, Any]:
+        """The entry of a batch."""
+        found: dict[str, Any] = {"Id": id_, "MessageBody": self.body}
+        if self.attributes:
+            found["MessageAttributes"] = self.attributes
+        if self.delay:
+            found["DelaySeconds"] = self.delay
+        if self.group is not None:
+            found["MessageGroupId"] = self.group
+            found["MessageDeduplicationId"] = self.deduplication
+        return found
+
+
+class SqsContent(msgspec.Struct, frozen=True):
+    """The message in an entry; ``delay``: seconds after it was sent at which it is due."""
+
+    body: bytes
+    headers: Headers
+    id: str = ""
+    priority: int | None = None
+    ordering_key: str | None = None
+    delay: float = 0.0
+    problem: str | None = None
+    properties: Properties | None = None
+
+
+class _Envelope(msgspec.Struct, omit_defaults=True, rename="camel"):
+    id: str = ""
+    headers: dict[str, str | int] = {}
+    priority: int | None = None
+    ordering_key: str | None = None
+    encoding: Literal["text", "base64", "empty"] = "text"
+    delay: float = 0.0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Envelope).decode
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def size_of(attributes: Attributes) -> int:
+    """Bytes of message attributes: their names, types and values count."""
+    size = 0
+    for name, value in attributes.items():
+        size += len(name.encode()) + len(str(value.get("DataType", "")).encode())
+        size += len(str(value.get("StringValue", "")).encode()) + len(value.get("BinaryValue", b""))
+    return size
+
+
+def written(message: Message, *, later: float = 0.0) -> SqsEntry:
+    """The entry for a message, without what concerns its queue.
+
+    ``later``: the delay in seconds that receivers have to wait for, because SQS does not.
+
+    Raises:
+        UnstorableError: a part of it cannot be encoded.
+        MessageTooLargeError: it is larger than SQS allows.
+    """
+    body, encoding = _written_body(message.body)
+    attributes: dict[str, Mapping[str, Any]] = {}
+    headers: dict[str, str | int] = {}
+    for name, value in headers_with_properties(message).items():
+        if not isinstance(value, str | int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise UnstorableError(f"the header {name[:40]!r} is neither a text nor a whole number")
+        if name in _JOB and (native := _native(_JOB[name], value)) is not None:
+            attributes[name] = native
+        else:
+            headers[name] = value
+    id_ = "" if message.id == message.headers.get("job.id") else message.id
+    envelope = _Envelope(
+        id_, headers, message.priority, message.ordering_key, encoding, max(later, 0.0)
+    )
+    try:
+        entry = SqsEntry(body, attributes | _attribute(envelope))
+        size = entry.size
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UnstorableError(
+            f"message {message.id[:40]!r} cannot be encoded: {type(error).__name__}: {error}"
+        ) from error
+    if size > LARGEST:
+        raise MessageTooLargeError(size, LARGEST, why=" (SQS counts headers and encoding, too)")
+    return entry
+
+
+def delayed(attributes: Attributes, delay: float) -> dict[str, Mapping[str, Any]]:
+    """The attributes of a message of ours with another delay for receivers to wait for."""
+    envelope, problem = _read_envelope(attributes)
+    if problem is not None or envelope.delay == delay:
+        return dict(attributes)
+    envelope.delay = delay
+    rest = {name: value for name, value in attributes.items() if name != _OURS}
+    return rest | _attribute(envelope)
+
+
+def _attribute(envelope: _Envelope) -> dict[str, Mapping[str, Any]]:
+    text = _encode(envelope).decode()
+    if _ILLEGAL.search(text):
+        text = json.dumps(json.loads(text), separators=(",", ":"))
+    return {} if text == "{}" else {_OURS: {"DataType": "String", "StringValue": text}}
+
+
+def bare(body: str, attributes: Attributes, reason_header: str, reason: str) -> SqsEntry:
+    """A dead letter that fits wherever ``body`` did: of the attributes only the encoding is kept,
+    and the reason is cut to the room there is."""
+    encoding = _read_envelope(attributes)[0].encoding
+    clean = _ILLEGAL.sub("?", reason.encode("utf-8", "replace").decode())
+    for kept in (clean, clean[:100], None):
+        headers: dict[str, str | int] = {} if kept is None else {reason_header: kept}
+        entry = SqsEntry(body, _attribute(_Envelope(headers=headers, encoding=encoding)))
+        if entry.size <= LARGEST:
+            break
+    return entry
+
+
+def read(body: str, attributes: Attributes, group: str | None = None) -> SqsContent:
+    """The message in an entry, whoever has written it. Never fails."""
+    envelope, problem = _read_envelope(attributes)
+    headers: dict[str, str | int] = {
+        name: _read_value(value) for name, value in attributes.items() if name != _OURS
+    }
+    headers |= envelope.headers
+    sent, properties, unread = split_properties(headers)
+    raw = body.encode("utf-8", "surrogatepass")
+    if envelope.encoding == "empty":
+        raw = b""
+    elif envelope.encoding == "base64":
+        try:
+            raw = b64decode(body, validate=True)
+        except ValueError:
+            problem = "the body is not base64, as the attribute matador says"
+    return SqsContent(
+        raw,
+        sent,
+        envelope.id or str(headers.get("job.id", "")),
+        envelope.priority,
+        envelope.ordering_key if _OURS in attributes else group,
+        envelope.delay,
+        problem or unread,
+        properties,
+    )
+
+
+def _read_envelope(attributes: Attributes) -> tuple[_Envelope, str | None]:
+    ours = attributes.get(_OURS)
+    if ours is None:
+        return _Envelope(), None
+    try:
+        envelope = _decode(str(ours.get("StringValue", "")))
+        if not 0.0 <= envelope.delay < float("inf"):
+            envelope.delay = 0.0
+    except _UNREADABLE:
+        return _Envelope(), f"the attribute {_OURS} cannot be read"
+    return envelope, None
+
+
+def _written_body(body: bytes) -> tuple[str, Literal["text", "base64", "empty"]]:
+    if not body:
+        return _EMPTY, "empty"
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return b64encode(body).decode(), "base64"
+    if _ILLEGAL.search(text):
+        return b64encode(body).decode(), "base64"
+    return text, "text"
+
+
+def _native(kind: str, value: str | int) -> dict[str, str] | None:
+    """The attribute for a header; None if SQS would not take it or it would come back otherwise."""
+    if kind == "Number":
+        fits = isinstance(value, int) and _WHOLE.fullmatch(str(value))
+    else:
+        fits = isinstance(value, str) and value and not _ILLEGAL.search(value)
+    return {"DataType": kind, "StringValue": str(value)} if fits else None
+
+
+def _read_value(value: Mapping[str, Any]) -> str | int:
+    binary = value.get("BinaryValue")
+    if isinstance(binary, bytes):
+        return b64encode(binary).decode()
+    text = str(value.get("StringValue", ""))
+    if str(value.get("DataType", "")).startswith("Number") and _WHOLE.fullmatch(text):
+        return int(text)
+    return text
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def is_fifo(queue: str) -> bool:
+    """Whether the name of a queue, or of the queue whose dead letters these are, is that of a FIFO
+    queue."""
+    for kind in DEAD_LETTER_KINDS:
+        queue = queue.removesuffix(f".{kind}")
+    return queue.endswith(_FIFO)
+
+
+def sqs_name(queue: str, *, fifo: bool = False) -> str:
+    """The name of a queue on SQS, which takes letters, digits, ``-`` and ``_`` only.
+
+    A name that SQS takes stays as it is. In others a dot becomes ``__`` and any other character
+    ``_`` and two hexadecimal digits; an underscore that would look like one of these does, too. So
+    no two names become the same. FIFO queues end in ``.fifo``.
+
+    Raises:
+        ConfigurationError: it is too long for SQS.
+
+    Example:
+        >>> sqs_name("shop.events"), sqs_name("shop.events", fifo=True), sqs_name("a:b.c_d")
+        ('shop__events', 'shop__events.fifo', 'a_3Ab__c_d')
+    """
+    fifo = fifo or is_fifo(queue)
+    base = queue.removesuffix(_FIFO)
+    if not _LEGAL_NAME.fullmatch(base):
+        base = _SPECIAL.sub(_escaped, base)
+    name = base + _FIFO if fifo else base
+    if len(name) > _LONGEST_NAME:
+        raise ConfigurationError(
+            f"SQS: the name {name[:40]!r}… of queue {queue[:40]!r} has {len(name)} characters, and "
+            f"SQS allows {_LONGEST_NAME}; choose a shorter name or namespace"
+        )
+    return name
+
+
+_SPECIAL = re.compile(r"[^A-Za-z0-9_-]|_(?=[0-9A-F]{2}|[^A-Za-z0-9-]|$)", re.ASCII)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "__" if found[0] == "." else "".join(f"_{byte:02X}" for byte in found[0].encode())
+
+
+def group_of(message: Message) -> str | None:
+    """The group of a message in a FIFO queue: its ordering key; None: one of its own."""
+    key = message.ordering_key
+    if key is None or _GROUP.fullmatch(key):
+        return key
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,221 @@
+"""How messages are written to SQS and read back, and what queues are called there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matador.errors import ConfigurationError, MessageTooLargeError, UnstorableError
+from matador.model.message import REASON_HEADER, Message, Properties
+from matador.transports.sqs.wire import (
+    LARGEST,
+    Attributes,
+    bare,
+    delayed,
+    group_of,
+    read,
+    size_of,
+    sqs_name,
+    written,
+)
+
+LEGAL = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
+
+
+def ours(attributes: Attributes) -> dict[str, Any]:
+    return json.loads(attributes["matador"]["StringValue"])
+
+
+def test_text_is_written_as_it_is_and_the_rest_in_one_attribute() -> None:
+    message = Message("m-1", "q", '{"a":"é"}'.encode(), {"x": "1", "n": 2}, 0.0, 5, "key")
+    entry = written(message)
+    assert entry.body == '{"a":"é"}'
+    assert list(entry.attributes) == ["matador"]
+    assert ours(entry.attributes) == {
+        "id": "m-1",
+        "headers": {"x": "1", "n": 2},
+        "priority": 5,
+        "orderingKey": "key",
+    }
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x00", b"\xff\xfe", "a\uffffb".encode(), bytes(range(256))]
+)
+def test_what_sqs_does_not_take_is_encoded(body: bytes) -> None:
+    entry = written(Message("m", "q", body))
+    assert LEGAL.fullmatch(entry.body)
+    assert read(entry.body, entry.attributes).body == body
+
+
+def test_the_attributes_of_a_job_are_native() -> None:
+    headers = {"job.id": "j1", "job.name": "mail", "job.maxAttempts": 3, "job.createdAt": 1700}
+    entry = written(Message("j1", "q", b'{"_jobData":1}', headers))
+    assert entry.attributes == {
+        "job.id": {"DataType": "String", "StringValue": "j1"},
+        "job.name": {"DataType": "String", "StringValue": "mail"},
+        "job.maxAttempts": {"DataType": "Number", "StringValue": "3"},
+        "job.createdAt": {"DataType": "Number", "StringValue": "1700"},
+    }
+    content = read(entry.body, entry.attributes)
+    assert content.headers == headers
+    assert content.id == "j1"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"job.id": ""}, {"job.maxAttempts": "3"}, {"job.name": "a\0b"}, {"job.id": 7}]
+)
+def test_odd_headers_of_a_job_are_kept_all_the_same(odd: dict[str, str | int]) -> None:
+    entry = written(Message("m", "q", b"x", odd))
+    assert read(entry.body, entry.attributes).headers == odd
+
+
+def test_foreign_attributes_become_headers() -> None:
+    attributes: Attributes = {
+        "text": {"DataType": "String.json", "StringValue": "{}"},
+        "whole": {"DataType": "Number.int", "StringValue": "-12"},
+        "broken": {"DataType": "Number", "StringValue": "1.5"},
+        "huge": {"DataType": "Number", "StringValue": "9" * 30},
+        "bytes": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+        "nothing": {},
+    }
+    content = read("hello", attributes, "group")
+    assert content.headers == {
+        "text": "{}",
+        "whole": -12,
+        "broken": "1.5",
+        "huge": "9" * 30,
+        "bytes": "AP8=",
+        "nothing": "",
+    }
+    assert (content.body, content.ordering_key, content.problem) == (b"hello", "group", None)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"id":7}', '{"headers":{"a":[]}}', '{"delay":"x"}'])
+def test_an_attribute_that_is_not_ours_is_a_problem_and_no_error(text: str) -> None:
+    content = read("body", {"matador": {"DataType": "String", "StringValue": text}})
+    assert content.body == b"body"
+    assert content.problem is not None
+
+
+def test_a_body_that_is_not_base64_is_a_problem_and_kept() -> None:
+    marked = {"matador": {"DataType": "String", "StringValue": '{"encoding":"base64"}'}}
+    content = read("not base64!", marked)
+    assert content.body == b"not base64!"
+    assert content.problem is not None
+
+
+header_values = st.text(max_size=20) | st.integers(-(2**63), 2**63 - 1)
+messages = st.builds(
+    Message,
+    id=st.text(max_size=20),
+    queue=st.just("q"),
+    body=st.binary(max_size=50) | st.text(max_size=50).map(lambda text: text.encode()),
+    headers=st.dictionaries(st.text(max_size=10), header_values, max_size=5),
+    priority=st.none() | st.integers(-(2**63), 2**63 - 1),
+    ordering_key=st.none() | st.text(max_size=200),
+    properties=st.none() | st.builds(Properties, reply_to=st.text(max_size=10)),
+)
+
+
+@given(messages, st.floats(0, 1e9))
+def test_every_message_comes_back_as_it_was(message: Message, later: float) -> None:
+    try:
+        entry = written(message, later=later)
+    except UnstorableError:
+        text = repr(message).encode("utf-8", "surrogatepass")
+        assert b"\xed" in text, "only lone surrogates cannot be written"
+        return
+    for attribute in entry.attributes.values():
+        assert LEGAL.fullmatch(attribute["StringValue"])
+    assert LEGAL.fullmatch(entry.body)
+    content = read(entry.body, entry.attributes)
+    assert content.problem is None
+    assert (content.body, content.headers) == (message.body, message.headers)
+    assert (content.priority, content.delay) == (message.priority, later)
+    assert content.ordering_key == message.ordering_key
+    assert content.properties == message.properties
+    assert read(entry.body, delayed(entry.attributes, 0.0)).delay == 0.0
+
+
+def test_headers_and_names_count_against_the_limit() -> None:
+    assert size_of({"ab": {"DataType": "String", "StringValue": "é"}}) == 2 + 6 + 2
+    room = LARGEST - written(Message("m", "q", b"")).size
+    fitting = Message("m", "q", b"x" * (room - 100))
+    assert written(fitting).size <= LARGEST
+    with pytest.raises(MessageTooLargeError, match="262,144"):
+        written(Message("m", "q", b"x" * (room - 100), {"h": "y" * 200}))
+
+
+@pytest.mark.parametrize("reason", ["why", "", "x" * 300_000, "\udcff", "a\0b"])
+@pytest.mark.parametrize("size", [10, LARGEST - 50, LARGEST])
+def test_a_bare_dead_letter_fits_wherever_its_body_did(reason: str, size: int) -> None:
+    entry = bare("x" * size, {}, REASON_HEADER, reason)
+    assert entry.size <= LARGEST
+    content = read(entry.body, entry.attributes)
+    assert content.body == b"x" * size
+    if size == 10 and reason == "why":
+        assert content.headers == {REASON_HEADER: "why"}
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def full_name(name: str) -> str:
+    """The way back, for names that were changed."""
+    return re.sub("__|((?:_[0-9A-F]{2})+)", _unescaped, name)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[0] == "__":
+        return "."
+    return bytes.fromhex(found[0].replace("_", "")).decode()
+
+
+@pytest.mark.parametrize(
+    ("queue", "fifo", "name"),
+    [
+        ("shop.events", False, "shop__events"),
+        ("shop.events", True, "shop__events.fifo"),
+        ("shop.my_queue", False, "shop__my_queue"),
+        ("shop.a_.b", False, "shop__a_5F__b"),
+        ("orders", False, "orders"),
+        ("orders", True, "orders.fifo"),
+        ("orders.fifo", False, "orders.fifo"),
+        ("orders.fifo.unhandled", False, "orders__fifo__unhandled.fifo"),
+        ("Owner:a", False, "Owner_3Aa"),
+    ],
+)
+def test_names_that_sqs_allows_are_kept_and_others_changed(
+    queue: str, fifo: bool, name: str
+) -> None:
+    assert sqs_name(queue, fifo=fifo) == name
+
+
+@given(st.from_regex(r"[a-zA-Z][A-Za-z0-9_:/.-]{0,20}[.:/][A-Za-z0-9_:/.-]{0,5}", fullmatch=True))
+def test_changed_names_can_be_told_apart(queue: str) -> None:
+    if not queue.endswith(".fifo"):
+        name = sqs_name(queue)
+        assert re.fullmatch("[A-Za-z0-9_-]{1,80}", name)
+        assert full_name(name) == queue
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="SQS allows 80"):
+        sqs_name("shop." + "x" * 80)
+
+
+def test_an_ordering_key_that_cannot_be_a_group_is_hashed() -> None:
+    def group(key: str | None) -> str | None:
+        return group_of(Message("m", "q", b"", ordering_key=key))
+
+    assert group("user-1") == "user-1"
+    assert group(None) is None
+    odd = {group("ü"), group("x" * 129), group("")}
+    assert len(odd) == 3
+    assert all(one is not None and re.fullmatch("[0-9a-f]{64}", one) for one in odd)
