@@ -30,7 +30,7 @@ from matador.model.message import (
     StoredMessage,
 )
 from matador.model.topology import DeadLetterKind, WorkQueue
-from matador.transports.base import Browsing
+from matador.transports.base import Browsing, BrowsingDeadLetters
 
 BATCH = 100
 """How many letters are moved at once. A process that is killed meanwhile holds them for a lease."""
@@ -246,7 +246,8 @@ class DeadLetterOffice:
 
     def _browsing(self) -> Browsing:
         transport = self._transport
-        if not transport.capabilities.browse or not isinstance(transport, Browsing):
+        able = transport.capabilities.browse or isinstance(transport, BrowsingDeadLetters)
+        if not able or not isinstance(transport, Browsing):
             raise UnsupportedError(
                 f"{transport.name} cannot browse messages, so its dead letters cannot be listed, "
                 f"redriven or purged here"

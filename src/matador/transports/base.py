@@ -218,6 +218,17 @@ class Browsing(Protocol):
 
 
 @runtime_checkable
+class BrowsingDeadLetters(Browsing, Protocol):
+    """For transports that can look at dead letters only. Not a capability: ``browse`` is False, and
+    ``browse`` of a work queue raises ``UnsupportedError``."""
+
+    @property
+    def browses_dead_letters(self) -> bool:
+        """True."""
+        ...
+
+
+@runtime_checkable
 class Purging(Protocol):
     """``capabilities.purge``: a queue can be emptied."""
 

@@ -45,6 +45,10 @@ class ComplianceBase:
     """What is retried is delivered again before later messages with its ordering key. False for
     brokers that cannot change a stored message: a retry goes to the end of its key."""
 
+    orders_without_keys: bool = True
+    """Where there is an order at all, messages without an ordering key have one, too. False for
+    brokers that order the messages of one key only."""
+
     delay_step: float = 0.1
     """Seconds by which two delays must differ to end one after the other."""
 

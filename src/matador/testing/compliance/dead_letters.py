@@ -85,8 +85,12 @@ class DeadLetterCompliance(ComplianceBase):
             delivery = await self._deliver(bench, body)
             await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
         kept = 3 if bench.noted(bench.dead_letters()) else 2
-        letters = await bench.drain(bench.dead_letters(), kept)
-        assert bodies(letters) == ["oldest", "older", "newest"][-kept:]
+        letters = bodies(await bench.drain(bench.dead_letters(), kept))
+        expected = ["oldest", "older", "newest"][-kept:]
+        ordered = self.orders_without_keys
+        assert (letters if ordered else sorted(letters)) == (
+            expected if ordered else sorted(expected)
+        )
 
     async def test_they_go_when_their_time_is_over(self) -> None:
         limit = DeadLetters(undeliverable=DeadLetterQueue(ttl=_TTL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from matador.model.message import Delivery, Message, Receipt
@@ -21,11 +21,14 @@ class Hold:
 
     SQS may accept a receipt handle that is no longer the last one, so whether the lease is over is
     decided here: ``until`` is a little before SQS hands the message out again.
+
+    ``behind`` are later messages of its group that came with it. They are delivered after it was
+    settled: ``follow`` takes them, unless it is too late for that.
     """
 
     __slots__ = (
-        *("attributes", "body", "content", "count", "fifo", "handle", "id", "queue", "remaining"),
-        *("settled", "stored", "until"),
+        *("attributes", "behind", "body", "content", "count", "fifo", "follow", "group", "handle"),
+        *("id", "queue", "remaining", "sent", "settled", "stored", "until"),
     )
 
     def __init__(self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool) -> None:
@@ -36,9 +39,11 @@ class Hold:
         self.body = str(found.get("Body") or "")
         self.attributes: Attributes = found.get("MessageAttributes") or {}
         self.fifo = fifo
-        self.content: SqsContent = read(
-            self.body, self.attributes, system.get("MessageGroupId") if fifo else None
-        )
+        self.group: str | None = system.get("MessageGroupId") if fifo else None
+        self.content: SqsContent = read(self.body, self.attributes, self.group)
+        self.behind: list[Hold] = []
+        self.follow: Callable[[list[Hold]], bool] | None = None
+        self.sent = _number(system, "SentTimestamp", 0) / 1000
         self.remaining = 0.0
         self.count = _number(system, "ApproximateReceiveCount", 1)
         if self.content.delay:
@@ -50,12 +55,11 @@ class Hold:
 
     def _look_at_delay(self, system: Mapping[str, Any]) -> None:
         """Times of SQS itself: no clock of ours can make a message early."""
-        sent = _number(system, "SentTimestamp", 0)
-        first = _number(system, "ApproximateFirstReceiveTimestamp", sent)
-        waited = (first - sent) / 1000
+        first = _number(system, "ApproximateFirstReceiveTimestamp", 0) / 1000
+        waited = max(0.0, first - self.sent)
         early = math.ceil((self.content.delay - waited) / LONGEST_HIDDEN)
         if self.count > 1:  # SQS does not say when it was received now
-            waited = max(waited, time.time() - sent / 1000)
+            waited = max(waited, time.time() - self.sent)
         self.remaining = self.content.delay - waited
         # Each time it was received before it was due is no delivery.
         self.count -= max(0, early)
@@ -90,6 +94,16 @@ class Hold:
         count = max(1, self.count - released)
         receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
         return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+
+
+def lined_up(holds: Iterable[Hold]) -> list[Hold]:
+    """The first of every group, with the others behind it."""
+    heads: dict[str, Hold] = {}
+    for hold in holds:
+        head = heads.setdefault(hold.id if hold.group is None else hold.group, hold)
+        if head is not hold:
+            head.behind.append(hold)
+    return list(heads.values())
 
 
 class Released:

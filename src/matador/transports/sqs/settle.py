@@ -65,7 +65,7 @@ class Settler:
         Raises:
             TransportError: SQS could not be asked.
         """
-        return await asyncio.gather(*[self._renew(receipt) for receipt in receipts])
+        return await asyncio.gather(*[self._renew(receipt.handle) for receipt in receipts])
 
     async def defer(self, hold: Hold) -> Outcome:
         """Put off a message that is not due yet, and was never delivered."""
@@ -73,8 +73,15 @@ class Settler:
             return None  # somebody else sees to it
         if hold.fifo:
             seconds = min(math.ceil(hold.remaining), LONGEST_HIDDEN)
-            return await self._on_queue(hold, lambda queue: queue.hide(hold.handle, seconds))
+            outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, seconds))
+            await self.show_again(hold.behind)
+            return outcome
         return await self._replace(hold, hold.queue, self._copy(hold, hold.remaining))
+
+    async def show_again(self, holds: Sequence[Hold]) -> None:
+        """Have others receive at once what we hold and did not deliver. What fails is theirs when
+        its lease is over."""
+        await asyncio.gather(*[self._show(hold) for hold in holds])
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -88,7 +95,14 @@ class Settler:
         hold.settled = True  # nobody else settles it meanwhile
         outcome = await self._carry_out(hold, settlement)
         hold.settled = outcome is None or isinstance(outcome, LeaseLostError)
+        if hold.behind and outcome is None:
+            await self._follow(hold, released=isinstance(settlement, Release))
         return outcome
+
+    async def _follow(self, hold: Hold, *, released: bool) -> None:
+        behind, hold.behind = hold.behind, []
+        if released or hold.follow is None or not hold.follow(behind):
+            await self.show_again(behind)
 
     async def _carry_out(self, hold: Hold, settlement: Settlement) -> Outcome:
         match settlement:
@@ -117,6 +131,9 @@ class Settler:
     async def _release(self, hold: Hold) -> Outcome:
         if not hold.fifo:
             return await self._replace(hold, hold.queue, self._copy(hold, 0.0))
+        return await self._show(hold)
+
+    async def _show(self, hold: Hold) -> Outcome:
         outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, 0))
         if outcome is None:
             self._released.add(hold.id)
@@ -131,10 +148,11 @@ class Settler:
     async def _delete(self, hold: Hold) -> Outcome:
         return await self._on_queue(hold, lambda queue: queue.delete(hold.handle))
 
-    async def _renew(self, receipt: Receipt) -> bool:
-        hold = receipt.handle
+    async def _renew(self, hold: object) -> bool:
         if not isinstance(hold, Hold) or not hold.is_ours:
             return False
+        if hold.behind:  # they are ours for as long as they wait for this one
+            await asyncio.gather(*[self._renew(one) for one in hold.behind])
         asked = time.monotonic()
         outcome = await self._on_queue(
             hold, lambda queue: queue.hide(hold.handle, int(self._lease))

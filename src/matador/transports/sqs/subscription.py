@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from matador.errors import NotConnectedError, QueueNotFoundError, SendUnconfirmedError
 from matador.model.message import Delivery, Release
 from matador.transports.kit.transport import BaseSubscription
+from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqs.client import SqsClient
-from matador.transports.sqs.deliveries import Hold, Released
+from matador.transports.sqs.deliveries import Hold, Released, lined_up
 from matador.transports.sqs.queues import Queues, SqsQueue
 from matador.transports.sqs.settle import Settler
 
@@ -26,8 +27,8 @@ class SqsSubscription(BaseSubscription):
     So it goes on when ``receive`` is cancelled, and ``close`` waits for it: what it brings is
     returned by the next call, or goes back at once instead of when its lease is over.
 
-    Of a FIFO queue one message is received at a time: SQS hands out several of one group together,
-    and locks the group until all are settled.
+    Of a FIFO queue SQS hands out several messages of one group together, and no more of it until
+    all are settled. The first is delivered, the others one after the other as they are settled.
     """
 
     def __init__(
@@ -50,24 +51,34 @@ class SqsSubscription(BaseSubscription):
         self._wait = wait
         self._lease = lease
         self._closed = closed
-        self._per_poll, self._most_polls = (1, 1) if queue.fifo else (_PER_POLL, _MOST_POLLS)
         self._polls = 1
         self._ready: deque[Hold] = deque()
         self._polling: asyncio.Task[None] | None = None
-        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Waits while SQS cannot be reached."""
         while self._active:
             if self._ready and (taken := await self._take(limit)):
                 return taken
-            polling = self._polling or asyncio.create_task(self._poll(limit))
-            self._polling = polling
-            await asyncio.wait([polling, self._ending], return_when=asyncio.FIRST_COMPLETED)
-            if polling.done() and self._active:
+            if self._polling is None:
+                self._polling = asyncio.create_task(self._poll(limit))
+                self._polling.add_done_callback(lambda _: self._wakeup.wake())
+            await self._wakeup.wait()
+            polling = self._polling
+            if self._active and polling is not None and polling.done():
                 self._polling = None
                 polling.result()
         return ()
+
+    def _follow(self, behind: list[Hold]) -> bool:
+        """Deliver those behind a message that was settled, one after the other."""
+        if self._active:
+            head = behind[0]
+            head.behind = behind[1:]
+            self._ready.append(head)
+            self._wakeup.wake()
+        return self._active
 
     async def _take(self, limit: int) -> list[Delivery]:
         """What is ready; nothing that has waited for so long that its lease would soon be over."""
@@ -82,16 +93,17 @@ class SqsSubscription(BaseSubscription):
     async def _poll(self, limit: int) -> None:
         """One round of polls: several at once while there is more than one can bring."""
         queue = await self._queues.find(self.queue)
-        polls = min(-(-limit // self._per_poll), self._polls)
-        shares = [min(self._per_poll, limit - at * self._per_poll) for at in range(polls)]
+        polls = min(-(-limit // _PER_POLL), self._polls)
+        shares = [min(_PER_POLL, limit - at * _PER_POLL) for at in range(polls)]
         wait = self._wait if polls == 1 else 0
         rounds = [self._receive(queue, share, wait) for share in shares]
         outcomes = await asyncio.gather(*rounds, return_exceptions=True)
         found = [hold for holds in outcomes if isinstance(holds, list) for hold in holds]
-        full = len(found) == sum(shares) and shares[-1] == self._per_poll
-        self._polls = min(2 * polls, self._most_polls) if full else 1
-        early = [hold for hold in found if hold.remaining > 0]
-        self._ready.extend(hold for hold in found if hold.remaining <= 0)
+        full = len(found) == sum(shares) and shares[-1] == _PER_POLL
+        self._polls = min(2 * polls, _MOST_POLLS) if full else 1
+        heads = lined_up(found)
+        early = [hold for hold in heads if hold.remaining > 0]
+        self._ready.extend(hold for hold in heads if hold.remaining <= 0)
         deferred = await asyncio.gather(*[self._settler.defer(hold) for hold in early])
         for outcome in (*outcomes, *deferred):
             if isinstance(outcome, BaseException):
@@ -99,7 +111,10 @@ class SqsSubscription(BaseSubscription):
 
     async def _receive(self, queue: SqsQueue, limit: int, wait: int) -> list[Hold]:
         found = await queue.receive(limit, wait=wait, lease=self._lease)
-        return [Hold(self.queue, one, self._lease, fifo=queue.fifo) for one in found]
+        holds = [Hold(self.queue, one, self._lease, fifo=queue.fifo) for one in found]
+        for hold in holds:
+            hold.follow = self._follow
+        return holds
 
     async def _failed(self, queue: SqsQueue, error: BaseException) -> None:
         """Raise it, unless the next poll may do better."""
@@ -123,7 +138,7 @@ class SqsSubscription(BaseSubscription):
         if not self._active:
             return
         self._active = False
-        self._ending.set_result(None)
+        self._wakeup.wake()
         self._closed(self)
         polling, self._polling = self._polling, None
         if polling is not None:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Unpack
 
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.message import (
+    Delivery,
     Finding,
     Message,
     QueueDepth,
     Receipt,
     Settlement,
+    StoredMessage,
     TopologyNote,
 )
 from matador.model.topology import Topology
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
+from matador.transports.sqs.browse import DeadLetterShelf
 from matador.transports.sqs.client import SqsClient
 from matador.transports.sqs.deliveries import Released
 from matador.transports.sqs.doctor import examine
@@ -72,6 +75,7 @@ class SqsTransport(BaseTransport):
         self._queues = Queues(self._client, address)
         self._released = Released()
         self._settler = Settler(self._queues, self._released, address.lease)
+        self._shelf = DeadLetterShelf(self._queues, self._settler, address.lease)
         self._subscriptions: set[SqsSubscription] = set()
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
@@ -103,6 +107,8 @@ class SqsTransport(BaseTransport):
     async def _close(self) -> None:
         """Others get what is still held when its lease is over."""
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
+        if self._client.is_connected:
+            await self._shelf.give_back()
         await self._queues.drain()
         await self._client.stop()
 
@@ -146,6 +152,22 @@ class SqsTransport(BaseTransport):
         """See ``Leasing``. SQS ends a lease after 12 hours, renewed or not."""
         await self._client.require()
         return await self._settler.renew(receipts)
+
+    browses_dead_letters = True
+
+    async def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing`` and ``BrowsingDeadLetters``: for dead letters only. They are received,
+        and hidden from others until we disconnect, or for a lease."""
+        await self._client.require()
+        async for stored in self._shelf.browse(queue, after, limit):
+            yield stored
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
+        """See ``Browsing``."""
+        await self._client.require()
+        return await self._shelf.take(queue, positions)
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``. The number is approximate.

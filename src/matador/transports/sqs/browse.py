@@ -1,0 +1,105 @@
+"""Looks at dead letters, the only messages that can be looked at in SQS.
+
+SQS shows a message only to those who receive it: that hides it for a while, and counts. A message
+of a work queue would be called redelivered from then on, so work queues cannot be browsed. Dead
+letters are received and held here: others see them again when we disconnect, or a lease later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+from matador.errors import UnsupportedError
+from matador.model.message import Delivery, StoredMessage
+from matador.model.topology import DEAD_LETTER_KINDS
+from matador.transports.sqs.deliveries import Hold
+from matador.transports.sqs.queues import Queues
+from matador.transports.sqs.settle import Settler
+
+_EMPTY_LOOKS = 3
+"""So many receives in a row that bring nothing new: SQS may leave out a part of its servers."""
+
+
+class DeadLetterShelf:
+    """The dead letters that this process has received to look at them."""
+
+    def __init__(self, queues: Queues, settler: Settler, lease: float) -> None:
+        self._queues = queues
+        self._settler = settler
+        self._lease = lease
+        self._held: dict[str, dict[str, Hold]] = {}
+
+    async def browse(
+        self, queue: str, after: str | None, limit: int | None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing``. The order is that of SQS: in standard queues, none."""
+        seen = after is None
+        shown = 0
+        async for hold in self._each(queue):
+            if seen and (limit is None or shown < limit):
+                shown += 1
+                yield _stored(hold)
+            seen = seen or hold.id == after
+            if limit is not None and shown >= limit:
+                return
+
+    async def take(self, queue: str, positions: Sequence[str]) -> list[Delivery | None]:
+        """See ``Browsing``. What is held here is taken; the queue is searched for the rest."""
+        wanted = set(positions)
+        held = self._shelf(queue)
+        if not wanted <= held.keys():
+            async for hold in self._each(queue):
+                wanted.discard(hold.id)
+                if not wanted:
+                    break
+        taken = {one: hold for one in positions if (hold := held.pop(one, None)) is not None}
+        return [hold.delivery(0) if (hold := taken.get(one)) else None for one in positions]
+
+    async def give_back(self) -> None:
+        """Have others see what is held."""
+        holds = [hold for held in self._held.values() for hold in held.values() if hold.is_ours]
+        self._held.clear()
+        await self._settler.show_again(holds)
+
+    def _shelf(self, queue: str) -> dict[str, Hold]:
+        if not queue.endswith(tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)):
+            raise UnsupportedError(
+                f"SQS shows messages only to those who receive them, so {queue!r} cannot be "
+                f"browsed; its dead letters can"
+            )
+        held = self._held.get(queue, {})
+        self._held[queue] = {one: hold for one, hold in held.items() if hold.is_ours}
+        return self._held[queue]
+
+    async def _each(self, queue: str) -> AsyncIterator[Hold]:
+        """What is held, and then what can be received."""
+        held = self._shelf(queue)
+        for hold in list(held.values()):
+            yield hold
+        looks = 0
+        while looks < _EMPTY_LOOKS:
+            found = await self._queues.find(queue)
+            lease = int(self._lease)
+            received = [
+                Hold(queue, one, lease, fifo=found.fifo)
+                for one in await found.receive(10, wait=0, lease=lease)
+            ]
+            looks = 0 if received else looks + 1
+            held |= {hold.id: hold for hold in received}
+            for hold in received:
+                yield hold
+
+
+def _stored(hold: Hold) -> StoredMessage:
+    message = hold.message
+    return StoredMessage(
+        position=hold.id,
+        id=message.id,
+        queue=hold.queue,
+        body=message.body,
+        headers=message.headers,
+        stored_at=datetime.fromtimestamp(hold.sent, UTC) if hold.sent else None,
+        priority=message.priority,
+        ordering_key=message.ordering_key,
+    )
