@@ -39,6 +39,7 @@ SLOW = (
 )
 BROKER = (
     "tests/cli/test_rabbitmq_commands.py",
+    "tests/cli/test_sqs_commands.py",
     "tests/docs/test_broker_snippets.py",
     "tests/transports/rabbitmq/test_management.py",
     "tests/transports/rabbitmq/test_own_server.py",

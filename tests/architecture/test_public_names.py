@@ -87,6 +87,7 @@ NAMES = {
         "RabbitMQTransport",
         "RedisTransport",
         "SqliteTransport",
+        "SqsTransport",
         "Subscription",
         "Transport",
         "transport_from_url",

@@ -8,10 +8,11 @@ from uuid import uuid4
 
 from tests.support.brokers import SCRIPT, broker_ctl, broker_url
 from tests.support.redis import OwnServer
+from tests.support.sqs import OwnElasticMQ
 
 
 class Brokers:
-    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, and a Redis server.
+    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, a Redis and an ElasticMQ.
 
     They are created when they are needed. Without a broker, the test is skipped, or fails in CI.
     """
@@ -21,10 +22,15 @@ class Brokers:
         self._hosts: dict[str, str] = {}
         self._users: dict[str, str] = {}
         self._redis: OwnServer | None = None
+        self._sqs: OwnElasticMQ | None = None
 
     def url(self, shown: str) -> str:
         """The real address for one on a page, with the same options."""
         parts = urlsplit(shown)
+        if not parts.scheme:  # not an address
+            return shown
+        if parts.scheme == "sqs":
+            return self._elasticmq().url
         query = f"?{parts.query}" if parts.query else ""
         if parts.scheme == "amqp":
             real = urlsplit(broker_url("rabbitmq"))
@@ -65,6 +71,12 @@ class Brokers:
             self._redis.start()
         return self._redis
 
+    def _elasticmq(self) -> OwnElasticMQ:
+        if self._sqs is None:
+            self._sqs = OwnElasticMQ(self._folder / "sqs")
+            self._sqs.start()
+        return self._sqs
+
     def close(self) -> None:
         """Stop and delete everything."""
         for host in self._hosts.values():
@@ -73,3 +85,5 @@ class Brokers:
             broker_ctl("rabbitmq", "delete_user", user)
         if self._redis is not None:
             self._redis.stop()
+        if self._sqs is not None:
+            self._sqs.kill()

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 from tests.docs.brokers import Brokers
+from tests.support.sqs import CREDENTIALS
 
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 
 SAYS: dict[str, list[str]] = {
     "rabbitmq_fleet.py": ["write-invoice: not stored, QueueNotFoundError", "1 sent"],
     "redis_replay.py": ["3 can be read again"],
+    "sqs_fifo.py": ["ann: placed", "ann: paid", "ann: sent"],
 }
-URLS = {"RABBITMQ_URL": "amqp://localhost/shop", "REDIS_URL": "redis://localhost:6379/0"}
+URLS = {
+    "RABBITMQ_URL": "amqp://localhost/shop",
+    "REDIS_URL": "redis://localhost:6379/0",
+    "SQS_URL": "sqs://eu-west-1",
+}
 
 
 @pytest.fixture
@@ -33,7 +39,11 @@ def test_a_snippet_says_what_it_should(snippet: str, brokers: Brokers, tmp_path:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(SNIPPETS / snippet)],
         cwd=tmp_path,
-        env={**os.environ, **{name: brokers.url(url) for name, url in needed.items()}},
+        env={
+            **os.environ,
+            **CREDENTIALS,
+            **{name: brokers.url(url) for name, url in needed.items()},
+        },
         capture_output=True,
         text=True,
         timeout=60,
