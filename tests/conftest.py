@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _levels() -> Iterator[None]:
     """Commands that run in this process set levels of loggers: not for the tests that follow."""
     yield
-    for name in ("matador.lake", "asyncio", "pika", "py4j"):
+    for name in ("matador.lake", "asyncio", "pika", "aiobotocore", "py4j"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 

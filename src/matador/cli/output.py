@@ -208,3 +208,4 @@ def show_logs(level: int, console: Console | None = None) -> None:
         # Errors of client libraries are translated and reported anyway.
         detailed = level <= logging.DEBUG
         logging.getLogger("pika").setLevel(logging.INFO if detailed else logging.CRITICAL)
+        logging.getLogger("aiobotocore").setLevel(logging.INFO if detailed else logging.WARNING)

@@ -77,6 +77,20 @@ async def test_a_delay_of_a_fifo_queue_counts_no_delivery(
     assert not first.receipt.redelivered
 
 
+async def test_a_release_counts_neither_itself_nor_forgets_a_crash(
+    open_transport: Open, topology: Topology
+) -> None:
+    transport = await open_transport(lease=1)
+    await transport.send([message(topology)])
+    subscription = await transport.subscribe(topology.full_name("events"), prefetch=1)
+    assert (await next_of(subscription)).receipt.delivery_count == 1  # and then nothing
+    for _ in range(3):
+        delivery = await next_of(subscription)
+        assert delivery.receipt.delivery_count == 2
+        assert delivery.receipt.redelivered
+        assert await transport.settle([Release(delivery.receipt)]) == [None]
+
+
 # -- FIFO ------------------------------------------------------------------------------------------
 
 
@@ -289,8 +303,10 @@ async def test_the_doctor_finds_what_takes_messages_away(
     open_transport: Open, topology: Topology, raw: Any
 ) -> None:
     transport = await open_transport(max_receives=3)
-    findings = await transport.examine()
-    assert findings[0].text.endswith("answers")
-    (few,) = [one for one in findings if one.subject == topology.full_name("events")]
-    assert "received 3 times" in few.text
-    assert few.fix
+    (server,) = await transport.examine()
+    assert server.text.endswith("answers")
+    (few,) = await transport.check_topology(topology)
+    assert few.queue == topology.full_name("events")
+    assert "after 3 receives" in few.text
+    unknown = Topology(f"{topology.namespace}x", queues=["events"])
+    assert await transport.check_topology(unknown) == [], "what is missing is not noted"

@@ -16,7 +16,7 @@ from matador.transports.sqs.wire import (
     LARGEST,
     Attributes,
     bare,
-    delayed,
+    copied,
     group_of,
     read,
     size_of,
@@ -96,6 +96,17 @@ def test_foreign_attributes_become_headers() -> None:
     assert (content.body, content.ordering_key, content.problem) == (b"hello", "group", None)
 
 
+def test_a_foreign_message_is_copied_as_it_is_if_there_is_room() -> None:
+    def attributes(count: int) -> Attributes:
+        return {f"a{one}": {"DataType": "String", "StringValue": "x"} for one in range(count)}
+
+    assert copied(attributes(10), delay=0.0, deliveries=0) == attributes(10)
+    few = copied(attributes(9), delay=0.0, deliveries=1)
+    assert few is not None
+    assert len(few) == 10
+    assert copied(attributes(10), delay=0.0, deliveries=1) is None
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"id":7}', '{"headers":{"a":[]}}', '{"delay":"x"}'])
 def test_an_attribute_that_is_not_ours_is_a_problem_and_no_error(text: str) -> None:
     content = read("body", {"matador": {"DataType": "String", "StringValue": text}})
@@ -140,7 +151,10 @@ def test_every_message_comes_back_as_it_was(message: Message, later: float) -> N
     assert (content.priority, content.delay) == (message.priority, later)
     assert content.ordering_key == message.ordering_key
     assert content.properties == message.properties
-    assert read(entry.body, delayed(entry.attributes, 0.0)).delay == 0.0
+    attributes = copied(entry.attributes, delay=0.0, deliveries=3)
+    assert attributes is not None
+    copy = read(entry.body, attributes)
+    assert (copy.delay, copy.deliveries, copy.headers) == (0.0, 3, message.headers)
 
 
 def test_headers_and_names_count_against_the_limit() -> None:

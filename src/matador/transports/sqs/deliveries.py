@@ -28,7 +28,7 @@ class Hold:
 
     __slots__ = (
         *("attributes", "behind", "body", "content", "count", "fifo", "follow", "group", "handle"),
-        *("id", "queue", "remaining", "sent", "settled", "stored", "until"),
+        *("id", "queue", "received", "remaining", "sent", "settled", "stored", "until"),
     )
 
     def __init__(self, queue: str, found: Mapping[str, Any], lease: float, *, fifo: bool) -> None:
@@ -45,7 +45,8 @@ class Hold:
         self.follow: Callable[[list[Hold]], bool] | None = None
         self.sent = _number(system, "SentTimestamp", 0) / 1000
         self.remaining = 0.0
-        self.count = _number(system, "ApproximateReceiveCount", 1)
+        self.received = _number(system, "ApproximateReceiveCount", 1)
+        self.count = self.received + self.content.deliveries
         if self.content.delay:
             self._look_at_delay(system)
         self.settled = False
@@ -58,7 +59,7 @@ class Hold:
         first = _number(system, "ApproximateFirstReceiveTimestamp", 0) / 1000
         waited = max(0.0, first - self.sent)
         early = math.ceil((self.content.delay - waited) / LONGEST_HIDDEN)
-        if self.count > 1:  # SQS does not say when it was received now
+        if self.received > 1:  # SQS does not say when it was received now
             waited = max(waited, time.time() - self.sent)
         self.remaining = self.content.delay - waited
         # Each time it was received before it was due is no delivery.

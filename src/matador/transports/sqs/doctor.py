@@ -6,45 +6,48 @@ import json
 from collections.abc import Iterator, Mapping
 
 from matador.errors import QueueNotFoundError
-from matador.model.message import Finding
-from matador.transports.sqs.client import SqsClient
+from matador.model.message import TopologyNote
+from matador.model.topology import Topology
 from matador.transports.sqs.queues import Queues
 
 _DAY = 86_400
 _FEW_RECEIVES = 10
 
 
-async def examine(client: SqsClient, queues: Queues) -> list[Finding]:
-    """Examine the queues of the topologies that were applied."""
-    findings = [Finding("server", f"{client.where} answers")]
-    for name in queues.declared:
+async def check(queues: Queues, topology: Topology) -> list[TopologyNote]:
+    """What is wrong with the queues of a topology that exist."""
+    names = [topology.full_name(queue.name) for queue in topology.queues]
+    letters = [name for _, _, name in topology.dead_letter_names()]
+    notes: list[TopologyNote] = []
+    for name in (*names, *letters):
         try:
-            attributes = await (await queues.find(name)).attributes()
-        except QueueNotFoundError as error:
-            findings.append(Finding(name, str(error), "apply the topology", serious=True))
-        else:
-            findings += about_queue(name, attributes)
-    return findings
+            attributes = await (await queues.find(name, make=False)).attributes()
+        except QueueNotFoundError:
+            continue
+        notes += [TopologyNote(name, text) for text in problems(attributes)]
+    return notes
 
 
-def about_queue(name: str, attributes: Mapping[str, str]) -> Iterator[Finding]:
-    """What is wrong with one queue."""
+def problems(attributes: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a queue with these attributes."""
     kept = _whole(attributes.get("MessageRetentionPeriod"))
     if kept is not None and kept < _DAY:
-        text = f"messages that wait for more than {kept} s are deleted"
-        yield Finding(name, text, "raise its MessageRetentionPeriod; 14 days is the most")
+        yield (
+            f"SQS deletes messages that have waited for {kept} s; raise MessageRetentionPeriod "
+            f"(at most 14 days)"
+        )
     try:
         policy = json.loads(attributes.get("RedrivePolicy") or "{}")
         receives = _whole(policy.get("maxReceiveCount"))
     except (ValueError, AttributeError):
         receives = None
     if receives is not None and receives < _FEW_RECEIVES:
-        text = f"SQS moves a message to its own dead letters after it was received {receives} times"
-        fix = f"raise maxReceiveCount of its redrive policy to {_FEW_RECEIVES} or more"
-        yield Finding(name, text, fix)
-    if _whole(attributes.get("DelaySeconds")):
-        text = f"every message waits for {attributes['DelaySeconds']} s before it is delivered"
-        yield Finding(name, text, "set its DelaySeconds to 0 unless that is meant")
+        yield (
+            f"SQS moves a message to its own dead letters after {receives} receives; raise "
+            f"maxReceiveCount of the redrive policy to {_FEW_RECEIVES} or more"
+        )
+    if delay := _whole(attributes.get("DelaySeconds")):
+        yield f"SQS delays every message by {delay} s (DelaySeconds)"
 
 
 def _whole(text: object) -> int | None:

@@ -186,17 +186,12 @@ class Queues:
         self._declared: dict[str, Parameters] = {}
         self._redriven: dict[str, str] = {}
 
-    @property
-    def declared(self) -> Sequence[str]:
-        """The names of all applied topologies."""
-        return tuple(self._declared)
-
     async def drain(self) -> None:
         """Wait until every call has its outcome."""
         for queue in self._found.values():
             await queue.drain()
 
-    async def find(self, name: str) -> SqsQueue:
+    async def find(self, name: str, *, make: bool = True) -> SqsQueue:
         """A queue by its full name. A declared one that was deleted is made again.
 
         Raises:
@@ -212,7 +207,7 @@ class Queues:
             try:
                 answer = await self._client.call("get_queue_url", queue=name, QueueName=short)
             except QueueNotFoundError:
-                if name not in self._declared or not self._address.create:
+                if name not in self._declared or not (make and self._address.create):
                     raise queue_not_found(name, self._client.where, self._declared) from None
                 answer = await self._make(name, short)
             queue = SqsQueue(self._client, name, answer["QueueUrl"], fifo=fifo)

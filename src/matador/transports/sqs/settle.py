@@ -32,10 +32,11 @@ from matador.transports.kit.errors import lease_lost
 from matador.transports.sqs.deliveries import LONGEST_HIDDEN, Hold, Released
 from matador.transports.sqs.queues import Outcome, Queues, SqsQueue
 from matador.transports.sqs.wire import (
+    LARGEST,
     LONGEST_DELAY,
     SqsEntry,
     bare,
-    delayed,
+    copied,
     group_of,
     written,
 )
@@ -76,7 +77,7 @@ class Settler:
             outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, seconds))
             await self.show_again(hold.behind)
             return outcome
-        return await self._replace(hold, hold.queue, self._copy(hold, hold.remaining))
+        return await self._move(hold, hold.remaining)
 
     async def show_again(self, holds: Sequence[Hold]) -> None:
         """Have others receive at once what we hold and did not deliver. What fails is theirs when
@@ -93,7 +94,11 @@ class Settler:
         if not isinstance(hold, Hold) or not hold.is_ours:
             return lease_lost(settlement.receipt.queue)
         hold.settled = True  # nobody else settles it meanwhile
-        outcome = await self._carry_out(hold, settlement)
+        try:
+            outcome = await self._carry_out(hold, settlement)
+        except BaseException:  # cancelled
+            hold.settled = False
+            raise
         hold.settled = outcome is None or isinstance(outcome, LeaseLostError)
         if hold.behind and outcome is None:
             await self._follow(hold, released=isinstance(settlement, Release))
@@ -129,9 +134,9 @@ class Settler:
         return await self._delete(hold)
 
     async def _release(self, hold: Hold) -> Outcome:
-        if not hold.fifo:
-            return await self._replace(hold, hold.queue, self._copy(hold, 0.0))
-        return await self._show(hold)
+        if hold.fifo and not hold.stored:
+            return await self._show(hold)
+        return await self._move(hold, 0.0)
 
     async def _show(self, hold: Hold) -> Outcome:
         outcome = await self._on_queue(hold, lambda queue: queue.hide(hold.handle, 0))
@@ -139,11 +144,15 @@ class Settler:
             self._released.add(hold.id)
         return outcome
 
-    def _copy(self, hold: Hold, delay: float) -> SqsEntry:
+    async def _move(self, hold: Hold, delay: float) -> Outcome:
+        """To the end of its queue, as if this delivery had not been."""
         left = delay if delay > LONGEST_DELAY else 0.0
-        return SqsEntry(
-            hold.body, delayed(hold.attributes, left), min(math.ceil(delay), LONGEST_DELAY)
-        )
+        earlier = max(0, hold.count - 1)
+        attributes = copied(hold.attributes, delay=left, deliveries=earlier)
+        entry = SqsEntry(hold.body, attributes or {}, min(math.ceil(delay), LONGEST_DELAY))
+        if attributes is None or entry.size > LARGEST:
+            return await self._show(hold)
+        return await self._replace(hold, hold.queue, entry)
 
     async def _delete(self, hold: Hold) -> Outcome:
         return await self._on_queue(hold, lambda queue: queue.delete(hold.handle))

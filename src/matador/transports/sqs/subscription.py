@@ -18,6 +18,7 @@ from matador.transports.sqs.settle import Settler
 
 _MOST_POLLS = 8
 _PER_POLL = 10
+_GRACE = 5.0  # seconds that a poll may take longer than it was asked to
 
 
 class SqsSubscription(BaseSubscription):
@@ -61,12 +62,12 @@ class SqsSubscription(BaseSubscription):
         while self._active:
             if self._ready and (taken := await self._take(limit)):
                 return taken
-            if self._polling is None:
-                self._polling = asyncio.create_task(self._poll(limit))
-                self._polling.add_done_callback(lambda _: self._wakeup.wake())
-            await self._wakeup.wait()
             polling = self._polling
-            if self._active and polling is not None and polling.done():
+            if polling is None:
+                self._polling = polling = asyncio.create_task(self._poll(limit))
+                polling.add_done_callback(lambda _: self._wakeup.wake())
+            await self._wakeup.wait()
+            if self._active and polling.done():
                 self._polling = None
                 polling.result()
         return ()
@@ -122,7 +123,7 @@ class SqsSubscription(BaseSubscription):
             self._queues.forget(queue)
             await self._queues.find(self.queue)  # makes it again if it was declared
         elif isinstance(error, SendUnconfirmedError | NotConnectedError):
-            if self._client.is_connected:
+            if self._client.is_connected or not self._active:
                 raise error  # SQS answers, but with an error: the caller backs off
             await self._client.wait_connected()
         else:
@@ -142,8 +143,9 @@ class SqsSubscription(BaseSubscription):
         self._closed(self)
         polling, self._polling = self._polling, None
         if polling is not None:
-            if not self._client.is_connected:
-                polling.cancel()
+            if self._client.is_connected:
+                await asyncio.wait([polling], timeout=self._wait + _GRACE)
+            polling.cancel()  # SQS is gone, and nothing comes of it
             await asyncio.wait([polling])
             if not polling.cancelled():
                 polling.exception()  # nobody is left to tell

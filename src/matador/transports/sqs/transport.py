@@ -25,7 +25,7 @@ from matador.transports.kit.transport import BaseTransport
 from matador.transports.sqs.browse import DeadLetterShelf
 from matador.transports.sqs.client import SqsClient
 from matador.transports.sqs.deliveries import Released
-from matador.transports.sqs.doctor import examine
+from matador.transports.sqs.doctor import check
 from matador.transports.sqs.options import SqsOptions, read_sqs_address
 from matador.transports.sqs.queues import Queues
 from matador.transports.sqs.settle import Settler
@@ -190,6 +190,11 @@ class SqsTransport(BaseTransport):
         return await (await self._queues.find(queue)).depth()
 
     async def examine(self) -> Sequence[Finding]:
-        """See ``Examining``: redrive policies and retention periods that can lose messages."""
+        """See ``Examining``."""
         await self._client.require()
-        return await examine(self._client, self._queues)
+        return [Finding("server", f"{self._address.where} answers")]
+
+    async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Checking``: redrive policies, retention periods and delays that get in the way."""
+        await self._client.require()
+        return await check(self._queues, topology)

@@ -2,8 +2,9 @@
 
 The body is the body of the message if it is text that SQS takes, else base64. Everything else is
 in one message attribute, ``matador``: a JSON object with ``id``, ``headers``, ``priority``,
-``orderingKey``, ``encoding`` (``base64`` or ``empty``; SQS takes no empty body) and ``delay``,
-seconds from the time it was sent; what is empty is left out. SQS allows ten attributes, so headers
+``orderingKey``, ``encoding`` (``base64`` or ``empty``; SQS takes no empty body), ``delay``, in
+seconds from the time it was sent, and ``deliveries``, those before a copy; what is empty is left
+out. SQS allows ten attributes, so headers
 cannot have one each. The four of a job do: ``job.id``, ``job.name``, ``job.maxAttempts`` and
 ``job.createdAt`` are attributes of their own, which other programs read and write.
 
@@ -47,6 +48,7 @@ _LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _LONGEST_NAME = 80
 _FIFO = ".fifo"
 _EMPTY = "-"
+_MOST_ATTRIBUTES = 10
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Message attributes as botocore has them."""
@@ -91,6 +93,7 @@ class SqsContent(msgspec.Struct, frozen=True):
     priority: int | None = None
     ordering_key: str | None = None
     delay: float = 0.0
+    deliveries: int = 0
     problem: str | None = None
     properties: Properties | None = None
 
@@ -102,6 +105,7 @@ class _Envelope(msgspec.Struct, omit_defaults=True, rename="camel"):
     ordering_key: str | None = None
     encoding: Literal["text", "base64", "empty"] = "text"
     delay: float = 0.0
+    deliveries: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -153,13 +157,16 @@ def written(message: Message, *, later: float = 0.0) -> SqsEntry:
     return entry
 
 
-def delayed(attributes: Attributes, delay: float) -> dict[str, Mapping[str, Any]]:
-    """The attributes of a message of ours with another delay for receivers to wait for."""
+def copied(attributes: Attributes, *, delay: float, deliveries: int) -> Attributes | None:
+    """The attributes of a copy with another delay, and with the deliveries before it. None: a
+    foreign message has no room for them."""
     envelope, problem = _read_envelope(attributes)
-    if problem is not None or envelope.delay == delay:
-        return dict(attributes)
-    envelope.delay = delay
+    if (envelope.delay, envelope.deliveries) == (delay, deliveries):
+        return attributes
+    envelope.delay, envelope.deliveries = delay, deliveries
     rest = {name: value for name, value in attributes.items() if name != _OURS}
+    if problem is not None or len(rest) >= _MOST_ATTRIBUTES:
+        return None
     return rest | _attribute(envelope)
 
 
@@ -206,6 +213,7 @@ def read(body: str, attributes: Attributes, group: str | None = None) -> SqsCont
         envelope.priority,
         envelope.ordering_key if _OURS in attributes else group,
         envelope.delay,
+        envelope.deliveries,
         problem or unread,
         properties,
     )
@@ -217,8 +225,8 @@ def _read_envelope(attributes: Attributes) -> tuple[_Envelope, str | None]:
         return _Envelope(), None
     try:
         envelope = _decode(str(ours.get("StringValue", "")))
-        if not 0.0 <= envelope.delay < float("inf"):
-            envelope.delay = 0.0
+        envelope.delay = envelope.delay if 0.0 <= envelope.delay < float("inf") else 0.0
+        envelope.deliveries = min(max(0, envelope.deliveries), 1_000_000)
     except _UNREADABLE:
         return _Envelope(), f"the attribute {_OURS} cannot be read"
     return envelope, None
