@@ -68,9 +68,10 @@ class DeadLetterShelf:
                 f"SQS shows messages only to those who receive them, so {queue!r} cannot be "
                 f"browsed; its dead letters can"
             )
-        held = self._held.get(queue, {})
-        self._held[queue] = {one: hold for one, hold in held.items() if hold.is_ours}
-        return self._held[queue]
+        held = self._held.setdefault(queue, {})
+        for lost in [one for one, hold in held.items() if not hold.is_ours]:
+            del held[lost]
+        return held
 
     async def _each(self, queue: str) -> AsyncIterator[Hold]:
         """What is held, and then what can be received."""

@@ -104,7 +104,7 @@ class _Envelope(msgspec.Struct, omit_defaults=True, rename="camel"):
     priority: int | None = None
     ordering_key: str | None = None
     encoding: Literal["text", "base64", "empty"] = "text"
-    delay: float = 0.0
+    delay: float | None = None
     deliveries: int = 0
 
 
@@ -143,7 +143,7 @@ def written(message: Message, *, later: float = 0.0) -> SqsEntry:
             headers[name] = value
     id_ = "" if message.id == message.headers.get("job.id") else message.id
     envelope = _Envelope(
-        id_, headers, message.priority, message.ordering_key, encoding, max(later, 0.0)
+        id_, headers, message.priority, message.ordering_key, encoding, later or None
     )
     try:
         entry = SqsEntry(body, attributes | _attribute(envelope))
@@ -161,9 +161,9 @@ def copied(attributes: Attributes, *, delay: float, deliveries: int) -> Attribut
     """The attributes of a copy with another delay, and with the deliveries before it. None: a
     foreign message has no room for them."""
     envelope, problem = _read_envelope(attributes)
-    if (envelope.delay, envelope.deliveries) == (delay, deliveries):
+    if (envelope.delay or 0.0, envelope.deliveries) == (delay, deliveries):
         return attributes
-    envelope.delay, envelope.deliveries = delay, deliveries
+    envelope.delay, envelope.deliveries = delay or None, deliveries
     rest = {name: value for name, value in attributes.items() if name != _OURS}
     if problem is not None or len(rest) >= _MOST_ATTRIBUTES:
         return None
@@ -212,7 +212,7 @@ def read(body: str, attributes: Attributes, group: str | None = None) -> SqsCont
         envelope.id or str(headers.get("job.id", "")),
         envelope.priority,
         envelope.ordering_key if _OURS in attributes else group,
-        envelope.delay,
+        envelope.delay or 0.0,
         envelope.deliveries,
         problem or unread,
         properties,
@@ -225,7 +225,8 @@ def _read_envelope(attributes: Attributes) -> tuple[_Envelope, str | None]:
         return _Envelope(), None
     try:
         envelope = _decode(str(ours.get("StringValue", "")))
-        envelope.delay = envelope.delay if 0.0 <= envelope.delay < float("inf") else 0.0
+        if not 0.0 <= (envelope.delay or 0.0) < float("inf"):
+            envelope.delay = None
         envelope.deliveries = min(max(0, envelope.deliveries), 1_000_000)
     except _UNREADABLE:
         return _Envelope(), f"the attribute {_OURS} cannot be read"
