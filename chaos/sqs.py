@@ -56,9 +56,10 @@ class SqsProfile:
     def url(self, lease: float) -> str:
         """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
-        endpoint = f"http://127.0.0.1:{port}"
+        timeout = min(SEND_TIMEOUT, max(2.0, lease))
         return (
-            f"sqs://eu-west-1?endpoint={endpoint}&lease={lease:g}&wait=1&timeout={SEND_TIMEOUT:g}"
+            f"sqs://eu-west-1?endpoint=http://127.0.0.1:{port}"
+            f"&lease={lease:g}&wait=1&timeout={timeout:g}"
         )
 
     def stored(self, queue: str) -> Sequence[Stored]:

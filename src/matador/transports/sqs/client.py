@@ -47,6 +47,7 @@ class SqsClient:
     def __init__(self, address: SqsAddress, on_state: Callable[[ConnectionState], None]) -> None:
         self.where = address.where
         self._address = address
+        self._aws: Any = AioSession()
         self._context: Any = None
         self._client: Any = None
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
@@ -61,7 +62,6 @@ class SqsClient:
     async def start(self) -> None:
         """Connect, and notice from then on when the service is gone and when it is back."""
         try:
-            await self._make_client()
             await self._supervisor.start()
         except BaseException:
             await self._drop_client()
@@ -124,8 +124,6 @@ class SqsClient:
         raise AssertionError("unreachable")
 
     async def _make_client(self) -> None:
-        if self._client is not None:
-            return
         address = self._address
         config = AioConfig(
             connect_timeout=address.timeout,
@@ -134,8 +132,7 @@ class SqsClient:
             retries={"total_max_attempts": 1},  # a repeated send could store a message twice
         )
         try:
-            session: Any = AioSession()
-            self._context = session.create_client(
+            self._context = self._aws.create_client(
                 "sqs", region_name=address.region, endpoint_url=address.endpoint, config=config
             )
             self._client = await self._context.__aenter__()
@@ -151,6 +148,8 @@ class SqsClient:
     # -- for the supervisor ------------------------------------------------------------------------
 
     async def _open(self) -> _Session:
+        await self._drop_client()  # with its connections, which may be dead without saying so
+        await self._make_client()
         try:
             async with asyncio.timeout(self._address.timeout):
                 await self._client.list_queues(MaxResults=1)
