@@ -16,7 +16,7 @@ from matador.testing.compliance.bench import bodies
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Transport
 from matador.transports.sqs import SqsTransport
-from matador.transports.sqs.wire import sqs_name
+from matador.transports.sqs.names import sqs_name
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("sqs")]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.sqs import sqs_client
 
-from matador.transports.sqs.wire import sqs_name
+from matador.transports.sqs.names import sqs_name
 
 _BODIES = (
     *(" ", "x", "null", "true", "7", '"text"', "{", "[]", "{}", '{"a":1,"a":2}', '"\\ud800"'),

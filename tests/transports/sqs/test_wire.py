@@ -1,4 +1,4 @@
-"""How messages are written to SQS and read back, and what queues are called there."""
+"""How messages are written to SQS and read back."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matador.errors import ConfigurationError, MessageTooLargeError, UnstorableError
+from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import REASON_HEADER, Message, Properties
 from matador.transports.sqs.wire import (
     LARGEST,
     Attributes,
     bare,
     copied,
-    group_of,
     read,
     size_of,
-    sqs_name,
     written,
 )
 
@@ -176,61 +174,3 @@ def test_a_bare_dead_letter_fits_wherever_its_body_did(reason: str, size: int) -
     assert content.body == b"x" * size
     if size == 10 and reason == "why":
         assert content.headers == {REASON_HEADER: "why"}
-
-
-# -- names -----------------------------------------------------------------------------------------
-
-
-def full_name(name: str) -> str:
-    """The way back, for names that were changed."""
-    return re.sub("__|((?:_[0-9A-F]{2})+)", _unescaped, name)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    if found[0] == "__":
-        return "."
-    return bytes.fromhex(found[0].replace("_", "")).decode()
-
-
-@pytest.mark.parametrize(
-    ("queue", "fifo", "name"),
-    [
-        ("shop.events", False, "shop__events"),
-        ("shop.events", True, "shop__events.fifo"),
-        ("shop.my_queue", False, "shop__my_queue"),
-        ("shop.a_.b", False, "shop__a_5F__b"),
-        ("orders", False, "orders"),
-        ("orders", True, "orders.fifo"),
-        ("orders.fifo", False, "orders.fifo"),
-        ("orders.fifo.unhandled", False, "orders__fifo__unhandled.fifo"),
-        ("Owner:a", False, "Owner_3Aa"),
-    ],
-)
-def test_names_that_sqs_allows_are_kept_and_others_changed(
-    queue: str, fifo: bool, name: str
-) -> None:
-    assert sqs_name(queue, fifo=fifo) == name
-
-
-@given(st.from_regex(r"[a-zA-Z][A-Za-z0-9_:/.-]{0,20}[.:/][A-Za-z0-9_:/.-]{0,5}", fullmatch=True))
-def test_changed_names_can_be_told_apart(queue: str) -> None:
-    if not queue.endswith(".fifo"):
-        name = sqs_name(queue)
-        assert re.fullmatch("[A-Za-z0-9_-]{1,80}", name)
-        assert full_name(name) == queue
-
-
-def test_a_name_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="SQS allows 80"):
-        sqs_name("shop." + "x" * 80)
-
-
-def test_an_ordering_key_that_cannot_be_a_group_is_hashed() -> None:
-    def group(key: str | None) -> str | None:
-        return group_of(Message("m", "q", b"", ordering_key=key))
-
-    assert group("user-1") == "user-1"
-    assert group(None) is None
-    odd = {group("ü"), group("x" * 129), group("")}
-    assert len(odd) == 3
-    assert all(one is not None and re.fullmatch("[0-9a-f]{64}", one) for one in odd)

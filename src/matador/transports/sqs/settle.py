@@ -30,14 +30,15 @@ from matador.transports.clock import SystemClock
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 from matador.transports.sqs.deliveries import LONGEST_HIDDEN, Hold, Released
-from matador.transports.sqs.queues import Outcome, Queues, SqsQueue
+from matador.transports.sqs.names import group_of
+from matador.transports.sqs.queue import Outcome, SqsQueue
+from matador.transports.sqs.queues import Queues
 from matador.transports.sqs.wire import (
     LARGEST,
     LONGEST_DELAY,
     SqsEntry,
     bare,
     copied,
-    group_of,
     written,
 )
 

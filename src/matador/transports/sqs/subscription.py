@@ -13,7 +13,8 @@ from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqs.client import SqsClient
 from matador.transports.sqs.deliveries import Hold, Released, lined_up
-from matador.transports.sqs.queues import Queues, SqsQueue
+from matador.transports.sqs.queue import SqsQueue
+from matador.transports.sqs.queues import Queues
 from matador.transports.sqs.settle import Settler
 
 _MOST_POLLS = 8

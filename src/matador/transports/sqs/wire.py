@@ -1,4 +1,4 @@
-"""How a message is written to SQS, and read back; the names of queues, too.
+"""How a message is written to SQS, and read back.
 
 The body is the body of the message if it is text that SQS takes, else base64. Everything else is
 in one message attribute, ``matador``: a JSON object with ``id``, ``headers``, ``priority``,
@@ -18,14 +18,12 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from matador.errors import ConfigurationError, MessageTooLargeError, UnstorableError
+from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import Headers, Message, Properties
-from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.kit.properties import headers_with_properties, split_properties
 
 LARGEST = 262_144
@@ -43,10 +41,6 @@ _JOB = {
 }
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_GROUP = re.compile(r"[!-~]{1,128}", re.ASCII)
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_LONGEST_NAME = 80
-_FIFO = ".fifo"
 _EMPTY = "-"
 _MOST_ATTRIBUTES = 10
 
@@ -262,56 +256,3 @@ def _read_value(value: Mapping[str, Any]) -> str | int:
     if str(value.get("DataType", "")).startswith("Number") and _WHOLE.fullmatch(text):
         return int(text)
     return text
-
-
-# -- names -----------------------------------------------------------------------------------------
-
-
-def is_fifo(queue: str) -> bool:
-    """Whether the name of a queue, or of the queue whose dead letters these are, is that of a FIFO
-    queue."""
-    for kind in DEAD_LETTER_KINDS:
-        queue = queue.removesuffix(f".{kind}")
-    return queue.endswith(_FIFO)
-
-
-def sqs_name(queue: str, *, fifo: bool = False) -> str:
-    """The name of a queue on SQS, which takes letters, digits, ``-`` and ``_`` only.
-
-    A name that SQS takes stays as it is. In others a dot becomes ``__`` and any other character
-    ``_`` and two hexadecimal digits; an underscore that would look like one of these does, too. So
-    no two names become the same. FIFO queues end in ``.fifo``.
-
-    Raises:
-        ConfigurationError: it is too long for SQS.
-
-    Example:
-        >>> sqs_name("shop.events"), sqs_name("shop.events", fifo=True), sqs_name("a:b.c_d")
-        ('shop__events', 'shop__events.fifo', 'a_3Ab__c_d')
-    """
-    fifo = fifo or is_fifo(queue)
-    base = queue.removesuffix(_FIFO)
-    if not _LEGAL_NAME.fullmatch(base):
-        base = _SPECIAL.sub(_escaped, base)
-    name = base + _FIFO if fifo else base
-    if len(name) > _LONGEST_NAME:
-        raise ConfigurationError(
-            f"SQS: the name {name[:40]!r}… of queue {queue[:40]!r} has {len(name)} characters, and "
-            f"SQS allows {_LONGEST_NAME}; choose a shorter name or namespace"
-        )
-    return name
-
-
-_SPECIAL = re.compile(r"[^A-Za-z0-9_-]|_(?=[0-9A-F]{2}|[^A-Za-z0-9-]|$)", re.ASCII)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "__" if found[0] == "." else "".join(f"_{byte:02X}" for byte in found[0].encode())
-
-
-def group_of(message: Message) -> str | None:
-    """The group of a message in a FIFO queue: its ordering key; None: one of its own."""
-    key = message.ordering_key
-    if key is None or _GROUP.fullmatch(key):
-        return key
-    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
