@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,5 +140,9 @@ def _stored(queue: str, message: dict[str, Any]) -> Stored:
     attribute = message.get("MessageAttributes", {}).get("matador", {}).get("StringValue", "{}")
     ours: dict[str, Any] = json.loads(attribute)
     body = message["Body"].encode()
+    if ours.get("encoding") == "base64":
+        body = b64decode(body)
+    elif ours.get("encoding") == "empty":
+        body = b""
     reason = ours.get("headers", {}).get(REASON_HEADER)
     return Stored(target_of(body), ours.get("id", ""), queue, body, reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from chaos.application import NAMESPACE
@@ -69,7 +70,9 @@ def too_large(arena: Arena) -> str:
     refused = list(arena.look().refused.values())
     expect([one.seq for one in refused] == [1], f"refused: {refused}")
     expect(refused[0].error == "MessageTooLargeError", f"refused with {refused[0].error}")
-    expect("1,048,576" in refused[0].text, f"the limit is not named: {refused[0].text}")
+    limit = re.search("the limit is ([0-9,]+) bytes", refused[0].text)  # the broker's may be lower
+    named = limit is not None and int(limit[1].replace(",", "")) <= 1 << 20
+    expect(named, f"the limit is not named: {refused[0].text}")
     expect(arena.depth() == 2, f"{arena.depth()} are stored, not 2")
     arena.worker(app)
     arena.wait_empty()
