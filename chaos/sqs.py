@@ -41,7 +41,10 @@ class SqsProfile:
         if not Path(library).is_dir():
             raise Unplayable("there is no ElasticMQ: script/brokers up sqs downloads it")
         os.environ.update(_CREDENTIALS)  # for the workers, too
-        self._server = own_server("sqs", (("MATADOR_SQS_LIB", library),))
+        # It keeps all messages in memory, too.
+        self._server = own_server(
+            "sqs", (("MATADOR_SQS_LIB", library), ("MATADOR_SQS_MEMORY", "1g"))
+        )
         self._proxy: Proxy | None = None
         self._up = True
         # Untyped: the methods of the client are made when it is.

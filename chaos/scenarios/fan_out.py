@@ -34,7 +34,7 @@ def add_to(catalogue: Catalogue) -> None:
 
 def slow_and_failing(arena: Arena) -> str:
     """Large messages pile up before a subscriber that does not move."""
-    count, size = arena.many(280), 200 * KIB
+    count, size = arena.many(320), 180 * KIB
     gate = arena.gate()
     app = arena.app(
         concurrency=2,

@@ -7,6 +7,7 @@ letters are received and held here: others see them again when we disconnect, or
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from matador.transports.sqs.deliveries import Hold
 from matador.transports.sqs.queues import Queues
 from matador.transports.sqs.settle import Settler
 
+_AT_ONCE = 4
 _EMPTY_LOOKS = 3
 """So many receives in a row that bring nothing new: SQS may leave out a part of its servers."""
 
@@ -54,6 +56,8 @@ class DeadLetterShelf:
                 if not wanted:
                     break
         taken = {one: hold for one in positions if (hold := held.pop(one, None)) is not None}
+        # The first may have waited for the last: each is to have a whole lease.
+        await self._settler.renew([hold.delivery(0).receipt for hold in taken.values()])
         return [hold.delivery(0) if (hold := taken.get(one)) else None for one in positions]
 
     async def give_back(self) -> None:
@@ -78,13 +82,14 @@ class DeadLetterShelf:
         held = self._shelf(queue)
         for hold in list(held.values()):
             yield hold
-        looks = 0
+        looks, lease = 0, int(self._lease)
         while looks < _EMPTY_LOOKS:
             found = await self._queues.find(queue)
-            lease = int(self._lease)
+            polls = [found.receive(10, wait=0, lease=lease) for _ in range(_AT_ONCE)]
             received = [
                 Hold(queue, one, lease, fifo=found.fifo)
-                for one in await found.receive(10, wait=0, lease=lease)
+                for messages in await asyncio.gather(*polls)
+                for one in messages
             ]
             looks = 0 if received else looks + 1
             held |= {hold.id: hold for hold in received}
