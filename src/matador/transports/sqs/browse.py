@@ -56,9 +56,11 @@ class DeadLetterShelf:
                 if not wanted:
                     break
         taken = {one: hold for one in positions if (hold := held.pop(one, None)) is not None}
-        # The first may have waited for the last: each is to have a whole lease.
-        await self._settler.renew([hold.delivery(0).receipt for hold in taken.values()])
-        return [hold.delivery(0) if (hold := taken.get(one)) else None for one in positions]
+        # The first may have waited for the last: each is to have a whole lease, or is not taken.
+        deliveries = {one: hold.delivery(0) for one, hold in taken.items()}
+        renewed = await self._settler.renew([one.receipt for one in deliveries.values()])
+        lost = [one for one, ours in zip(deliveries, renewed, strict=True) if not ours]
+        return [None if one in lost else deliveries.get(one) for one in positions]
 
     async def give_back(self) -> None:
         """Have others see what is held."""
@@ -80,6 +82,7 @@ class DeadLetterShelf:
     async def _each(self, queue: str) -> AsyncIterator[Hold]:
         """What is held, and then what can be received."""
         held = self._shelf(queue)
+        seen = set(held)
         for hold in list(held.values()):
             yield hold
         looks, lease = 0, int(self._lease)
@@ -91,9 +94,12 @@ class DeadLetterShelf:
                 for messages in await asyncio.gather(*polls)
                 for one in messages
             ]
-            looks = 0 if received else looks + 1
             held |= {hold.id: hold for hold in received}
-            for hold in received:
+            # A search that takes longer than a lease sees the first ones again.
+            new = [hold for hold in received if hold.id not in seen]
+            seen.update(hold.id for hold in new)
+            looks = 0 if new else looks + 1
+            for hold in new:
                 yield hold
 
 
