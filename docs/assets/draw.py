@@ -487,6 +487,7 @@ IMPORTS = {
     ("pubsub", "runtime"): "M748 352 V402",
     ("channels", "runtime"): "M878 352 V402",
     ("runtime", "transports"): "M752 456 V502",
+    ("runtime", "policy"): "M480 456 V502",
     ("codec", "model"): "M235 556 V588",
     ("policy", "model"): "M445 556 V588",
     ("transports", "model"): "M752 556 V588",

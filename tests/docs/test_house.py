@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "matador"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 BUILT = {path.stem for path in SOURCE.iterdir() if (path / "__init__.py").exists()} | {"errors"}
-NO_PACKAGES = {"__main__", "loading"}
+NO_PACKAGES = {"__main__", "_interrupt", "loading"}
 PLANNED = {name for name, room in HOUSE.items() if room.planned}
 
 

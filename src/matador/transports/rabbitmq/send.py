@@ -34,14 +34,14 @@ from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.deliveries import AmqpHold
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication
-from matador.transports.rabbitmq.topology import Route, route_of
+from matador.transports.rabbitmq.topology import AmqpRoute, route_of
 
 _NO_PROPERTIES = Properties()
 _LONGEST_NAME = 255
 _PLUGIN_MAX = (1 << 32) - 1  # milliseconds
 
 
-_DIRECT = Route()
+_DIRECT = AmqpRoute()
 
 
 class OutgoingMessages:
@@ -52,7 +52,7 @@ class OutgoingMessages:
         self._prefix = address.delay_prefix
         self._user = address.user
         self._clock = clock
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, AmqpRoute] = {}
         self._delays_missing: MatadorError | None = None
         self.made: set[Hop] = set()
         """Hops whose queues exist."""

@@ -49,7 +49,7 @@ class AmqpBinding:
 AmqpObject: TypeAlias = AmqpExchange | AmqpQueue | AmqpBinding
 
 
-class Route(NamedTuple):
+class AmqpRoute(NamedTuple):
     """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
 
     An empty name is the default exchange, which reaches every queue directly.
@@ -60,12 +60,12 @@ class Route(NamedTuple):
     delayed: str = ""
 
 
-def route_of(topology: Topology, *, plugin: bool) -> Route:
+def route_of(topology: Topology, *, plugin: bool) -> AmqpRoute:
     """The exchanges of a topology; ``plugin``: whether the server has the one for delays."""
     namespace, kinds = topology.namespace, topology.dead_letters.enabled_kinds
     dead = f"{namespace}.dlx" if kinds else ""
     delayed = delayed_exchange(namespace) if plugin else ""
-    return Route(f"{namespace}.exchange", dead, delayed)
+    return AmqpRoute(f"{namespace}.exchange", dead, delayed)
 
 
 def delayed_exchange(namespace: str) -> str:

@@ -15,8 +15,8 @@ from matador.errors import UnsupportedError
 from matador.model.message import Delivery, StoredMessage
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.sqs.deliveries import Hold
-from matador.transports.sqs.queues import Queues
-from matador.transports.sqs.settle import Settler
+from matador.transports.sqs.queues import SqsQueues
+from matador.transports.sqs.settle import SqsSettler
 
 _AT_ONCE = 4
 _EMPTY_LOOKS = 3
@@ -26,7 +26,7 @@ _EMPTY_LOOKS = 3
 class DeadLetterShelf:
     """The dead letters that this process has received to look at them."""
 
-    def __init__(self, queues: Queues, settler: Settler, lease: float) -> None:
+    def __init__(self, queues: SqsQueues, settler: SqsSettler, lease: float) -> None:
         self._queues = queues
         self._settler = settler
         self._lease = lease

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from matador.errors import QueueNotFoundError
 from matador.model.message import TopologyNote
 from matador.model.topology import Topology
-from matador.transports.sqs.queues import Queues
+from matador.transports.sqs.queues import SqsQueues
 
 _DAY = 86_400
 _FEW_RECEIVES = 10
 
 
-async def check(queues: Queues, topology: Topology) -> list[TopologyNote]:
+async def check(queues: SqsQueues, topology: Topology) -> list[TopologyNote]:
     """What is wrong with the queues of a topology that exist."""
     names = [topology.full_name(queue.name) for queue in topology.queues]
     letters = [name for _, _, name in topology.dead_letter_names()]

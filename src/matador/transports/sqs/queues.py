@@ -1,4 +1,4 @@
-"""Queues: found by name, made from a topology, made again when they were deleted."""
+"""SqsQueues: found by name, made from a topology, made again when they were deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matador.transports.sqs.queue import Outcome, Parameters, SqsQueue
 _SHORTEST_KEPT, _LONGEST_KEPT = 60, 1_209_600  # seconds; 14 days
 
 
-class Queues:
+class SqsQueues:
     """The queues by their full names."""
 
     def __init__(self, client: SqsClient, address: SqsAddress) -> None:

@@ -32,7 +32,7 @@ from matador.transports.kit.errors import lease_lost
 from matador.transports.sqs.deliveries import LONGEST_HIDDEN, Hold, Released
 from matador.transports.sqs.names import group_of
 from matador.transports.sqs.queue import Outcome, SqsQueue
-from matador.transports.sqs.queues import Queues
+from matador.transports.sqs.queues import SqsQueues
 from matador.transports.sqs.wire import (
     LARGEST,
     LONGEST_DELAY,
@@ -45,10 +45,10 @@ from matador.transports.sqs.wire import (
 _new_id = SystemClock().new_id
 
 
-class Settler:
+class SqsSettler:
     """Stores and settles; several calls may run at once."""
 
-    def __init__(self, queues: Queues, released: Released, lease: float) -> None:
+    def __init__(self, queues: SqsQueues, released: Released, lease: float) -> None:
         self._queues = queues
         self._released = released
         self._lease = lease

@@ -14,8 +14,8 @@ from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqs.client import SqsClient
 from matador.transports.sqs.deliveries import Hold, Released, lined_up
 from matador.transports.sqs.queue import SqsQueue
-from matador.transports.sqs.queues import Queues
-from matador.transports.sqs.settle import Settler
+from matador.transports.sqs.queues import SqsQueues
+from matador.transports.sqs.settle import SqsSettler
 
 _MOST_POLLS = 8
 _PER_POLL = 10
@@ -36,9 +36,9 @@ class SqsSubscription(BaseSubscription):
     def __init__(
         self,
         client: SqsClient,
-        queues: Queues,
+        queues: SqsQueues,
         queue: SqsQueue,
-        settler: Settler,
+        settler: SqsSettler,
         released: Released,
         *,
         wait: int,

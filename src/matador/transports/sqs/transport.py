@@ -27,8 +27,8 @@ from matador.transports.sqs.client import SqsClient
 from matador.transports.sqs.deliveries import Released
 from matador.transports.sqs.doctor import check
 from matador.transports.sqs.options import SqsOptions, read_sqs_address
-from matador.transports.sqs.queues import Queues
-from matador.transports.sqs.settle import Settler
+from matador.transports.sqs.queues import SqsQueues
+from matador.transports.sqs.settle import SqsSettler
 from matador.transports.sqs.subscription import SqsSubscription
 from matador.transports.sqs.wire import LARGEST
 
@@ -72,9 +72,9 @@ class SqsTransport(BaseTransport):
         super().__init__(address.name)
         self._address = address
         self._client = SqsClient(address, self._change_state)
-        self._queues = Queues(self._client, address)
+        self._queues = SqsQueues(self._client, address)
         self._released = Released()
-        self._settler = Settler(self._queues, self._released, address.lease)
+        self._settler = SqsSettler(self._queues, self._released, address.lease)
         self._shelf = DeadLetterShelf(self._queues, self._settler, address.lease)
         self._subscriptions: set[SqsSubscription] = set()
         self._capabilities = Capabilities(
