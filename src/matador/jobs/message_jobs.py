@@ -20,7 +20,14 @@ from matador.model.topology import (
     WorkQueue,
     dead_letter_name,
 )
-from matador.transports.base import Browsing, Measuring, Purging, Transport
+from matador.transports.base import (
+    Browsing,
+    BrowsingDeadLetters,
+    JobNaming,
+    Measuring,
+    Purging,
+    Transport,
+)
 from matador.transports.kit.jobs import as_new, record_of
 
 NAMESPACE = "jobs"
@@ -43,7 +50,7 @@ class MessageJobs:
             backoff=can.delays,
             dead_letters=can.dead_letters != "none",
             counts=can.depth,
-            retry=can.browse,
+            retry=can.browse or isinstance(self._transport, BrowsingDeadLetters),
             delete=can.purge,
             max_job_size=can.max_message_size,
             max_delay=can.max_delay,
@@ -51,7 +58,9 @@ class MessageJobs:
 
     async def open_jobs(self, queue: str) -> str:
         """See ``JobStoring``."""
-        topology = job_topology(queue)
+        transport = self._transport
+        own = isinstance(transport, JobNaming)
+        topology = transport.job_topology(queue) if own else job_topology(queue)
         await self._transport.apply_topology(topology)
         return topology.full_name(queue)
 
@@ -137,9 +146,10 @@ class MessageJobs:
         await self._transport.purge(dead_letter_name(queue, "undeliverable"))
 
     def _letters(self, queue: str, what: str) -> AsyncIterator[StoredMessage]:
-        if not isinstance(self._transport, Browsing) or not self._transport.capabilities.browse:
+        transport = self._transport
+        if not isinstance(transport, Browsing) or not self.job_capabilities.retry:
             self._cannot(queue, what)
-        return self._transport.browse(dead_letter_name(queue, "undeliverable"))
+        return transport.browse(dead_letter_name(queue, "undeliverable"))
 
     def _cannot(self, queue: str, what: str) -> NoReturn:
         raise JobsUnsupportedError(

@@ -481,6 +481,15 @@ class JobFlows(Protocol):
 
 
 @runtime_checkable
+class JobNaming(Protocol):
+    """For transports whose queues of jobs other programs know by their names. Not a capability."""
+
+    def job_topology(self, queue: str) -> Topology:
+        """What a queue of jobs needs, under the name that others use."""
+        ...
+
+
+@runtime_checkable
 class Splitting(Protocol):
     """For transports that can browse or replay: a queue can be read in parts, side by side.
 

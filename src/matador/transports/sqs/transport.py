@@ -18,7 +18,7 @@ from matador.model.message import (
     StoredMessage,
     TopologyNote,
 )
-from matador.model.topology import Topology
+from matador.model.topology import DeadLetters, Topology, WorkQueue
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
@@ -188,6 +188,11 @@ class SqsTransport(BaseTransport):
         are ready or in flight."""
         await self._client.require()
         return await (await self._queues.find(queue)).depth()
+
+    def job_topology(self, queue: str) -> Topology:
+        """See ``JobNaming``: the queue has its own name, as workers in other languages know it."""
+        dead_letters = DeadLetters(unhandled=False)
+        return Topology("jobs", queues=[WorkQueue(queue, exact=True)], dead_letters=dead_letters)
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``."""
