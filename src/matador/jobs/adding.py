@@ -26,6 +26,7 @@ _NEEDS = {
     "priority": ("priorities", None),
     "backoff": ("backoff", None),
     "unique": ("unique", None),
+    "provider_options": ("provider_options", {}),
     "keep_completed": ("keep", None),
     "keep_failed": ("keep", None),
 }
@@ -119,7 +120,7 @@ class JobMaker:
         """The options that the provider can honour. The others are warned about and left out."""
         can, lacking = self._can, dict[str, Any]()
         for name, (ability, nothing) in _NEEDS.items():
-            if getattr(options, name) not in (None, 0.0) and not getattr(can, ability):
+            if getattr(options, name) not in (None, 0.0, {}) and not getattr(can, ability):
                 lacking[name] = nothing
                 self._warn(_NAMES.get(name, name), getattr(options, name))
         if can.max_delay is not None and can.delays and options.delay > can.max_delay:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import msgspec
 
-from matador.errors import InvalidJobError, JobsUnsupportedError
+from matador.errors import InvalidJobError, JobError, JobsUnsupportedError
 from matador.jobs.handle import FlowStep, JobHandle, JobQueue
 
 R = TypeVar("R")
@@ -145,6 +145,8 @@ def _without(data: Any, into: str | None) -> Any:
 
 def with_results(data: bytes, into: str, results: Mapping[str, bytes | None]) -> bytes:
     """The data of a job with the results that it waited for. In the order of the steps."""
+    if not results:
+        raise JobError(f"the results for {into!r} are not there any more")
     ordered = [results[one] or b"null" for one in sorted(results, key=_place)]
     name = into.removesuffix("[]")
     raw = msgspec.Raw(b"[%b]" % b",".join(ordered) if into.endswith("[]") else ordered[0])

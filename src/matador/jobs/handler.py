@@ -107,7 +107,10 @@ class JobHandler:
                 return self._refused(delivery, job, self._unknown(job.name))
             into = delivery.headers.get(INTO)
             if into is not None:
-                job = await self._handed_on(job, receipt.queue, str(into))
+                try:
+                    job = await self._handed_on(job, receipt.queue, str(into))
+                except MatadorError as error:  # counted, so that it does not go on for ever
+                    return self._failed(delivery, job, self._active(delivery, job, None), error, 0)
             try:
                 data = function.decode(job.data)
             except Exception as error:  # noqa: BLE001 - a validator of the user's may raise anything

@@ -165,6 +165,12 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
     for name, value in (("metadata", metadata), ("provider_options", provider)):
         if value is not None and not isinstance(value, Mapping):
             raise ConfigurationError(f"{where}: {name} must be a mapping, got {value!r}")
+    own: Mapping[Any, Any] = provider or {}
+    for name, value in own.items():
+        if not isinstance(name, str) or not isinstance(value, str | int):
+            raise ConfigurationError(
+                f"{where}: provider_options[{name!r}] must be text or a whole number, got {value!r}"
+            )
     unique = given.get("unique")
     if unique is not None and not isinstance(unique, Unique):
         unique = Unique(unique)
@@ -179,7 +185,7 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
         keep_completed=_keep(given, "remove_on_complete", where),
         keep_failed=_keep(given, "remove_on_fail", where),
         metadata=metadata,
-        provider_options=provider or {},
+        provider_options=own,
     )
 
 

@@ -156,11 +156,12 @@ class Queue(Observable):
 
     async def open(self) -> JobProvider:
         """Connect, and make the queue if it is not there. Done on first use as well."""
-        if self._full_name is not None and self._loop is asyncio.get_running_loop():
+        if self._loop is not (here := asyncio.get_running_loop()):  # the rest is of an earlier one
+            self._loop, self._opening = here, asyncio.Lock()
+            self._provider, self._full_name = None, None
+        elif self._full_name is not None:
             return self.provider
         async with self._opening:
-            if self._loop is not (here := asyncio.get_running_loop()):  # of an earlier run
-                self._loop, self._provider, self._full_name = here, None, None
             if self._provider is None or self._full_name is None:
                 provider = self.provider
                 self._full_name = await provider.open(self._name, self)

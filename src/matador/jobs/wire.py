@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -74,7 +75,7 @@ def received(delivery: Delivery, now: float) -> ReceivedJob:
     error = headers.get(names.ERROR)
     lost = max(0, receipt.delivery_count - 1)  # nobody said what came of these
     return ReceivedJob(
-        id=str(headers.get(names.ID, "")),
+        id=str(headers.get(names.ID) or f"unnamed-{uuid4()}"),
         name=str(headers.get(names.NAME, "job")),
         data=data,
         metadata=metadata,
@@ -92,6 +93,7 @@ def successor(
     """The message of a job after a failed attempt: to wait again, or to be kept as failed."""
     headers: dict[str, Any] = {
         **delivery.headers,
+        names.ID: job.id,
         names.ATTEMPTS: job.attempts + 1,
         names.ERROR: error,
     }

@@ -378,13 +378,14 @@ class JobSubscription:
             limit = min(limit, self._batch_size)
         while True:
             quiet = asyncio.get_running_loop().call_later(_QUIET, self._is_quiet)
+            look = asyncio.timeout(None if self._poll_interval is None else _QUIET)
             try:
-                async with asyncio.timeout(None if self._poll_interval is None else _QUIET):
+                async with look:
                     found = await self._inner.receive(limit)
-            except TimeoutError:
-                await asyncio.sleep(self._poll_interval or 0)
-                continue
             except Exception as error:  # noqa: BLE001 - told, and tried again
+                if look.expired():
+                    await asyncio.sleep(self._poll_interval or 0)
+                    continue
                 if not self._inner.active:
                     return ()
                 self._failed(error)

@@ -213,6 +213,7 @@ class JobCapabilities:
         counts: it is known how many jobs are in which state.
         results: what a handler returned is kept.
         progress: ``update_progress`` reaches whoever looks.
+        provider_options: it has options of its own, which ``provider_options`` gives.
         keep: how long finished jobs are kept can be chosen.
         retry: a failed job can be sent again by its id.
         remove: a job can be removed by its id.
@@ -240,6 +241,7 @@ class JobCapabilities:
     counts: bool = False
     results: bool = False
     progress: bool = False
+    provider_options: bool = False
     keep: bool = False
     retry: bool = False
     remove: bool = False
