@@ -21,7 +21,7 @@ from matador.model.message import Message
 log = logging.getLogger("matador.jobs")
 
 # Which ability an option needs, and what it is once it is left out.
-_NEEDS = {
+_NEEDS: dict[str, tuple[str, Any]] = {
     "delay": ("delays", 0.0),
     "priority": ("priorities", None),
     "backoff": ("backoff", None),
