@@ -15,12 +15,15 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
+from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.options import BullMQAddress
-from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
+from matador.transports.bullmq.scripts import USED, Call, connection_of
+from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 
+_NEAR = 20  # ms
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
@@ -33,9 +36,9 @@ class BullMQSession:
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._connection = connection_of(client)
         self._prefix = prefix
-        self._scripts: dict[str, JobScripts] = {}
+        self._scripts: dict[str, StoreScripts] = {}
         self._ahead = 0.0
-        self._last = 0
+        self._last = self._last_near = 0
         self.largest = _LARGEST
 
     async def prepare(self) -> None:
@@ -63,11 +66,17 @@ class BullMQSession:
         self._last = max(self.now(), self._last + 1)
         return self._last
 
-    def scripts(self, queue: str) -> JobScripts:
+    def almost_now(self) -> int:
+        """``next_now``, but never far from ``now``: a few in a row stay in order."""
+        now = self.now()
+        self._last_near = min(max(now, self._last_near + 1), now + _NEAR)
+        return self._last_near
+
+    def scripts(self, queue: str) -> StoreScripts:
         """The calls for a queue of ours."""
         found = self._scripts.get(queue)
         if found is None:
-            found = JobScripts(self._prefix, bull_name(queue), self._connection)
+            found = StoreScripts(self._prefix, bull_name(queue), self._connection)
             self._scripts[queue] = found
         return found
 
@@ -90,6 +99,20 @@ class BullMQSession:
             return await self.client.execute_command(*command)
         except Exception as error:
             raise self.translated(error) from error
+
+    async def ask_all(
+        self, calls: Sequence[Call | tuple[Any, ...]], *, together: bool = False
+    ) -> list[Any]:
+        """``run``, but errors are raised; a key that is not what it should be answers None."""
+        if not calls:
+            return []
+        answers = await (self.run_together(calls) if together else self.run(calls))
+        for index, answer in enumerate(answers):
+            if is_wrong_type(answer):
+                answers[index] = None
+            elif isinstance(answer, MatadorError):
+                raise answer
+        return answers
 
     async def run(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """The replies to scripts and plain commands that travel together, in order.

@@ -14,6 +14,7 @@ from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.jobs import Job, JobHold
+from matador.transports.bullmq.native_job import job_of
 from matador.transports.bullmq.topology import JobSet
 from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
@@ -66,7 +67,7 @@ class WaitingJobs(JobSource):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
-                job = Job(id_text(answer[1]), answer[0])
+                job = job_of(self._jobs, id_text(answer[1]), answer[0])
                 found.append(job.delivery(self._jobs, token))
                 if job.scheduler is not None:
                     scheduled.append(job)
@@ -122,7 +123,7 @@ class FailedJobs(JobSource):
         (rows,) = await session.run([call])
         if isinstance(rows, MatadorError):
             raise rows
-        taken = [Job(id_text(id_), flat) for id_, flat in rows]
+        taken = [job_of(self._jobs, id_text(id_), flat) for id_, flat in rows]
         return {job.id: job.delivery(self._jobs, token) for job in taken}
 
 
