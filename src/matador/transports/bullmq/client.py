@@ -17,13 +17,14 @@ from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
 from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.options import BullMQAddress
-from matador.transports.bullmq.scripts import USED, Call, connection_of
+from matador.transports.bullmq.scripts import USED, Call, connection_of, together
 from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 
 _NEAR = 20  # ms
+_MOST_GROUPED = 50  # jobs in one script: the server does nothing else meanwhile
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
@@ -129,7 +130,32 @@ class BullMQSession:
             again = await self._run([calls[i] for i in missing], transaction=False)
             for i, answer in zip(missing, again, strict=True):
                 answers[i] = answer
-        return [self._plain(answer) for answer in answers]
+        return [self.plain(answer) for answer in answers]
+
+    async def run_grouped(self, calls: Sequence[Call]) -> list[Any]:
+        """``run``, with as few calls of scripts as possible. Those of one kind keep their order."""
+        answers: list[Any] = [None] * len(calls)
+        groups: dict[tuple[str, str, int] | int, list[int]] = {}
+        for index, call in enumerate(calls):
+            key = (call.script, call.alike, len(call.arguments)) if call.alike else index
+            groups.setdefault(key, []).append(index)
+        parts = [
+            group[start : start + _MOST_GROUPED]
+            for group in groups.values()
+            for start in range(0, len(group), _MOST_GROUPED)
+        ]
+        made = [
+            calls[part[0]] if len(part) == 1 else together([calls[index] for index in part])
+            for part in parts
+        ]
+        for part, answer in zip(parts, await self.run(made), strict=True):
+            if len(part) == 1 or isinstance(answer, MatadorError):
+                found = [answer] * len(part)
+            else:
+                found = [self.plain(one) for one in answer]
+            for index, one in zip(part, found, strict=True):
+                answers[index] = one
+        return answers
 
     async def run_together(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """``run`` in one transaction."""
@@ -137,7 +163,7 @@ class BullMQSession:
         if any(isinstance(answer, NoScriptError) for answer in answers):
             await self._load()
             answers = await self._run(calls, transaction=True)
-        return [self._plain(answer) for answer in answers]
+        return [self.plain(answer) for answer in answers]
 
     async def _run(
         self, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
@@ -160,7 +186,8 @@ class BullMQSession:
         except Exception as error:
             raise self.translated(error) from error
 
-    def _plain(self, answer: Any) -> Any:
+    def plain(self, answer: Any) -> Any:
+        """An answer; the error of this package for one that is an error."""
         return self.translated(answer) if isinstance(answer, Exception) else answer
 
     def translated(self, error: BaseException) -> MatadorError:

@@ -102,7 +102,7 @@ async def _add(
     if not calls:
         return
     try:
-        answers = await session.run(calls)
+        answers = await session.run_grouped(calls)
     except MatadorError as error:
         for index, _ in sent:
             outcomes[index] = error

@@ -69,7 +69,14 @@ _VARIANTS = {
 }
 """Scripts with something of ours in front, under another name: which ones they are."""
 
-USED = (*OURS, *THEIRS, *_VARIANTS)
+MANY = "Many"
+_FOR_MANY = (
+    *("addNewDelayedJob", "addNewPrioritizedJob", "addNewStandardJob"),
+    *("moveToActive", "moveToFinished"),
+)
+"""Scripts that also handle many jobs at a time, under their names with ``MANY``."""
+
+USED = (*OURS, *THEIRS, *_VARIANTS, *(name + MANY for name in _FOR_MANY))
 """All scripts that are called here; loaded on every new connection."""
 
 _HARMLESS = ("extendLock", "getCounts", "getRanges", "getStateV2")  # they change no job
@@ -131,11 +138,41 @@ _NEVER = 2**31 - 1  # how often a job may stall: poison messages are handled els
 
 
 class Call(NamedTuple):
-    """A script with its keys and arguments."""
+    """A script with its keys and arguments.
+
+    ``alike``: calls of one script with the same text here differ in their arguments only, and in
+    the key at ``place``, which is that of the job; they can be made together.
+    """
 
     script: str
     keys: Sequence[str | bytes]
     arguments: Sequence[Argument]
+    alike: str = ""
+    place: int = -1
+
+
+def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
+    """One call for several that are alike; it answers with a list.
+
+    ``stops``: the first one that finds nothing is the last.
+    """
+    first = calls[0]
+    place, width = first.place, len(first.arguments) + 1
+    parts: list[bytes] = []
+    for _, keys, arguments, _, _ in calls:
+        parts.append(_bytes(keys[place]) if place >= 0 else b"")
+        parts += map(_bytes, arguments)
+    # Not packed: the server's reader of that format knows no bytes.
+    lengths = _pack(list(map(len, parts)))
+    packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
+    return Call(first.script + MANY, first.keys, packed)
+
+
+def _bytes(argument: Argument) -> bytes:
+    """As the server would hand it to a script."""
+    if isinstance(argument, bytes):
+        return argument
+    return (argument if isinstance(argument, str) else str(argument)).encode()
 
 
 @cache
@@ -149,13 +186,27 @@ def guarded(name: str, script: str) -> str:
     """A script of BullMQ as it is sent to the server."""
     if name in _HARMLESS:
         return script
+    return _guard() + _prepared(name, script)
+
+
+@cache
+def for_many(name: str, script: str) -> str:
+    """A script of BullMQ that handles many jobs at a time."""
+    one = f"local function one()\n{_prepared(name, script)}\nend\n"
+    return "local KEYS, ARGV = KEYS, ARGV\n" + _guard() + one + our_script("many")
+
+
+def _guard() -> str:
+    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
+    return our_script("guard").replace("@KEYS@", keys)
+
+
+def _prepared(name: str, script: str) -> str:
     if name in _SETTLING:
         active, job, id_, token = _SETTLING[name]
         found = {"script": script, "active": active, "job": job, "id": id_, "token": token}
         script = _KEEP % found
-    script = _in_front(name) + script
-    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    return our_script("guard").replace("@KEYS@", keys) + script
+    return _in_front(name) + script
 
 
 def _in_front(name: str) -> str:
@@ -183,6 +234,8 @@ def load_more(connection: Any) -> None:
     for name in (*THEIRS, *_VARIANTS):
         script = scripts[_VARIANTS.get(name, name)]
         commands[name] = client.register_script(guarded(name, script))
+        if name in _FOR_MANY:
+            commands[name + MANY] = client.register_script(for_many(name, script))
 
 
 def connection_of(client: Any) -> Any:

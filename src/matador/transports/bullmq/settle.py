@@ -90,7 +90,7 @@ class JobSettler:
         is_last: bool = False,
     ) -> None:
         try:
-            answers = await self._session.run([call for _, call in calls])
+            answers = await self._session.run_grouped([call for _, call in calls])
         except MatadorError as error:
             for index, _ in calls:
                 outcomes[index] = error

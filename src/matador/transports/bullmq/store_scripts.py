@@ -70,12 +70,14 @@ class StoreScripts(JobScripts):
 
     def add_new(self, id_: str, job: NewJob, now: int) -> Call:
         """Add a job; answers its id, that of another one with its unique key, or why not."""
-        script, keys, arguments = self.add_job(id_, job, now)
+        script, keys, arguments, *_ = self.add_job(id_, job, now)
         more = self._named("wait paused prioritized pc meta")
         return Call(
             script.replace("add", "addNew"),
             [*keys, self.job_key(id_), *more],
             [*arguments, self._bytes[""], LAST, job.priority],
+            self._all[""],
+            len(keys),
         )
 
     # -- settling ----------------------------------------------------------------------------------
@@ -106,7 +108,8 @@ class StoreScripts(JobScripts):
         ]
         if fields:
             arguments.append(flat(fields))
-        return Call("moveToFinished", [*before, self.job_key(id_), *after], arguments)
+        keys = [*before, self.job_key(id_), *after]
+        return Call("moveToFinished", keys, arguments, self._all[ended], len(before))
 
     def progress(self, id_: str, token: str, progress: bytes) -> Call:
         """Note how far a job has come, while it is held."""
