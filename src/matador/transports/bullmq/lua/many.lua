@@ -16,7 +16,13 @@ for index = 1, #lengths, width do
   if place > 0 then KEYS[place] = key end
   ARGV = job
   local done, answer = pcall(one)
-  if not done and type(answer) ~= 'table' then answer = {err = 'ERR ' .. tostring(answer)} end
+  if not done then
+    local text = type(answer) == 'table' and answer.err or tostring(answer)
+    -- Errors of a script name their line, those of the server begin with its word for them.
+    if not string.find(text, '^%u+ ') then text = 'ERR ' .. text end
+    if string.find(text, '^ERR ') then text = text .. ' in user_script:' .. index end
+    answer = {err = text}
+  end
   if answer == nil then answer = false end
   answers[#answers + 1] = answer
   if stops and type(answer) == 'table' and type(answer[1]) ~= 'table' then break end
