@@ -25,6 +25,12 @@ const commands = {
     const state = await job.getState();
     return { data, delay, failedReason, attemptsMade, state };
   },
+  fields: async ({ queue, id }) => {
+    const job = await queueOf(queue).getJob(id);
+    return job && { ...job.asJSON(), state: await job.getState(), finished: job.returnvalue };
+  },
+  metrics: async ({ queue, kind }) => (await queueOf(queue).getMetrics(kind)).meta.count,
+  schedulers: ({ queue }) => queueOf(queue).getJobSchedulers(),
   pause: async ({ queue }) => (await queueOf(queue).pause(), true),
   resume: async ({ queue }) => (await queueOf(queue).resume(), true),
   schedule: async ({ queue, id, repeat, template }) =>
@@ -52,13 +58,14 @@ const commands = {
     return true;
   },
   // A worker that fails the first `failures` times.
-  work: async ({ queue, failures = 0 }) => {
+  work: async ({ queue, failures = 0, result }) => {
     let left = failures;
     const worker = new Worker(
       queue,
       async (job) => {
         say("job", { id: job.id, name: job.name, data: job.data, attempts: job.attemptsMade });
         if (left-- > 0) throw new Error("Node says no");
+        return result;
       },
       { connection, prefix },
     );

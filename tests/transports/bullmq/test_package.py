@@ -38,6 +38,14 @@ KNOWN = {
     "removeJob": ("removeJob-2.lua", "f2acb16fda20"),
     "retryJob": ("retryJob-11.lua", "01f75f760430"),
     "updateJobScheduler": ("updateJobScheduler-12.lua", "8c71d358aa62"),
+    "addJobScheduler": ("addJobScheduler-11.lua", "2c3c3856f30d"),
+    "addParentJob": ("addParentJob-6.lua", "8b6bc95ce60c"),
+    "getStateV2": ("getStateV2-8.lua", "7332cc020b73"),
+    "obliterate": ("obliterate-2.lua", "a093b16d470e"),
+    "pause": ("pause-7.lua", "da797a84855a"),
+    "removeJobScheduler": ("removeJobScheduler-3.lua", "98c40c2f329d"),
+    "reprocessJob": ("reprocessJob-9.lua", "4ea1093385a8"),
+    "updateProgress": ("updateProgress-3.lua", "62d0cce017bd"),
 }
 
 FILES = {**SCRIPT_DEFINITIONS, **SHIPPED}

@@ -11,7 +11,8 @@ from matador.model.message import Delivery, MessageState, QueueDepth, StoredMess
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.errors import is_wrong_type
-from matador.transports.bullmq.jobs import LATEST, Job, number, parts_of
+from matador.transports.bullmq.jobs import LATEST, number, parts_of
+from matador.transports.bullmq.native_job import job_of
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.subscription import FailedJobs
 from matador.transports.bullmq.topology import JobSet
@@ -52,7 +53,7 @@ async def browse(
         answers = await _run(session, [("HGETALL", scripts.job_key(id_)) for _, id_, _ in page])
         for (_, id_, state), flat in zip(page, answers, strict=True):
             if flat and not is_wrong_type(flat):
-                yield Job(id_, flat).stored(jobs, state)
+                yield job_of(jobs, id_, flat).stored(jobs, state)
                 left -= 1
         if left <= 0:
             return
@@ -71,7 +72,7 @@ async def take(
     scripts, token, now = session.scripts(jobs.queue), token_hex(12), session.now()
     lock = round(lease * 1000)
     rows = await _run(session, [scripts.take(id_, token, now, lock) for id_ in ids])
-    taken = [(Job(id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
+    taken = [(job_of(jobs, id_, row[0]), row[1]) for id_, row in zip(ids, rows, strict=True) if row]
     still = await continue_schedulers(session, jobs.queue, [job for job, _ in taken])
     found = {job.id: job.delivery(jobs, token, due) for job, due in taken if job.id not in still}
     return [found.pop(id_, None) for id_ in ids]

@@ -15,12 +15,16 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
+from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.options import BullMQAddress
-from matador.transports.bullmq.scripts import USED, Call, JobScripts, connection_of
+from matador.transports.bullmq.scripts import USED, Call, connection_of, together
+from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.redis_client.client import ServerClient
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 
+_NEAR = 20  # ms
+_MOST_GROUPED = 50  # jobs in one script: the server does nothing else meanwhile
 _LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
@@ -33,9 +37,9 @@ class BullMQSession:
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._connection = connection_of(client)
         self._prefix = prefix
-        self._scripts: dict[str, JobScripts] = {}
+        self._scripts: dict[str, StoreScripts] = {}
         self._ahead = 0.0
-        self._last = 0
+        self._last = self._last_near = 0
         self.largest = _LARGEST
 
     async def prepare(self) -> None:
@@ -63,11 +67,17 @@ class BullMQSession:
         self._last = max(self.now(), self._last + 1)
         return self._last
 
-    def scripts(self, queue: str) -> JobScripts:
+    def almost_now(self) -> int:
+        """``next_now``, but never far from ``now``: a few in a row stay in order."""
+        now = self.now()
+        self._last_near = min(max(now, self._last_near + 1), now + _NEAR)
+        return self._last_near
+
+    def scripts(self, queue: str) -> StoreScripts:
         """The calls for a queue of ours."""
         found = self._scripts.get(queue)
         if found is None:
-            found = JobScripts(self._prefix, bull_name(queue), self._connection)
+            found = StoreScripts(self._prefix, bull_name(queue), self._connection)
             self._scripts[queue] = found
         return found
 
@@ -91,6 +101,20 @@ class BullMQSession:
         except Exception as error:
             raise self.translated(error) from error
 
+    async def ask_all(
+        self, calls: Sequence[Call | tuple[Any, ...]], *, together: bool = False
+    ) -> list[Any]:
+        """``run``, but errors are raised; a key that is not what it should be answers None."""
+        if not calls:
+            return []
+        answers = await (self.run_together(calls) if together else self.run(calls))
+        for index, answer in enumerate(answers):
+            if is_wrong_type(answer):
+                answers[index] = None
+            elif isinstance(answer, MatadorError):
+                raise answer
+        return answers
+
     async def run(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """The replies to scripts and plain commands that travel together, in order.
 
@@ -106,7 +130,32 @@ class BullMQSession:
             again = await self._run([calls[i] for i in missing], transaction=False)
             for i, answer in zip(missing, again, strict=True):
                 answers[i] = answer
-        return [self._plain(answer) for answer in answers]
+        return [self.plain(answer) for answer in answers]
+
+    async def run_grouped(self, calls: Sequence[Call]) -> list[Any]:
+        """``run``, with as few calls of scripts as possible. Those of one kind keep their order."""
+        answers: list[Any] = [None] * len(calls)
+        groups: dict[tuple[str, str, int] | int, list[int]] = {}
+        for index, call in enumerate(calls):
+            key = (call.script, call.alike, len(call.arguments)) if call.alike else index
+            groups.setdefault(key, []).append(index)
+        parts = [
+            group[start : start + _MOST_GROUPED]
+            for group in groups.values()
+            for start in range(0, len(group), _MOST_GROUPED)
+        ]
+        made = [
+            calls[part[0]] if len(part) == 1 else together([calls[index] for index in part])
+            for part in parts
+        ]
+        for part, answer in zip(parts, await self.run(made), strict=True):
+            if len(part) == 1 or isinstance(answer, MatadorError):
+                found = [answer] * len(part)
+            else:
+                found = [self.plain(one) for one in answer]
+            for index, one in zip(part, found, strict=True):
+                answers[index] = one
+        return answers
 
     async def run_together(self, calls: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
         """``run`` in one transaction."""
@@ -114,7 +163,7 @@ class BullMQSession:
         if any(isinstance(answer, NoScriptError) for answer in answers):
             await self._load()
             answers = await self._run(calls, transaction=True)
-        return [self._plain(answer) for answer in answers]
+        return [self.plain(answer) for answer in answers]
 
     async def _run(
         self, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
@@ -137,7 +186,8 @@ class BullMQSession:
         except Exception as error:
             raise self.translated(error) from error
 
-    def _plain(self, answer: Any) -> Any:
+    def plain(self, answer: Any) -> Any:
+        """An answer; the error of this package for one that is an error."""
         return self.translated(answer) if isinstance(answer, Exception) else answer
 
     def translated(self, error: BaseException) -> MatadorError:

@@ -37,6 +37,7 @@ class JobHold(NamedTuple):
 
     ``failed``: it is a failed job. ``due``: when it would have been due, in ms, if taken early.
     ``keep``: whether it is kept when it is done. ``attempts``: how many failed so far.
+    ``native``: what else is needed of one from a job queue.
     """
 
     queue: str
@@ -46,6 +47,16 @@ class JobHold(NamedTuple):
     due: int = 0
     keep: Keep = REMOVE
     attempts: int = 0
+    native: NativeHold | None = None
+
+
+class NativeHold(NamedTuple):
+    """What settling a job of a job queue needs: whether it is kept when it has failed, how many
+    attempts it has, and where it failed so far, as BullMQ keeps it."""
+
+    keep_failed: Keep
+    max_attempts: int
+    stacktrace: bytes
 
 
 def hold_of(receipt: Receipt) -> JobHold | None:
@@ -73,9 +84,12 @@ class Job:
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
         self._fields = fields
         self.problem: str | None = None
-        self.content = wire.read(fields.get(b"data", b""), self._text(b"name"))
         self.options = self._object(b"opts")
+        self.content = self._content()
         self._look()
+
+    def _content(self) -> wire.JobContent:
+        return wire.read(self._fields.get(b"data", b""), self._text(b"name"))
 
     def _look(self) -> None:
         fields = self._fields
@@ -168,10 +182,10 @@ class Job:
         if failed:
             self._without_properties()
         count = self.count(failed)
-        keep = _keep(self.options.get("removeOnComplete", REMOVE))
+        keep = self._keep()
         receipt = Receipt(
             jobs.name,
-            JobHold(jobs.queue, self.id, token, failed, due, keep, self.attempts),
+            JobHold(jobs.queue, self.id, token, failed, due, keep, self.attempts, self._native()),
             count,
             count > 1,
             self.priority,
@@ -185,6 +199,12 @@ class Job:
             self.problem,
             self.content.properties,
         )
+
+    def _keep(self) -> Keep:
+        return keep_asked(self.options.get("removeOnComplete", REMOVE))
+
+    def _native(self) -> NativeHold | None:
+        return None
 
     def stored(self, jobs: JobSet, state: MessageState) -> StoredMessage:
         """The job for browsing."""
@@ -210,8 +230,8 @@ class Job:
         )
 
 
-def _keep(asked: object) -> Keep:
-    """``removeOnComplete`` of a job. An invalid value keeps the job, so that nothing is lost."""
+def keep_asked(asked: object) -> Keep:
+    """``removeOnComplete`` or ``removeOnFail`` of a job. An invalid value keeps the job."""
     if isinstance(asked, bool):
         return asked
     if isinstance(asked, int):

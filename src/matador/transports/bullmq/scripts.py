@@ -39,24 +39,47 @@ SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 THEIRS = (
     *SHIPPED,
     "addDelayedJob",
+    "addJobScheduler",
+    "addParentJob",
     "addPrioritizedJob",
     "addStandardJob",
     "drain",
     "extendLock",
     "getCounts",
     "getRanges",
+    "getStateV2",
     "moveStalledJobsToWait",
     "moveToActive",
     "moveToDelayed",
     "moveToFinished",
+    "obliterate",
+    "pause",
     "removeJob",
+    "removeJobScheduler",
+    "reprocessJob",
     "retryJob",
     "updateJobScheduler",
+    "updateProgress",
 )
-USED = (*OURS, *THEIRS, "removeHeldJob")
+_VARIANTS = {
+    "removeHeldJob": "removeJob",
+    "addNewDelayedJob": "addDelayedJob",
+    "addNewPrioritizedJob": "addPrioritizedJob",
+    "addNewStandardJob": "addStandardJob",
+}
+"""Scripts with something of ours in front, under another name: which ones they are."""
+
+MANY = "Many"
+_FOR_MANY = (
+    *("addNewDelayedJob", "addNewPrioritizedJob", "addNewStandardJob"),
+    *("moveToActive", "moveToFinished"),
+)
+"""Scripts that also handle many jobs at a time, under their names with ``MANY``."""
+
+USED = (*OURS, *THEIRS, *_VARIANTS, *(name + MANY for name in _FOR_MANY))
 """All scripts that are called here; loaded on every new connection."""
 
-_HARMLESS = ("extendLock", "getCounts", "getRanges")  # they change no job
+_HARMLESS = ("extendLock", "getCounts", "getRanges", "getStateV2")  # they change no job
 
 # Where the scripts that settle a job find the active list, the job's key, its id and the token.
 _SETTLING = {
@@ -83,6 +106,17 @@ _UNLOCK = """
 if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[4] then return -2 end
 redis.call('DEL', KEYS[1] .. ':lock')
 """
+# In front of updateProgress, which anybody may call.
+_HELD = """
+if redis.call('GET', KEYS[1] .. ':lock') ~= ARGV[3] then return -2 end
+"""
+# In front of pause. BullMQ 5 loses jobs that are not in this list when it resumes.
+_PAUSED = """
+if ARGV[1] == 'paused' and redis.call('EXISTS', KEYS[1]) == 1 then
+  if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('RENAME', KEYS[1], KEYS[2])
+  else repeat until not redis.call('RPOPLPUSH', KEYS[1], KEYS[2]) end
+end
+"""
 # Schedulers of BullMQ 5 have no data of their own: the next job gets those of the last one.
 _WITH_DATA = """
 if ARGV[3] ~= '{}' and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
@@ -91,21 +125,54 @@ end
 """
 
 # A job that fails under a Node worker is tried three times, as documented for jobs on Redis.
-_OPTIONS = {
+OPTIONS: Mapping[str, Any] = {
     "attempts": 3,
     "backoff": {"type": "exponential", "delay": 1000},
     "removeOnComplete": True,
     "removeOnFail": False,
 }
+LIMIT = 2**53
+"""The longest time in ms, and the largest number: what a worker on Node can count."""
+
 _NEVER = 2**31 - 1  # how often a job may stall: poison messages are handled elsewhere
 
 
 class Call(NamedTuple):
-    """A script with its keys and arguments."""
+    """A script with its keys and arguments.
+
+    ``alike``: calls of one script with the same text here differ in their arguments only, and in
+    the key at ``place``, which is that of the job; they can be made together.
+    """
 
     script: str
     keys: Sequence[str | bytes]
     arguments: Sequence[Argument]
+    alike: str = ""
+    place: int = -1
+
+
+def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
+    """One call for several that are alike; it answers with a list.
+
+    ``stops``: the first one that finds nothing is the last.
+    """
+    first = calls[0]
+    place, width = first.place, len(first.arguments) + 1
+    parts: list[bytes] = []
+    for _, keys, arguments, _, _ in calls:
+        parts.append(_bytes(keys[place]) if place >= 0 else b"")
+        parts += map(_bytes, arguments)
+    # Not packed: the server's reader of that format knows no bytes.
+    lengths = _pack(list(map(len, parts)))
+    packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
+    return Call(first.script + MANY, first.keys, packed)
+
+
+def _bytes(argument: Argument) -> bytes:
+    """As the server would hand it to a script."""
+    if isinstance(argument, bytes):
+        return argument
+    return (argument if isinstance(argument, str) else str(argument)).encode()
 
 
 @cache
@@ -119,16 +186,40 @@ def guarded(name: str, script: str) -> str:
     """A script of BullMQ as it is sent to the server."""
     if name in _HARMLESS:
         return script
+    return _guard() + _prepared(name, script)
+
+
+@cache
+def for_many(name: str, script: str) -> str:
+    """A script of BullMQ that handles many jobs at a time."""
+    one = f"local function one()\n{_prepared(name, script)}\nend\n"
+    return "local KEYS, ARGV = KEYS, ARGV\n" + _guard() + one + our_script("many")
+
+
+def _guard() -> str:
+    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
+    return our_script("guard").replace("@KEYS@", keys)
+
+
+def _prepared(name: str, script: str) -> str:
     if name in _SETTLING:
         active, job, id_, token = _SETTLING[name]
         found = {"script": script, "active": active, "job": job, "id": id_, "token": token}
         script = _KEEP % found
-    if name == "updateJobScheduler":
-        script = _WITH_DATA + script
-    if name == "removeHeldJob":
-        script = _UNLOCK + script
-    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    return our_script("guard").replace("@KEYS@", keys) + script
+    return _in_front(name) + script
+
+
+def _in_front(name: str) -> str:
+    if name.startswith("addNew"):
+        return our_script("add_new")
+    if name == "reprocessJob":
+        return our_script("retry_failed")
+    return {
+        "pause": _PAUSED,
+        "removeHeldJob": _UNLOCK,
+        "updateJobScheduler": _WITH_DATA,
+        "updateProgress": _HELD,
+    }.get(name, "")
 
 
 def load_more(connection: Any) -> None:
@@ -136,11 +227,15 @@ def load_more(connection: Any) -> None:
     client, commands = connection.conn, connection.commands
     for name in OURS:
         commands[name] = client.register_script(our_script(name))
-    for name in THEIRS:
-        script = loadScript(SHIPPED[name]) if name in SHIPPED else commands[name].script
-        if name == "removeJob":
-            commands["removeHeldJob"] = client.register_script(guarded("removeHeldJob", script))
+    scripts = {
+        name: loadScript(SHIPPED[name]) if name in SHIPPED else commands[name].script
+        for name in THEIRS
+    }
+    for name in (*THEIRS, *_VARIANTS):
+        script = scripts[_VARIANTS.get(name, name)]
         commands[name] = client.register_script(guarded(name, script))
+        if name in _FOR_MANY:
+            commands[name + MANY] = client.register_script(for_many(name, script))
 
 
 def connection_of(client: Any) -> Any:
@@ -190,15 +285,37 @@ class JobScripts(Scripts):
 
     # -- adding ------------------------------------------------------------------------------------
 
-    def add(self, id_: str, name: str, data: str, now: int, *, delay: int, priority: int) -> Call:
-        """Add a job; BullMQ ignores one whose id is taken."""
-        options: dict[str, Any] = {**_OPTIONS, "delay": delay}
+    def add(
+        self,
+        id_: str,
+        name: str,
+        data: str | bytes,
+        now: int,
+        *,
+        delay: int,
+        priority: int,
+        options: Mapping[str, Any] = OPTIONS,
+        unique: str | None = None,
+        parent: str | None = None,
+    ) -> Call:
+        """Add a job; BullMQ ignores one whose id, or whose unique key, is taken.
+
+        ``parent``: the id of the job that waits for it, and that fails with it.
+        """
+        options = {**options, "delay": delay}
         if id_:
             options["jobId"] = id_
         if priority:
             options["priority"] = priority
+        key = None if unique is None else f"{self._all['']}de:{unique}"
         # As the package packs them, but with data that are JSON already, so that no byte changes.
-        packed = _pack([self._all[""], id_, name, now, None, None, None, None, None])
+        parents: list[Any] = [None, None, None]
+        if parent is not None:
+            queue = self._all[""][:-1]
+            options |= {"fpof": True, "parent": {"id": parent, "queue": queue}}
+            parents = [f"{queue}:{parent}", f"{queue}:{parent}:dependencies"]
+            parents.append({"id": parent, "queueKey": queue, "fpof": True})
+        packed = _pack([self._all[""], id_, name, now, *parents, None, key])
         arguments: list[Argument] = [packed, data, _pack(options)]
         if delay:
             keys = self._named("marker meta id delayed completed events")
@@ -271,7 +388,7 @@ class JobScripts(Scripts):
         keys[11], arguments[0] = self.job_key(id_), id_bytes(id_)
         if more is not None:
             arguments[1] = more[0]
-            arguments.append(_flat(more[1]))
+            arguments.append(flat(more[1]))
         return Call("moveToFinished", keys, arguments)
 
     def complete_malformed(self, id_: str, token: str, now: int) -> Call:
@@ -294,7 +411,7 @@ class JobScripts(Scripts):
         keys = self._named("active wait paused")
         keys.append(self.job_key(id_))
         keys += self._named("meta events delayed prioritized pc marker stalled")
-        arguments = [self._all[""], now, "LPUSH", id_bytes(id_), token, _flat(fields)]
+        arguments = [self._all[""], now, "LPUSH", id_bytes(id_), token, flat(fields)]
         return Call("retryJob", keys, arguments)
 
     def delay(
@@ -305,7 +422,7 @@ class JobScripts(Scripts):
         keys.append(self.job_key(id_))
         keys += self._named("events meta stalled wait limiter pc")
         skip = "1" if fields is None else "0"
-        packed = b"" if fields is None else _flat(fields)
+        packed = b"" if fields is None else flat(fields)
         where = [self._all[""], str(now), id_bytes(id_), token]
         return Call("moveToDelayed", keys, [*where, delay, skip, packed, "0"])
 
@@ -363,5 +480,6 @@ class JobScripts(Scripts):
         return Call("release_failed", [self.job_key(id_), self.lock_key(id_)], [token])
 
 
-def _flat(fields: Mapping[str, str]) -> bytes:
+def flat(fields: Mapping[str, str]) -> bytes:
+    """Fields of a job, as scripts take them."""
     return _pack([part for pair in fields.items() for part in pair])

@@ -8,17 +8,18 @@ was ignored is added under another one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
 from secrets import token_hex
 
 from matador.errors import (
     MatadorError,
     MessageTooLargeError,
+    UnstorableError,
     UnsupportedError,
 )
 from matador.model.message import Message
 from matador.transports.bullmq import wire
 from matador.transports.bullmq.client import BullMQSession
+from matador.transports.bullmq.native import milliseconds, new_job
 from matador.transports.bullmq.scripts import Call
 from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.wire import bull_priority, job_id
@@ -26,7 +27,6 @@ from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST_EACH = 100
 _MOST_BYTES = 1 << 20
-_LONGEST = 2**53  # ms: what a worker on Node can count
 
 
 async def store(
@@ -70,7 +70,7 @@ async def _store(
         id_ = job_id(message.id)
         try:
             call = add(session, jobs, message, id_)
-        except UNWRITABLE as error:
+        except (*UNWRITABLE, UnstorableError) as error:
             outcomes[index] = unstorable(f"message {message.id!r}", error)
             continue
         scripts = session.scripts(jobs.queue)
@@ -112,11 +112,15 @@ def add(session: BullMQSession, jobs: JobSet, message: Message, id_: str) -> Cal
         TypeError, ValueError, OverflowError, RecursionError: it cannot be written.
         MessageTooLargeError: it is too large for the server.
     """
-    return session.scripts(jobs.queue).add(
+    scripts, now = session.scripts(jobs.queue), session.now()
+    if jobs.native:
+        job = new_job(message, session.largest, prioritized=jobs.priorities)
+        return scripts.add_job(id_, job, now)
+    return scripts.add(
         id_,
         str(message.headers.get(wire.NAME_HEADER) or wire.DEFAULT_NAME),
         data_of(session, message),
-        session.now(),
+        now,
         delay=milliseconds(message.delay),
         priority=bull_priority(message.priority) if jobs.priorities else 0,
     )
@@ -134,15 +138,3 @@ def data_of(session: BullMQSession, message: Message) -> str:
 def other_id(message: Message) -> str:
     """An id for a job whose message's id is taken."""
     return f"{message.id}~{token_hex(6)}"
-
-
-def milliseconds(delay: float) -> int:
-    """A delay in whole milliseconds, rounded up.
-
-    Raises:
-        ValueError, OverflowError: it is too long for the server.
-    """
-    found = max(0, ceil(delay * 1000))
-    if found > _LONGEST:
-        raise OverflowError(f"a delay of {delay:g} s")
-    return found

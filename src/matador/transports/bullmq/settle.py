@@ -14,9 +14,12 @@ from typing import Any
 from redis.exceptions import WatchError
 
 from matador.errors import MatadorError, TransportError, UnstorableError
+from matador.model import job as names
 from matador.model.message import (
+    ERROR_TYPE_HEADER,
     Complete,
     DeadLetter,
+    Message,
     Receipt,
     Release,
     Retry,
@@ -25,9 +28,11 @@ from matador.model.message import (
 from matador.model.topology import DeadLetterKind, dead_letter_name
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.errors import refused
-from matador.transports.bullmq.jobs import JobHold, hold_of
-from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.send import add, data_of, milliseconds, other_id
+from matador.transports.bullmq.jobs import JobHold, NativeHold, hold_of
+from matador.transports.bullmq.native import milliseconds
+from matador.transports.bullmq.native_job import trace_with
+from matador.transports.bullmq.scripts import REMOVE, Call
+from matador.transports.bullmq.send import add, data_of, other_id
 from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.wire import bull_priority, job_id
 from matador.transports.kit.errors import lease_lost, queue_not_found
@@ -63,6 +68,9 @@ class JobSettler:
                     and (hold.failed or target.queue != hold.queue)
                 ):
                     outcomes[index] = await self._move(hold, settlement, target)
+                elif hold.native is not None and not hold.failed:
+                    call = self._native_call(hold, hold.native, settlement)
+                    calls.append((index, call))
                 else:
                     calls.append((index, self._call(hold, settlement, target)))
             except UNWRITABLE as error:
@@ -82,7 +90,7 @@ class JobSettler:
         is_last: bool = False,
     ) -> None:
         try:
-            answers = await self._session.run([call for _, call in calls])
+            answers = await self._session.run_grouped([call for _, call in calls])
         except MatadorError as error:
             for index, _ in calls:
                 outcomes[index] = error
@@ -181,6 +189,45 @@ class JobSettler:
                     return scripts.delay(hold.id, hold.token, now, delay, fields)
                 return scripts.retry(hold.id, hold.token, now, fields)
 
+    # -- a job that was taken from a job queue -----------------------------------------------------
+
+    def _native_call(self, hold: JobHold, native: NativeHold, settlement: Settlement) -> Call:
+        """As BullMQ's own workers do it: data and options of the job stay as they are."""
+        session = self._session
+        scripts, now = session.scripts(hold.queue), session.now()
+        match settlement:
+            case Complete(result=result):
+                return scripts.finish(
+                    hold.id,
+                    hold.token,
+                    now if hold.keep is REMOVE else session.almost_now(),
+                    "completed",
+                    result or b"null",
+                    keep=hold.keep,
+                )
+            case DeadLetter(kind=kind, reason=reason, message=message, bare=False):
+                fields = _failure(native, message, reason)
+                fields |= {"matador-kind": kind, "matador-taken": "0", "matador-bare": ""}
+                return scripts.finish(
+                    hold.id,
+                    hold.token,
+                    session.next_now(),
+                    "failed",
+                    reason.encode(errors="replace"),
+                    keep=native.keep_failed,
+                    attempts=native.max_attempts,
+                    fields=fields,
+                )
+            case Retry(message=message):
+                error = _text(str(message.headers.get(names.ERROR, "")))
+                fields = _failure(native, message, error)
+                delay = milliseconds(message.delay)
+                if delay:
+                    return scripts.delay(hold.id, hold.token, now, delay, fields)
+                return scripts.retry(hold.id, hold.token, now, fields)
+            case _:
+                return self._call(hold, settlement, None)
+
     # -- several scripts, while the lock is ours ---------------------------------------------------
 
     async def _move(self, hold: JobHold, settlement: Retry, target: JobSet) -> MatadorError | None:
@@ -239,6 +286,25 @@ def _counted(hold: JobHold) -> dict[str, str]:
 def _as_dead_letter(kind: DeadLetterKind, hold: JobHold) -> dict[str, str]:
     fields = {"stc": "0", "matador-kind": kind, "matador-taken": "0", "matador-bare": ""}
     return {**_counted(hold), **fields}
+
+
+def _failure(native: NativeHold, message: Message | None, error: str) -> dict[str, str]:
+    """What BullMQ keeps of a failed attempt. BullMQ counts this one when it moves the job."""
+    fields = {"stc": "0"}
+    if error:
+        fields["failedReason"] = _text(error)
+    trace = error
+    if message is not None:
+        attempts = message.headers.get(names.ATTEMPTS)
+        if isinstance(attempts, int):  # stalls of the job included
+            fields["atm"] = str(attempts - 1)
+        kind = message.headers.get(ERROR_TYPE_HEADER)
+        if kind is not None:
+            fields["matador-error-type"] = _text(str(kind))
+            trace = f"{kind}: {error}"
+    if trace:
+        fields["stacktrace"] = trace_with(native.stacktrace, _text(trace))
+    return fields
 
 
 def _first_error(answers: Sequence[Any], receipt: Receipt) -> MatadorError | None:

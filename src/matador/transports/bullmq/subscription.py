@@ -14,6 +14,8 @@ from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.jobs import Job, JobHold
+from matador.transports.bullmq.native_job import job_of
+from matador.transports.bullmq.scripts import Call, together
 from matador.transports.bullmq.topology import JobSet
 from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text
@@ -62,11 +64,11 @@ class WaitingJobs(JobSource):
         scheduled: list[Job] = []
         failure: MatadorError | None = None
         wait = self._block
-        for token, answer in zip(tokens, await session.run(calls), strict=True):
+        for token, answer in zip(tokens, await self._run(session, calls), strict=False):
             if isinstance(answer, MatadorError):
                 failure = answer
             elif answer[0]:
-                job = Job(id_text(answer[1]), answer[0])
+                job = job_of(self._jobs, id_text(answer[1]), answer[0])
                 found.append(job.delivery(self._jobs, token))
                 if job.scheduler is not None:
                     scheduled.append(job)
@@ -80,6 +82,15 @@ class WaitingJobs(JobSource):
             still = await continue_schedulers(session, self._jobs.queue, scheduled)
             found = [one for one in found if cast("JobHold", one.receipt.handle).id not in still]
         return found, wait
+
+    async def _run(self, session: BullMQSession, calls: Sequence[Call]) -> list[Any]:
+        """The answers; those of a job queue end with the first one that finds nothing."""
+        if not self._jobs.native or len(calls) == 1:
+            return await session.run(calls)
+        (answers,) = await session.run([together(calls, stops=True)])
+        if isinstance(answers, MatadorError):
+            raise answers
+        return [session.plain(answer) for answer in answers]
 
     def _until(self, now: int, answer: Sequence[Any]) -> float:
         """Seconds until the rate limit ends, or until the next delayed job is due."""
@@ -122,7 +133,7 @@ class FailedJobs(JobSource):
         (rows,) = await session.run([call])
         if isinstance(rows, MatadorError):
             raise rows
-        taken = [Job(id_text(id_), flat) for id_, flat in rows]
+        taken = [job_of(self._jobs, id_text(id_), flat) for id_, flat in rows]
         return {job.id: job.delivery(self._jobs, token) for job in taken}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from matador.errors import QueueNotFoundError
+from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind, Topology, dead_letter_name
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.wire import letters_of
@@ -24,6 +24,10 @@ _MOST_EVENTS = ("opts.maxLenEvents", 10_000)  # as BullMQ's own queues have it
 class _QueueSettings(msgspec.Struct, omit_defaults=True, rename="camel"):
     priorities: bool = False
     dead_letters: tuple[DeadLetterKind, ...] = DEAD_LETTER_KINDS
+    jobs: bool = False
+
+
+_OF_JOBS = _QueueSettings(dead_letters=("undeliverable",), jobs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,13 @@ class JobSet:
         queue: the name of the BullMQ queue.
         kind: its dead letters of that kind; None: the queue itself.
         priorities: whether messages have priorities.
+        native: it is a job queue: jobs are written as BullMQ's own.
     """
 
     queue: str
     kind: DeadLetterKind | None = None
     priorities: bool = False
+    native: bool = False
 
     @property
     def name(self) -> str:
@@ -52,6 +58,7 @@ class Queues:
     def __init__(self) -> None:
         self._declared: dict[str, _QueueSettings] = {}
         self._found: dict[str, _QueueSettings] = {}
+        self._with_priorities: set[str] = set()
 
     async def declare(self, session: BullMQSession, topology: Topology) -> None:
         """Create the queues of a topology, ``exact`` ones, too: all it takes is a name."""
@@ -62,6 +69,39 @@ class Queues:
         }
         await self._write(session, made)
         self._declared.update(made)
+
+    async def open_jobs(self, session: BullMQSession, queue: str) -> None:
+        """Make a queue one of jobs, if it is not one of messages.
+
+        Raises:
+            ConfigurationError: it is, or it has a name that BullMQ does not allow.
+        """
+        if ":" in queue:
+            raise ConfigurationError(f"queue {queue!r}: BullMQ allows no colon in a name")
+        self._found.pop(queue, None)
+        known = self._declared.get(queue) or await self._stored(session, queue)
+        if known is not None and not known.jobs:
+            raise ConfigurationError(
+                f"queue {queue!r} of {session.where} is one of messages; choose another name for "
+                f"a queue of jobs"
+            )
+        await self._write(session, {queue: _OF_JOBS})
+        self._declared[queue] = _OF_JOBS
+
+    def has_priorities(self, queue: str) -> None:
+        """Note that a job queue has jobs with priorities: those without one come last."""
+        self._with_priorities.add(queue)
+
+    async def find_jobs(self, session: BullMQSession, queue: str) -> JobSet:
+        """A job queue.
+
+        Raises:
+            QueueNotFoundError: there is none of that name.
+        """
+        found = await self.find(session, queue)
+        if found.native and found.kind is None:
+            return found
+        raise queue_not_found(queue, session.where)
 
     async def restore(self, session: BullMQSession) -> None:
         """Declare all queues again: the server may have lost them."""
@@ -86,13 +126,14 @@ class Queues:
         """
         settings = await self._settings_of(session, name)
         if settings is not None:
-            return JobSet(name, None, settings.priorities)
+            priorities = settings.priorities or name in self._with_priorities
+            return JobSet(name, None, priorities, settings.jobs)
         letters = letters_of(name)
         if letters is not None:
             queue, kind = letters
             settings = await self._settings_of(session, queue)
             if settings is not None and kind in settings.dead_letters:
-                return JobSet(queue, kind, settings.priorities)
+                return JobSet(queue, kind, settings.priorities, settings.jobs)
         raise queue_not_found(name, session.where)
 
     async def find_or_none(self, session: BullMQSession, name: str) -> JobSet | QueueNotFoundError:
@@ -106,6 +147,15 @@ class Queues:
         known = self._declared.get(queue) or self._found.get(queue)
         if known is not None:
             return known
+        settings = await self._stored(session, queue, _QueueSettings())
+        if settings is not None:
+            self._found[queue] = settings
+        return settings
+
+    async def _stored(
+        self, session: BullMQSession, queue: str, default: _QueueSettings | None = None
+    ) -> _QueueSettings | None:
+        """What is stored of a queue; ``default`` for one that nobody of us has declared."""
         key = session.scripts(queue).key("meta")
         ours, any_ = await session.run([("HGET", key, _FIELD), ("EXISTS", key)])
         for answer in (ours, any_):
@@ -114,8 +164,6 @@ class Queues:
         if not any_:
             return None
         try:
-            settings = msgspec.json.decode(ours, type=_QueueSettings) if ours else _QueueSettings()
+            return msgspec.json.decode(ours, type=_QueueSettings) if ours else default
         except msgspec.MsgspecError:  # written by another version
-            settings = _QueueSettings()
-        self._found[queue] = settings
-        return settings
+            return default

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from matador.errors import MatadorError, TransportError
 from matador.model.capabilities import Capabilities
+from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import (
     Delivery,
     Finding,
@@ -21,12 +22,14 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology
 from matador.transports.bullmq import browse as browsing
+from matador.transports.bullmq import flows, schedules
+from matador.transports.bullmq import job_store as store
 from matador.transports.bullmq import send as sending
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.options import BullMQAddress
 from matador.transports.bullmq.settle import JobSettler, renew
 from matador.transports.bullmq.subscription import BullMQSubscription, FailedJobs, WaitingJobs
-from matador.transports.bullmq.topology import Queues
+from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
@@ -36,6 +39,25 @@ from matador.transports.kit.transport import BaseTransport
 from matador.transports.redis_client.doctor import examine
 from matador.transports.redis_client.options import RedisServerOptions
 
+_JOBS = JobCapabilities(
+    delays=True,
+    priorities=True,
+    backoff=True,
+    find=True,
+    unique_ids=True,
+    list=True,
+    counts=True,
+    results=True,
+    progress=True,
+    keep=True,
+    retry=True,
+    remove=True,
+    pause=True,
+    delete=True,
+    unique=True,
+    schedules=True,
+    flows=True,
+)
 _LONGEST_BLOCK = 2.0  # seconds; a marker can be lost with the worker that got it
 
 
@@ -91,6 +113,7 @@ class BullMQTransport(BaseTransport):
             properties=ALL_PROPERTIES,
             durable=True,
             lease=self._lease,
+            jobs=True,
         )
 
     def __repr__(self) -> str:
@@ -188,6 +211,98 @@ class BullMQTransport(BaseTransport):
         """See ``Measuring``."""
         session = await self._client.connection()
         return await browsing.depth(session, await self._queues.find(session, queue))
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    @property
+    def job_capabilities(self) -> JobCapabilities:
+        """See ``JobStoring``."""
+        return _JOBS
+
+    async def open_jobs(self, queue: str) -> str:
+        """See ``JobStoring``. The queue is the BullMQ queue of that name."""
+        await self._queues.open_jobs(await self._client.connection(), queue)
+        return queue
+
+    async def _jobs(self, queue: str) -> tuple[BullMQSession, JobSet]:
+        session = await self._client.connection()
+        return session, await self._queues.find_jobs(session, queue)
+
+    async def add_jobs(self, jobs: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``JobStoring``."""
+        session = await self._client.connection()
+        return await store.add_jobs(session, self._queues, jobs)
+
+    async def find_jobs(self, queue: str, ids: Sequence[str]) -> Sequence[JobRecord | None]:
+        """See ``JobStoring``."""
+        return await store.find_jobs(*await self._jobs(queue), ids)
+
+    async def list_jobs(
+        self, queue: str, status: JobStatus, *, limit: int, skip: int = 0
+    ) -> Sequence[JobRecord]:
+        """See ``JobStoring``."""
+        return await store.list_jobs(*await self._jobs(queue), status, limit, skip)
+
+    async def count_jobs(self, queue: str) -> JobCounts:
+        """See ``JobStoring``."""
+        return await store.count_jobs(*await self._jobs(queue))
+
+    async def retry_job(self, queue: str, job_id: str) -> None:
+        """See ``JobStoring``."""
+        await store.retry_job(*await self._jobs(queue), job_id)
+
+    async def remove_job(self, queue: str, job_id: str) -> None:
+        """See ``JobStoring``. Its children are removed, too, as BullMQ does."""
+        await store.remove_job(*await self._jobs(queue), job_id)
+
+    async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
+        """See ``JobStoring``."""
+        await store.set_progress(await self._client.connection(), receipt, progress)
+
+    async def pause_jobs(self, queue: str) -> None:
+        """See ``JobStoring``. Workers in other languages stop, too."""
+        await store.pause_jobs(*await self._jobs(queue))
+
+    async def resume_jobs(self, queue: str) -> None:
+        """See ``JobStoring``."""
+        await store.resume_jobs(*await self._jobs(queue))
+
+    async def delete_jobs(self, queue: str) -> None:
+        """See ``JobStoring``. Deletes its schedules, too."""
+        session, jobs = await self._jobs(queue)
+        await store.delete_jobs(session, self._queues, jobs)
+
+    @property
+    def fires_schedules(self) -> bool:
+        """See ``JobScheduling``. Whoever takes the job of a schedule adds the next one."""
+        return True
+
+    async def put_schedule(self, queue: str, schedule: JobSchedule) -> None:
+        """See ``JobScheduling``."""
+        await schedules.put_schedule(*await self._jobs(queue), schedule)
+
+    async def list_schedules(self, queue: str) -> Sequence[JobSchedule]:
+        """See ``JobScheduling``."""
+        return await schedules.list_schedules(*await self._jobs(queue))
+
+    async def remove_schedule(self, queue: str, key: str) -> bool:
+        """See ``JobScheduling``. The job that waits for its next time goes with it."""
+        return await schedules.remove_schedule(*await self._jobs(queue), key)
+
+    async def fire_schedule(
+        self, queue: str, schedule: JobSchedule, next_at: float, jobs: Sequence[Message]
+    ) -> bool:
+        """Not needed: False."""
+        return False
+
+    async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
+        """See ``JobFlows``."""
+        session, found = await self._jobs(queue)
+        return await flows.add_flow(session, self._queues, found, jobs)
+
+    async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
+        """See ``JobFlows``."""
+        return await flows.child_results(*await self._jobs(queue), job_id)
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: version, eviction policy, persistence."""

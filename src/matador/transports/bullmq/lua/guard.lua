@@ -65,6 +65,9 @@ local redis, cjson = (function(server, json)
       local name = string.match(string.sub(key, -17), ':([^:]*)$')
       if name and is_own(name) then return 0 end
     end
+    if command == 'HSET' and (...) == 'defa' and #ARGV >= 8 then -- a parent fails with its child: say why
+      return server.call('HSET', key, 'defa', select(2, ...) .. ': ' .. string.sub(ARGV[4], 1, 1000))
+    end
     local answer = server.pcall(command, key, ...)
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end

@@ -1,0 +1,324 @@
+"""Adds, finds, lists, counts and changes the jobs of job queues, as BullMQ itself does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matador.errors import (
+    DuplicateJobError,
+    JobNotFoundError,
+    JobStateError,
+    MatadorError,
+    UniqueJobError,
+    UnstorableError,
+)
+from matador.model.job import JobCounts, JobRecord, JobStatus
+from matador.model.message import Message, Receipt
+from matador.transports.bullmq.client import BullMQSession
+from matador.transports.bullmq.jobs import hold_of, number
+from matador.transports.bullmq.native import check_json, new_job
+from matador.transports.bullmq.native_job import NativeJob
+from matador.transports.bullmq.scripts import Call
+from matador.transports.bullmq.store_scripts import BELONGS_TO_SCHEDULE, NEEDS_PRIORITY, TAKEN
+from matador.transports.bullmq.topology import JobSet, Queues
+from matador.transports.bullmq.wire import id_bytes, id_text, job_id
+from matador.transports.kit.errors import lease_lost
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+_MOST_EACH = 200
+_MOST_BYTES = 1 << 20
+_PAGE = 500
+_SCORE = 0x1000  # of delayed jobs: the time in ms, times this
+
+_WAITING = ("wait", "paused", "prioritized", "waiting-children")
+_LISTS = ("wait", "paused", "active")
+_STATES: dict[JobStatus, tuple[str, ...]] = {
+    "waiting": _WAITING,
+    "delayed": ("delayed",),
+    "active": ("active",),
+    "completed": ("completed",),
+    "failed": ("failed",),
+}
+_STATUS: dict[bytes, JobStatus] = {
+    b"delayed": "delayed",
+    b"active": "active",
+    b"completed": "completed",
+    b"failed": "failed",
+}
+"""What BullMQ calls otherwise is waiting."""
+
+
+# -- adding ----------------------------------------------------------------------------------------
+
+
+async def add_jobs(
+    session: BullMQSession, queues: Queues, messages: Sequence[Message]
+) -> list[MatadorError | None]:
+    """Add jobs; for each None, or why it was not added."""
+    outcomes: list[MatadorError | None] = [None] * len(messages)
+    waiting: list[tuple[int, JobSet]] = []
+    size = 0
+    for index, message in enumerate(messages):
+        try:
+            waiting.append((index, await queues.find_jobs(session, message.queue)))
+        except MatadorError as error:
+            outcomes[index] = error
+            continue
+        size += len(message.body)
+        if len(waiting) >= _MOST_EACH or size >= _MOST_BYTES:
+            await _add(session, queues, messages, waiting, outcomes)
+            waiting, size = [], 0
+    if waiting:
+        await _add(session, queues, messages, waiting, outcomes)
+    return outcomes
+
+
+async def _add(
+    session: BullMQSession,
+    queues: Queues,
+    messages: Sequence[Message],
+    found: Sequence[tuple[int, JobSet]],
+    outcomes: list[MatadorError | None],
+    *,
+    is_last: bool = False,
+) -> None:
+    calls: list[Call] = []
+    sent: list[tuple[int, JobSet]] = []
+    now, largest = session.now(), session.largest
+    for index, jobs in found:
+        message = messages[index]
+        if not job_id(message.id):
+            outcomes[index] = not_an_id(message.id)
+            continue
+        try:
+            check_json(message)
+            job = new_job(message, largest, prioritized=jobs.priorities or is_last)
+            calls.append(session.scripts(jobs.queue).add_new(message.id, job, now))
+        except (*UNWRITABLE, UnstorableError) as error:
+            outcomes[index] = unstorable(f"job {message.id!r}", error)
+            continue
+        sent.append((index, jobs))
+    if not calls:
+        return
+    try:
+        answers = await session.run_grouped(calls)
+    except MatadorError as error:
+        for index, _ in sent:
+            outcomes[index] = error
+        return
+    again: list[tuple[int, JobSet]] = []
+    for (index, jobs), answer in zip(sent, answers, strict=True):
+        message = messages[index]
+        if answer == NEEDS_PRIORITY and not is_last:
+            queues.has_priorities(jobs.queue)
+            again.append((index, jobs))
+        else:
+            outcomes[index] = _outcome(message, answer)
+    if again:
+        await _add(session, queues, messages, again, outcomes, is_last=True)
+
+
+def _outcome(message: Message, answer: object) -> MatadorError | None:
+    """What became of a job that was added."""
+    if isinstance(answer, MatadorError):
+        return answer
+    queue, id_ = message.queue, message.id
+    if answer == TAKEN:
+        return DuplicateJobError(
+            f"queue {queue!r} has a job with the id {id_!r} already", queue=queue, job_id=id_
+        )
+    if isinstance(answer, bytes) and answer != id_bytes(id_):
+        other = id_text(answer)
+        return UniqueJobError(
+            f"job {id_!r} was not added to {queue!r}: job {other!r} has its unique key",
+            queue=queue,
+            job_id=other,
+        )
+    return None
+
+
+def not_an_id(id_: str) -> UnstorableError:
+    """The error for an id that BullMQ does not allow."""
+    return UnstorableError(
+        f"job id {id_!r}: BullMQ allows no whole number, no colon, and none of its own keys as the "
+        f"id of a job; put something before it, for example 'job-{id_.replace(':', '-')}'"
+    )
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+async def find_jobs(
+    session: BullMQSession, jobs: JobSet, ids: Sequence[str]
+) -> list[JobRecord | None]:
+    """For each id, in order: the job, or None."""
+    scripts = session.scripts(jobs.queue)
+    found: list[JobRecord | None] = []
+    for start in range(0, len(ids), _PAGE):
+        page = ids[start : start + _PAGE]
+        calls: list[Call | tuple[Any, ...]] = []
+        for id_ in page:
+            calls.append(("HGETALL", scripts.job_key(id_)))
+            calls.append(scripts.state(id_))
+            calls.append(("ZSCORE", scripts.key("delayed"), id_bytes(id_)))
+        answers = await session.ask_all(calls, together=True)
+        rows = zip(page, answers[::3], answers[1::3], answers[2::3], strict=True)
+        found += [
+            _record(jobs, id_, fields, _STATUS.get(state, "waiting"), score)
+            for id_, fields, state, score in rows
+        ]
+    return found
+
+
+async def list_jobs(
+    session: BullMQSession, jobs: JobSet, status: JobStatus, limit: int, skip: int
+) -> list[JobRecord]:
+    """Jobs in one state: finished ones the latest first, others as they would run."""
+    if limit <= 0:
+        return []
+    scripts, last = session.scripts(jobs.queue), skip + limit - 1
+    ascending = status not in ("completed", "failed")
+    states = _STATES[status]
+    (ranges,) = await session.ask_all([scripts.range(states, last, ascending=ascending)])
+    ids: list[str] = []
+    for state, some in zip(states, ranges, strict=True):
+        ids += [id_text(id_) for id_ in (reversed(some) if state in _LISTS else some)]
+    page = ids[skip : skip + limit]
+    calls: list[Call | tuple[Any, ...]] = [("HGETALL", scripts.job_key(id_)) for id_ in page]
+    if status == "delayed":
+        calls += [("ZSCORE", scripts.key("delayed"), id_bytes(id_)) for id_ in page]
+    answers = await session.ask_all(calls)
+    scores = answers[len(page) :] or [None] * len(page)
+    rows = zip(page, answers[: len(page)], scores, strict=True)
+    records = (_record(jobs, id_, fields, status, score) for id_, fields, score in rows)
+    return [record for record in records if record is not None]
+
+
+def _record(
+    jobs: JobSet, id_: str, fields: Sequence[bytes] | None, status: JobStatus, score: bytes | None
+) -> JobRecord | None:
+    if not fields:
+        return None
+    due = 0 if score is None else int(float(score) // _SCORE)
+    return NativeJob(id_, fields).record(jobs.queue, status, due)
+
+
+async def count_jobs(session: BullMQSession, jobs: JobSet) -> JobCounts:
+    """How many jobs are in which state."""
+    scripts = session.scripts(jobs.queue)
+    states = (*_WAITING, "delayed", "active", "completed", "failed")
+    found, paused, completed, failed = await session.ask_all(
+        [
+            scripts.counts(*states),
+            ("HEXISTS", scripts.key("meta"), "paused"),
+            ("HGET", scripts.key("") + "metrics:completed", "count"),
+            ("HGET", scripts.key("") + "metrics:failed", "count"),
+        ],
+    )
+    counts = dict(zip(states, found, strict=True))
+    return JobCounts(
+        waiting=sum(counts[state] for state in _WAITING),
+        delayed=counts["delayed"],
+        active=counts["active"],
+        completed=counts["completed"],
+        failed=counts["failed"],
+        paused=paused == 1,
+        all_completed=max(number(completed), counts["completed"]),
+        all_failed=max(number(failed), counts["failed"]),
+    )
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+async def retry_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
+    """Make a failed job wait again."""
+    scripts = session.scripts(jobs.queue)
+    answer, state = await session.ask_all([scripts.retry_failed(id_), scripts.state(id_)])
+    if answer == -1:
+        raise _not_found(jobs, id_)
+    if answer != 1:
+        status = _STATUS.get(state, "waiting")
+        held = "being redriven" if status == "failed" else f"{status}, not failed"
+        raise JobStateError(
+            f"job {id_!r} of {jobs.queue!r} is {held}", queue=jobs.queue, job_id=id_
+        )
+
+
+async def remove_job(session: BullMQSession, jobs: JobSet, id_: str) -> None:
+    """Remove a job that nobody is running."""
+    scripts = session.scripts(jobs.queue)
+    there, answer = await session.ask_all(
+        [("EXISTS", scripts.job_key(id_)), scripts.remove_job(id_)], together=True
+    )
+    if not there:
+        raise _not_found(jobs, id_)
+    if answer != 1:
+        why = (
+            "the next one of a schedule; remove the schedule instead"
+            if answer == BELONGS_TO_SCHEDULE
+            else "active; it cannot be removed now"
+        )
+        raise JobStateError(f"job {id_!r} of {jobs.queue!r} is {why}", queue=jobs.queue, job_id=id_)
+
+
+async def set_progress(session: BullMQSession, receipt: Receipt, progress: bytes) -> None:
+    """Note how far an active job has come."""
+    hold = hold_of(receipt)
+    if hold is None:
+        raise lease_lost(receipt.queue)
+    call = session.scripts(hold.queue).progress(hold.id, hold.token, progress)
+    (answer,) = await session.ask_all([call])
+    if answer != 0:
+        raise lease_lost(receipt.queue)
+
+
+async def pause_jobs(session: BullMQSession, jobs: JobSet) -> None:
+    """Have no worker take a job."""
+    await session.ask_all([session.scripts(jobs.queue).pause_queue()])
+
+
+async def resume_jobs(session: BullMQSession, jobs: JobSet) -> None:
+    """End a pause."""
+    left = 1
+    while left:  # some thousand at a time
+        (left,) = await session.ask_all([session.scripts(jobs.queue).resume_queue()])
+
+
+async def delete_jobs(session: BullMQSession, queues: Queues, jobs: JobSet) -> None:
+    """Forget all jobs, and what is known of them."""
+    scripts = session.scripts(jobs.queue)
+    await _forget_parents(session, jobs)
+    left = 1
+    while left:  # a thousand at a time; it is paused meanwhile
+        answers = await session.ask_all([scripts.pause_queue(), scripts.delete_some()])
+        left = answers[-1]
+    pattern = "".join(f"\\{one}" if one in "*?[]^\\" else one for one in scripts.key(""))
+    for kind in ("de", "dn"):  # unique keys of jobs that are gone
+        await _forget(session, f"{pattern}{kind}:*")
+    await session.ask_all([("DEL", scripts.key("limiter"))])
+    await queues.open_jobs(session, jobs.queue)
+
+
+async def _forget(session: BullMQSession, pattern: str) -> None:
+    cursor: Any = 0
+    while True:
+        cursor, keys = await session.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        if keys:
+            await session.ask("UNLINK", *keys)
+        if not int(cursor):
+            return
+
+
+async def _forget_parents(session: BullMQSession, jobs: JobSet) -> None:
+    """Remove jobs that wait for children: BullMQ's script leaves them alone."""
+    scripts = session.scripts(jobs.queue)
+    (ids,) = await session.ask_all([("ZRANGE", scripts.key("waiting-children"), 0, -1)])
+    await session.ask_all([scripts.remove_job(id_text(id_)) for id_ in ids])
+
+
+def _not_found(jobs: JobSet, id_: str) -> JobNotFoundError:
+    return JobNotFoundError(
+        f"queue {jobs.queue!r} has no job {id_!r}", queue=jobs.queue, job_id=id_
+    )

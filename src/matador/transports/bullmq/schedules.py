@@ -1,0 +1,140 @@
+"""Recurring jobs as BullMQ's job schedulers, so that its workers in any language keep them going.
+
+The official package composes what BullMQ stores. Whoever takes the job of a scheduler adds the next
+one (``upkeep``): a worker of ours or one on Node. Times at which nobody was there bring one job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+from bullmq.job_scheduler import JobScheduler
+
+from matador.errors import JobsUnsupportedError, UnstorableError
+from matador.model import job as names
+from matador.model.job import JobSchedule
+from matador.transports.bullmq import native, wire
+from matador.transports.bullmq.client import BullMQSession
+from matador.transports.bullmq.jobs import LATEST, keep_asked, number
+from matador.transports.bullmq.topology import JobSet
+from matador.transports.bullmq.wire import id_text
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class _Composed:
+    """Takes the place of a queue: notes what the package would store."""
+
+    def __init__(self) -> None:
+        self.backend = self
+        self.found: tuple[int, Mapping[str, Any], Mapping[str, Any]] | None = None
+
+    @staticmethod
+    def at(first: int) -> Callable[[int, Any], int]:
+        """Has the package take this time for the first one of a cron expression."""
+        return lambda now, options: first
+
+    async def addJobScheduler(  # noqa: N802 - the package's name
+        self,
+        _key: str,
+        at: int,
+        _data: str,
+        _template: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        options: Mapping[str, Any],
+        _producer: str | None,
+    ) -> None:
+        self.found = (at, settings, options)
+
+
+async def put_schedule(session: BullMQSession, jobs: JobSet, schedule: JobSchedule) -> None:
+    """Store a schedule, instead of the one with its key.
+
+    Raises:
+        JobsUnsupportedError: BullMQ cannot treat missed times like this.
+        UnstorableError: its key, or an option, is not allowed.
+    """
+    if schedule.missed != "one":
+        raise JobsUnsupportedError(
+            f"schedule {schedule.key!r}: BullMQ adds one job for all times that were missed; "
+            f"missed={schedule.missed!r} is not supported",
+            queue=jobs.queue,
+        )
+    if ":" in schedule.key:
+        raise UnstorableError(f"schedule {schedule.key!r}: BullMQ allows no colon in a key")
+    repeat: dict[str, Any] = {"every": round((schedule.every or 0) * 1000)}
+    if schedule.cron is not None:
+        repeat = {"pattern": schedule.cron, "tz": schedule.timezone}
+    first = round(schedule.next_at * 1000)
+    template = native.template(schedule.headers)
+    composed = _Composed()
+    package: Any = JobScheduler(cast("Any", composed), composed.at(first))
+    await package.upsertJobScheduler(schedule.key, repeat, schedule.name, None, template)
+    if composed.found is None:
+        raise UnstorableError(f"schedule {schedule.key!r} never comes to pass")
+    at, settings, options = composed.found
+    call = session.scripts(jobs.queue).add_scheduler(
+        schedule.key, at, schedule.body, template, settings, options, session.now()
+    )
+    (answer,) = await session.ask_all([call])
+    if isinstance(answer, int):
+        raise UnstorableError(
+            f"schedule {schedule.key!r} of {jobs.queue!r} cannot be stored: an earlier job of that "
+            f"key is in its place (BullMQ's error {answer}); remove that job, or take another key"
+        )
+
+
+async def list_schedules(session: BullMQSession, jobs: JobSet) -> list[JobSchedule]:
+    """All schedules, by the time when they are due next."""
+    scripts = session.scripts(jobs.queue)
+    (pairs,) = await session.ask_all([("ZRANGE", scripts.key("repeat"), 0, -1, "WITHSCORES")])
+    keys, times = [bytes(key) for key in pairs[::2]], [float(time) for time in pairs[1::2]]
+    prefix = scripts.key("repeat").encode() + b":"
+    found = await session.ask_all([("HGETALL", prefix + key) for key in keys])
+    return [
+        _schedule(id_text(key), time / 1000, fields)
+        for key, time, fields in zip(keys, times, found, strict=True)
+        if fields is not None
+    ]
+
+
+async def remove_schedule(session: BullMQSession, jobs: JobSet, key: str) -> bool:
+    """Forget a schedule, and its next job unless that is due; False if there is none."""
+    (answer,) = await session.ask_all([session.scripts(jobs.queue).remove_scheduler(key)])
+    return answer == 0
+
+
+def _schedule(key: str, next_at: float, fields: Mapping[bytes, bytes]) -> JobSchedule:
+    """A schedule, whoever has stored it. What cannot be read of it is left out."""
+    options: Mapping[str, Any] = {}
+    with contextlib.suppress(*wire.UNREADABLE):
+        options = _decode(fields.get(b"opts", b"{}"))
+    name = _text(fields.get(b"name")) or key.partition(":")[0]
+    headers: dict[str, str | int] = {names.NAME: name, names.MAX_ATTEMPTS: 1}
+    if type(attempts := options.get("attempts")) is int:
+        headers[names.MAX_ATTEMPTS] = attempts
+    if (backoff := native.backoff_text(options.get("backoff"))) is not None:
+        headers[names.BACKOFF] = backoff
+    for header, option in (
+        (names.KEEP_COMPLETED, "removeOnComplete"),
+        (names.KEEP_FAILED, "removeOnFail"),
+    ):
+        headers[header] = native.kept(keep_asked(options.get(option))).text
+    every = number(fields.get(b"every"), LATEST)
+    return JobSchedule(
+        key=key,
+        name=name,
+        cron=_text(fields.get(b"pattern")) or None,
+        every=every / 1000 if every else None,
+        timezone=_text(fields.get(b"tz")) or "UTC",
+        body=fields.get(b"data", b"{}"),
+        headers=headers,
+        next_at=next_at,
+    )
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")

@@ -1,0 +1,75 @@
+"""Whatever others write into a queue of jobs, good jobs get through, and the queue can be read."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.raw_bullmq import RawBullMQ
+from tests.support.redis import OwnServer
+
+from matador.jobs import ActiveJob, Queue
+from matador.model.job import JOB_STATUSES
+from matador.testing.wait import wait_for
+
+if TYPE_CHECKING:
+    from tests.jobs.bullmq.conftest import Work
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_odd_jobs_stop_no_worker(
+    queue: Queue, server: OwnServer, prefix: str, work: Work, seed: int
+) -> None:
+    random, raw = Random(seed), RawBullMQ(server.url, prefix)
+    done: set[int] = set()
+    number = 80
+
+    async def handle(job: ActiveJob[Any]) -> str:
+        if job.name != "good":
+            raise ValueError("odd")
+        if job.attempts == 0 and job.data % 10 == 0:
+            raise ValueError("once")
+        done.add(job.data)
+        return "done"
+
+    for good in range(number):
+        await queue.add("good", good, attempts=2, provider_options={"backoff": 0})
+        for _ in range(2):
+            await raw.write(queue.name, random)
+    await raw.close()
+    for status in JOB_STATUSES:
+        for job in await queue.list(status):
+            await queue.get(job.id)
+    worker = await work(handle, concurrency=20)
+    await wait_for(lambda: len(done) == number, timeout=45)
+
+    async def is_empty() -> bool:
+        stats = await queue.stats()
+        return stats.waiting + stats.active == 0
+
+    await wait_for(is_empty, timeout=45)
+    assert worker.is_running
+    for status in JOB_STATUSES:
+        await queue.list(status)
+    await queue.delete()
+    assert (await queue.stats()).failed == 0
+
+
+async def test_fields_that_are_missing_have_bullmqs_defaults(
+    queue: Queue, client: Any, prefix: str, work: Work
+) -> None:
+    seen: list[ActiveJob[Any]] = []
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        seen.append(job)
+
+    await client.hset(f"{prefix}:emails:x-1", "data", b"[1]")
+    await client.lpush(f"{prefix}:emails:wait", "x-1")
+    await work(handle)
+    await queue.add("wakes it up", 1)
+    await wait_for(lambda: len(seen) == 2, timeout=15)
+    (job,) = [one for one in seen if one.id == "x-1"]
+    assert (job.name, job.data, job.attempts, job.max_attempts) == ("job", [1], 0, 1)
