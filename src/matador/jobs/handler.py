@@ -97,7 +97,7 @@ class JobHandler:
         try:
             job = received(delivery, self._clock.time())
             if delivery.problem is not None:
-                return self._refused(delivery, job, f"malformed: {delivery.problem}")
+                return self._refused(delivery, job, f"it cannot be run: {delivery.problem}")
             if receipt.delivery_count > self._max_deliveries:
                 lost = receipt.delivery_count - 1
                 reason = f"its worker died, or lost it, in each of {lost} attempts"

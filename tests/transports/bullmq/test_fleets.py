@@ -17,7 +17,7 @@ from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.testing.wait import wait_for
 from matador.transports.base import Browsing, Measuring
 from matador.transports.bullmq import BullMQTransport
-from matador.transports.bullmq.jobs import Job
+from matador.transports.bullmq.jobs import BullJob
 
 if TYPE_CHECKING:
     from tests.transports.bullmq.conftest import Open
@@ -229,7 +229,7 @@ async def test_attempts_count_whoever_made_them(
     key = f"{prefix}:{QUEUE}:n-1"
 
     async def elsewhere() -> int:
-        return Job("n-1", await client.hgetall(key)).attempts_elsewhere
+        return BullJob("n-1", await client.hgetall(key)).attempts_elsewhere
 
     options = {"jobId": "n-1", "attempts": 9, "backoff": {"type": "fixed", "delay": 60_000}}
     await fleet.ask("add", QUEUE, name="n", data=1, options=options)

@@ -25,7 +25,7 @@ from matador.testing.compliance.bench import collect
 from matador.transports.base import Browsing, Leasing, Measuring
 from matador.transports.bullmq import BullMQTransport
 from matador.transports.bullmq.errors import refused
-from matador.transports.bullmq.jobs import Job
+from matador.transports.bullmq.jobs import BullJob
 from matador.transports.bullmq.upkeep import continue_schedulers
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ async def test_a_job_whose_scheduler_could_not_go_on_is_not_handed_out(tmp_path:
         session = await transport._client.connection()
         server.stop()
         fields = {b"rjk": b"clock", b"opts": b'{"repeat":{"every":1000}}', b"data": b"1"}
-        job = Job("repeat:clock:1", fields)
+        job = BullJob("repeat:clock:1", fields)
         assert await continue_schedulers(session, QUEUE, [job]) == {job.id}
     finally:
         await transport.disconnect()

@@ -13,7 +13,7 @@ from matador.model.topology import WorkQueue
 from matador.testing.compliance.bench import Bench, bodies, collect
 from matador.transports.base import Browsing, Leasing, Measuring
 from matador.transports.bullmq import BullMQTransport
-from matador.transports.bullmq.jobs import Job
+from matador.transports.bullmq.jobs import BullJob
 from matador.transports.bullmq.wire import KEYS, id_bytes, id_text, job_id
 
 if TYPE_CHECKING:
@@ -373,6 +373,6 @@ def test_ids_that_would_be_keys_are_left_to_bullmq() -> None:
 
 
 def test_numbers_that_make_no_sense_count_as_the_nearest_that_does() -> None:
-    job = Job("j", {b"stc": b"9" * 40, b"atm": b"-3", b"matador-counted": b"x"})
+    job = BullJob("j", {b"stc": b"9" * 40, b"atm": b"-3", b"matador-counted": b"x"})
     assert (job.count(failed=False), job.attempts, job.attempts_elsewhere) == (2**31 - 1, 0, 0)
-    assert Job("j", {b"atm": b"9" * 5000}).attempts == 0  # no number of that length is read
+    assert BullJob("j", {b"atm": b"9" * 5000}).attempts == 0  # no number of that length is read

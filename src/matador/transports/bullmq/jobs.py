@@ -73,7 +73,7 @@ def number(text: bytes | None, most: int = _MOST) -> int:
         return 0
 
 
-class Job:
+class BullJob:
     """The fields of a job."""
 
     __slots__ = ("_fields", "content", "id", "options", "problem")

@@ -10,7 +10,7 @@ from matador.model import job as names
 from matador.model.job import JobRecord, JobStatus
 from matador.model.message import ERROR_TYPE_HEADER
 from matador.transports.bullmq import native, wire
-from matador.transports.bullmq.jobs import LATEST, Job, NativeHold, keep_asked, number
+from matador.transports.bullmq.jobs import LATEST, BullJob, NativeHold, keep_asked, number
 from matador.transports.bullmq.scripts import Keep
 from matador.transports.bullmq.topology import JobSet
 from matador.transports.kit.jobs import DEFAULT_NAME, split_body
@@ -20,12 +20,12 @@ _MOST_TRACES = 10
 _traces = msgspec.json.Decoder(list[str]).decode
 
 
-def job_of(jobs: JobSet, id_: str, fields: Sequence[bytes] | Mapping[bytes, bytes]) -> Job:
+def job_of(jobs: JobSet, id_: str, fields: Sequence[bytes] | Mapping[bytes, bytes]) -> BullJob:
     """A job of a queue, as that queue writes them."""
-    return NativeJob(id_, fields) if jobs.native else Job(id_, fields)
+    return NativeJob(id_, fields) if jobs.native else BullJob(id_, fields)
 
 
-class NativeJob(Job):
+class NativeJob(BullJob):
     """The fields of a job of a job queue, whoever has added it."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ from typing import Any, cast
 from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.jobs import Job, JobHold
+from matador.transports.bullmq.jobs import BullJob, JobHold
 from matador.transports.bullmq.native_job import job_of
 from matador.transports.bullmq.scripts import Call, together
 from matador.transports.bullmq.topology import JobSet
@@ -61,7 +61,7 @@ class WaitingJobs(JobSource):
         tokens = [self._token() for _ in range(count)]
         calls = [scripts.next_job(token, now, self._lock) for token in tokens]
         found: list[Delivery] = []
-        scheduled: list[Job] = []
+        scheduled: list[BullJob] = []
         failure: MatadorError | None = None
         wait = self._block
         for token, answer in zip(tokens, await self._run(session, calls), strict=False):

@@ -16,7 +16,7 @@ from bullmq.job_scheduler import JobScheduler
 
 from matador.errors import MatadorError, NotConnectedError
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
-from matador.transports.bullmq.jobs import Job
+from matador.transports.bullmq.jobs import BullJob
 from matador.transports.bullmq.scripts import Call
 from matador.transports.kit.wakeup import Wakeup
 
@@ -80,7 +80,9 @@ class _NextJob:
         self.found = (at, options)
 
 
-async def continue_schedulers(session: BullMQSession, queue: str, jobs: Sequence[Job]) -> set[str]:
+async def continue_schedulers(
+    session: BullMQSession, queue: str, jobs: Sequence[BullJob]
+) -> set[str]:
     """Add the next jobs of schedulers whose jobs were taken.
 
     Returns:
@@ -112,7 +114,7 @@ async def continue_schedulers(session: BullMQSession, queue: str, jobs: Sequence
     return set()
 
 
-async def _next(session: BullMQSession, queue: str, job: Job) -> Call | None:
+async def _next(session: BullMQSession, queue: str, job: BullJob) -> Call | None:
     """The call that adds the next job; None: this was the last one."""
     scheduler, repeat = job.scheduler, job.options.get("repeat")
     if scheduler is None or not isinstance(repeat, dict):
