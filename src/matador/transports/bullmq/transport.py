@@ -49,6 +49,7 @@ _JOBS = JobCapabilities(
     counts=True,
     results=True,
     progress=True,
+    provider_options=True,
     keep=True,
     retry=True,
     remove=True,
