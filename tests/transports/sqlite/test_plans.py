@@ -8,12 +8,25 @@ from typing import cast
 
 import pytest
 
-from matador.transports.sqlite import browse, claim, connection, send, settle, sweep
+from matador.transports.sqlite import (
+    browse,
+    claim,
+    connection,
+    finish,
+    flows,
+    job_records,
+    jobs,
+    schedules,
+    send,
+    settle,
+    sweep,
+)
 from matador.transports.sqlite.database import open_for_writing
 
 
 def statements() -> Iterator[str]:
-    for module in (claim, browse, send, settle, sweep, connection):
+    modules = (claim, browse, send, settle, sweep, connection, finish, flows, job_records, jobs)
+    for module in (*modules, schedules):
         for name, value in vars(module).items():
             if name.isupper():
                 for text in cast("tuple[object, ...]", value if type(value) is tuple else (value,)):
@@ -31,7 +44,7 @@ def test_all_are_seen() -> None:
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_nothing_is_scanned_or_sorted(file: Path, statement: str) -> None:
     connection = open_for_writing(file, synchronous="NORMAL", busy_timeout=1)
-    numbered = statement.count("?1") and max(int(n) for n in "123" if f"?{n}" in statement)
+    numbered = statement.count("?1") and max(int(n) for n in "1234" if f"?{n}" in statement)
     plan = connection.execute(
         f"EXPLAIN QUERY PLAN {statement}", [1] * (numbered or statement.count("?"))
     ).fetchall()

@@ -13,6 +13,7 @@ from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import (
     read_body,
     read_headers,
+    read_id,
     read_number,
     read_text,
     read_time,
@@ -134,7 +135,7 @@ def _stored(queue: SqliteQueue, row: tuple[Any, ...], now: int) -> StoredMessage
         state = "in-flight" if number == IN_FLIGHT else "delayed"
     return StoredMessage(
         position=str(seq),
-        id=id_ if isinstance(id_, str) else read_body(id_).decode(errors="replace"),
+        id=read_id(id_),
         queue=queue.name,
         body=read_body(body),
         headers=read_headers(headers)[0],

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from matador.model import job as names
 from matador.model.message import Delivery, Receipt
 from matador.transports.sqlite.database import (
     BLOCKED,
@@ -17,13 +18,17 @@ from matador.transports.sqlite.database import (
     IN_FLIGHT,
     NEVER,
     READY,
+    SPECIAL_JOB,
     waiting,
 )
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.sweep import sweep_expired
-from matador.transports.sqlite.wire import has_odd_key, read_delivery
+from matador.transports.sqlite.wire import has_odd_key, read_delivery, read_id
 
 _PROMOTED_AT_ONCE = 5000
+
+GONE = "its lease ended and another receiver has it"
+"""Why a delivery cannot be settled."""
 
 EARLIER = (
     "ordering_key IS NOT NULL AND EXISTS (SELECT 1 FROM messages AS other "
@@ -56,6 +61,14 @@ _NEXT = (
     f"SELECT seq, {_COUNTED}, priority, rank, ordering_key, headers, body FROM messages "
     f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
 )
+# The same for jobs. Nobody reads the rank of a row; those that others wrote are no jobs yet.
+_NEXT_JOBS = _NEXT.replace("rank,", "job,")
+_HOLD_JOBS = (
+    f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED}, "
+    "processed_at = ? WHERE seq IN (SELECT value FROM json_each(?))"
+)
+_MAKE_JOB = f"UPDATE messages SET job = {SPECIAL_JOB} WHERE seq = ? AND job IS NULL"
+_ID = "SELECT id FROM messages WHERE seq = ?"
 _HOLD = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?))"
@@ -111,14 +124,20 @@ def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) ->
     if queue.ttl is not None:
         while sweep_expired(session, queue):
             pass
+    until = session.now + lease
+    if queue.paused:
+        return Claim(queue, [], until)
     next_due = promote(session, queue)
     token = secrets.randbits(62)
-    until = session.now + lease
     execute = session.connection.execute
-    rows = execute(_NEXT, (queue.id, limit)).fetchall()
+    rows = execute(_NEXT_JOBS if queue.jobs else _NEXT, (queue.id, limit)).fetchall()
     if not rows:
         return Claim(queue, [], until, next_due)
-    execute(_HOLD, (token, until, seq_list([row[0] for row in rows])))
+    numbers = seq_list([row[0] for row in rows])
+    if queue.jobs:
+        execute(_HOLD_JOBS, (token, until, session.now, numbers))
+        return Claim(queue, _jobs(session, queue, token, rows), until)
+    execute(_HOLD, (token, until, numbers))
     return Claim(queue, _deliveries(session, queue, token, rows), until)
 
 
@@ -164,6 +183,21 @@ def promote(session: WriterSession, queue: SqliteQueue) -> int:
             execute(statement, (queue.id, session.now))
         (due,) = execute(NEXT_DUE, (queue.id,)).fetchone()
     return due
+
+
+def _jobs(
+    session: WriterSession, queue: SqliteQueue, token: int, rows: Sequence[tuple[Any, ...]]
+) -> list[Delivery]:
+    """Deliveries that all have the id of their job in a header."""
+    execute = session.connection.execute
+    deliveries = _deliveries(session, queue, token, rows)
+    for index, (row, delivery) in enumerate(zip(rows, deliveries, strict=True)):
+        if row[3] is None:
+            execute(_MAKE_JOB, (row[0],))
+        if names.ID not in delivery.headers:
+            headers = {**delivery.headers, names.ID: read_id(*execute(_ID, (row[0],)).fetchone())}
+            deliveries[index] = msgspec.structs.replace(delivery, headers=headers)
+    return deliveries
 
 
 def _deliveries(

@@ -13,7 +13,7 @@ from matador.errors import MatadorError
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqlite.claim import NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import READY, open_for_reading, open_for_writing
+from matador.transports.sqlite.database import NEVER, READY, open_for_reading, open_for_writing
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 _PERIOD = 0.008  # seconds between two looks at the file
 
-_IS_THERE = "SELECT EXISTS (SELECT 1 FROM queues WHERE id = ? AND name = ?)"
+_IS_PAUSED = "SELECT paused FROM queues WHERE id = ? AND name = ?"
 _IS_READY = f"SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND state = {READY})"
 
 
@@ -36,7 +36,7 @@ class SqliteConnection:
     """One connection that writes, one that reads, one that watches. Belongs to the event loop."""
 
     def __init__(self, path: Path, clock: DatabaseClock, options: SqliteOptions) -> None:
-        self._path = path
+        self.path = path
         self._options = options
         name = f"matador-{options.name}"
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-reader")
@@ -52,15 +52,15 @@ class SqliteConnection:
         """
         try:
             await self.writer.start()
-            self.watcher = FileWatcher(open_for_reading(self._path, busy_timeout=0), self.clock)
+            self.watcher = FileWatcher(open_for_reading(self.path, busy_timeout=0), self.clock)
             timeout = self._options.busy_timeout
-            self._reading = open_for_reading(self._path, busy_timeout=timeout)
+            self._reading = open_for_reading(self.path, busy_timeout=timeout)
         except BaseException:
             self.writer.abandon()
             raise
 
     def _open_session(self) -> WriterSession:
-        path, timeout = self._path, self._options.busy_timeout
+        path, timeout = self.path, self._options.busy_timeout
         synchronous = self._options.synchronous
         connection = open_for_writing(path, synchronous=synchronous, busy_timeout=timeout)
         try:
@@ -102,10 +102,10 @@ class SqliteConnection:
             try:
                 queues = load_queues(self._reading)
                 if queue not in queues:
-                    raise no_such_queue(queue, queues, self._path)
+                    raise no_such_queue(queue, queues, self.path)
                 return look(self._reading, queues[queue], *arguments, self.clock.now())
             except sqlite3.Error as error:
-                raise translate(error, self._path) from error
+                raise translate(error, self.path) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
@@ -177,7 +177,10 @@ class FileWatcher:
 
     def _next_due(self, queue: SqliteQueue) -> int:
         execute = self._connection.execute
-        (there,) = execute(_IS_THERE, (queue.id, queue.name)).fetchone()
+        there = execute(_IS_PAUSED, (queue.id, queue.name)).fetchone()
+        if there is None:
+            return 0  # it is created again, or reported, by whoever claims from it
+        if there[0]:
+            return NEVER  # the end of the pause changes the file
         (ready,) = execute(_IS_READY, (queue.id,)).fetchone()
-        # A missing queue is created again, or reported, by whoever claims from it.
-        return 0 if ready or not there else execute(NEXT_DUE, (queue.id,)).fetchone()[0]
+        return 0 if ready else execute(NEXT_DUE, (queue.id,)).fetchone()[0]

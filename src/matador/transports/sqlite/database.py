@@ -18,7 +18,7 @@ from matador.transports.sqlite.errors import code_of
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
 APPLICATION_ID = 0x4D545244  # "MTRD"; `file(1)` and we recognise our files by it
-VERSION = 1
+VERSION = 2
 _BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 
@@ -64,6 +64,49 @@ CREATE INDEX keyed ON messages (queue, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND state <> {DONE};
 """
 
+# What a queue has to do with jobs: nothing, it has jobs, or it has the failed jobs of another one.
+NO_JOBS, JOBS, FAILED_JOBS = range(3)
+
+# A job is a message whose `job` is not NULL. Most are plain: deleted when they complete. For others
+# more is to be done then, which their headers say.
+PLAIN_JOB, SPECIAL_JOB = range(2)
+
+# `finished_at` is set in completed jobs (DONE) and in failed ones (READY, among the dead letters),
+# and `expires_at` if they are kept for some time only. `job_children` has what a parent waits for,
+# and the results. Partial indexes: messages that are not jobs are in none of them.
+_JOBS_SCHEMA = """
+ALTER TABLE queues ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN all_completed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN all_failed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE messages ADD COLUMN job INTEGER;
+ALTER TABLE messages ADD COLUMN processed_at INTEGER;
+ALTER TABLE messages ADD COLUMN finished_at INTEGER;
+ALTER TABLE messages ADD COLUMN expires_at INTEGER;
+ALTER TABLE messages ADD COLUMN progress BLOB;
+ALTER TABLE messages ADD COLUMN result BLOB;
+CREATE INDEX job_ids ON messages (queue, id) WHERE job IS NOT NULL;
+CREATE INDEX finished ON messages (queue, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX expiring ON messages (expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE job_keys (
+    queue INTEGER NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX ending_keys ON job_keys (until) WHERE until IS NOT NULL;
+CREATE TABLE job_children (
+    queue INTEGER NOT NULL, parent TEXT NOT NULL, child TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0, result BLOB,
+    PRIMARY KEY (queue, parent, child)
+) WITHOUT ROWID;
+CREATE TABLE schedules (
+    queue INTEGER NOT NULL, key TEXT NOT NULL, next_at REAL NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+"""
+
+_STEPS = (_SCHEMA, _JOBS_SCHEMA)
+"""From each version of the schema to the next."""
+
 
 def waiting(state: int) -> str:
     """The condition for a state other than READY. SQLite uses a partial index only if the
@@ -74,7 +117,8 @@ def waiting(state: int) -> str:
 def open_for_writing(
     path: Path, *, synchronous: Synchronous, busy_timeout: float
 ) -> sqlite3.Connection:
-    """The connection of the one writer; creates the file and its tables if necessary.
+    """The connection of the one writer; creates the file and its tables if necessary, and upgrades
+    those of an earlier version.
 
     Raises:
         StorageCorruptError: the file belongs to another application.
@@ -162,13 +206,14 @@ def _prepare(
     connection.execute("PRAGMA cache_size = -16000")
     # From here on `lock` waits.
     connection.execute("PRAGMA busy_timeout = 0")
-    if _check_owner(connection, path) == 0:
+    if _check_owner(connection, path) < VERSION:
         lock(connection, busy_timeout)
         try:
-            # Again, under the lock: another process may have created the tables meanwhile.
-            if _check_owner(connection, path) == 0:
-                for statement in _SCHEMA.split(";"):
-                    connection.execute(statement)
+            # Again, under the lock: another process may have done it meanwhile.
+            version = _check_owner(connection, path)
+            for statement in ";".join(_STEPS[version:]).split(";"):
+                connection.execute(statement)
+            if version < VERSION:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("COMMIT")

@@ -10,16 +10,26 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from matador.errors import MatadorError
+from matador.model import job as names
 from matador.model.message import Message, Once
 from matador.transports.kit.properties import headers_with_properties
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    JOBS,
+    PLAIN_JOB,
+    READY,
+    SPECIAL_JOB,
+)
 from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
 
@@ -40,14 +50,19 @@ def _of_each_size(insert: str, row: str) -> dict[int, str]:
 
 _INSERT_FULL = _of_each_size(
     "INSERT INTO messages (queue, state, due, priority, rank, stored_at, ordering_key, id, "
-    "headers, body)",
-    f"({', '.join('?' * 10)})",
+    "headers, body, job)",
+    f"({', '.join('?' * 11)})",
 )
 # Most messages are ready at once, without priority or key. Fewer parameters take half the time.
 _INSERT_PLAIN = _of_each_size(
     "INSERT INTO messages (state, stored_at, queue, id, headers, body)",
     f"({READY}, ?1, ?, ?, ?, ?)",
 )
+_INSERT_JOBS = _of_each_size(
+    "INSERT INTO messages (state, stored_at, job, queue, id, headers, body)",
+    f"({READY}, ?1, {PLAIN_JOB}, ?, ?, ?, ?)",
+)
+_SPECIAL = frozenset((names.KEEP_COMPLETED, names.PARENT, names.CHILDREN, names.UNIQUE))
 _UNFINISHED = (
     f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
 )
@@ -75,7 +90,7 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
     """Store messages in the order given. Returns None or an error for each."""
     outcomes: list[MatadorError | None] = [None] * len(messages)
     run: list[Row] = []
-    run_is_plain = True
+    run_statements = _INSERT_PLAIN
     used: set[str] = set()
     blocked: dict[tuple[int, str], bool] = {}
     queues = session.queues
@@ -90,21 +105,26 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
             and message.ordering_key is None
             and message.properties is None
         )
+        statements = _INSERT_PLAIN
+        if queue.jobs:
+            statements = _INSERT_JOBS
+            plain = plain and _kind_of_job(queue, message) == PLAIN_JOB
         try:
             if plain:
                 headers = encode_json(message.headers) if message.headers else None
                 row = (queue.id, message.id, headers, message.body)
             else:
+                statements = _INSERT_FULL
                 row = make_row(session, queue, message, blocked)
         except UNSTORABLE as error:
             outcomes[index] = translate(error, session.path)
             continue
-        if plain is not run_is_plain:
-            insert(session, run, plain=run_is_plain)
-            run, run_is_plain = [], plain
+        if statements is not run_statements:
+            _insert(session, run, run_statements)
+            run, run_statements = [], statements
         run.append(row)
         used.add(message.queue)
-    insert(session, run, plain=run_is_plain)
+    _insert(session, run, run_statements)
     trim(session, (queues[name] for name in used))
     return outcomes
 
@@ -135,7 +155,15 @@ def make_row(
         blocked[place] = True
     rank = message.priority if queue.priorities else None
     where = (queue.id, state, due, message.priority, rank, now, key)
-    return (*where, message.id, encode_headers(message), message.body)
+    job = _kind_of_job(queue, message)
+    return (*where, message.id, encode_headers(message), message.body, job)
+
+
+def _kind_of_job(queue: SqliteQueue, message: Message) -> int | None:
+    if not queue.jobs:
+        return None
+    plain = queue.jobs == JOBS and _SPECIAL.isdisjoint(message.headers)
+    return PLAIN_JOB if plain else SPECIAL_JOB
 
 
 def encode_headers(message: Message) -> bytes | None:
@@ -144,10 +172,13 @@ def encode_headers(message: Message) -> bytes | None:
     return encode_json(headers) if headers else None
 
 
-def insert(session: WriterSession, rows: Sequence[Row], *, plain: bool = False) -> None:
-    """Insert rows of ``make_row`` in this order; or ``plain`` ones, which have fewer columns."""
-    statements = _INSERT_PLAIN if plain else _INSERT_FULL
-    shared = [session.now] if plain else []
+def insert(session: WriterSession, rows: Sequence[Row]) -> None:
+    """Insert rows of ``make_row`` in this order."""
+    _insert(session, rows, _INSERT_FULL)
+
+
+def _insert(session: WriterSession, rows: Sequence[Row], statements: Mapping[int, str]) -> None:
+    shared = [] if statements is _INSERT_FULL else [session.now]
     for group in _groups(rows):
         values = [*shared, *chain.from_iterable(group)]
         session.connection.execute(statements[len(group)], values)

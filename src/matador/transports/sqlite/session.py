@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from matador.errors import QueueNotFoundError, StorageCorruptError
-from matador.model.topology import Topology
+from matador.errors import ConfigurationError, QueueNotFoundError, StorageCorruptError
+from matador.model.topology import Topology, dead_letter_name
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import lock
+from matador.transports.sqlite.database import FAILED_JOBS, JOBS, NO_JOBS, lock
 
 logger = logging.getLogger("matador.transports.sqlite")
 
@@ -27,6 +27,11 @@ WHERE (dead_letters, priorities, max_length, ttl, retention) IS NOT
     (excluded.dead_letters, excluded.priorities, excluded.max_length, excluded.ttl,
      excluded.retention)
 """
+_OPEN_JOBS = (
+    "INSERT INTO queues (name, dead_letters, priorities, jobs) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET jobs = excluded.jobs"
+)
+_PUT_BACK_JOBS = "UPDATE queues SET jobs = ?, paused = ? WHERE name = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,13 @@ class SqliteQueue:
     max_length: int | None
     ttl: int | None
     retention: int | None
+    jobs: int = NO_JOBS
+    paused: bool = False
 
 
 def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
     """All queues by name."""
-    rows = connection.execute(f"SELECT {_COLUMNS} FROM queues")
+    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused FROM queues")
     return {
         name: SqliteQueue(
             id_,
@@ -52,8 +59,10 @@ def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
             bool(dead),
             bool(priorities),
             *(setting if type(setting) is int else None for setting in settings),
+            jobs=jobs if type(jobs) is int else NO_JOBS,
+            paused=bool(paused),
         )
-        for id_, name, dead, priorities, *settings in rows
+        for id_, name, dead, priorities, *settings, jobs, paused in rows
         if type(name) is str
     }
 
@@ -156,6 +165,50 @@ class WriterSession:
         self._reload()
         self._declared.update(name for _, name, *_ in rows)
 
+    def open_jobs(self, name: str) -> None:
+        """Create a queue of jobs, and its dead letters for failed ones, unless they exist.
+
+        Raises:
+            ConfigurationError: the queue exists, and is not one of jobs.
+        """
+        failed = dead_letter_name(name, "undeliverable")
+        queue, letters = self.queues.get(name), self.queues.get(failed)
+        if queue is not None and queue.jobs != JOBS:
+            raise ConfigurationError(
+                f"{self.path}: queue {name!r} exists and is not a queue of jobs; use another name"
+            )
+        if queue is None or letters is None or letters.jobs != FAILED_JOBS:
+            rows = [(name, False, True, JOBS), (failed, True, False, FAILED_JOBS)]
+            self.connection.executemany(_OPEN_JOBS, rows)
+            self._reload()
+        self._declared.update((name, failed))
+
+    def pause(self, queue: SqliteQueue, paused: bool) -> None:
+        """Pause a queue of jobs, or end the pause."""
+        if queue.paused is not paused:
+            row = (paused, queue.id)
+            self.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", row)
+            self._reload()
+
+    def jobs(self, name: str) -> SqliteQueue:
+        """A queue of jobs by its full name.
+
+        Raises:
+            QueueNotFoundError: there is no such queue, or it is not one of jobs.
+        """
+        found = self.queues.get(name)
+        if found is None or found.jobs != JOBS:
+            raise no_such_queue(name, self.queues, self.path)
+        return found
+
+    def failed_jobs(self, queue: SqliteQueue) -> SqliteQueue:
+        """The dead letters of a queue of jobs.
+
+        Raises:
+            QueueNotFoundError: somebody has deleted them, and nobody has opened the queue since.
+        """
+        return self.queue(dead_letter_name(queue.name, "undeliverable"))
+
     def _reload(self) -> None:
         """Read the queues, and create again those that somebody deleted by hand."""
         before, self.queues = self.queues, load_queues(self.connection)
@@ -172,6 +225,7 @@ class WriterSession:
             settings = (queue.dead_letters, queue.priorities, queue.max_length, queue.ttl)
             row = (None if taken else queue.id, queue.name, *settings, queue.retention)
             self.connection.execute(_INSERT, row)
+            self.connection.execute(_PUT_BACK_JOBS, (queue.jobs, queue.paused, queue.name))
             self.queues = load_queues(self.connection)
         elif not taken:  # another process has created it already: it gets the messages of ours
             moved = (other.id, queue.id)

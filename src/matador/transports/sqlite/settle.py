@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import cast
 
 from matador.errors import MatadorError
 from matador.model.message import (
@@ -21,14 +22,13 @@ from matador.model.message import (
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
-from matador.transports.sqlite import send
-from matador.transports.sqlite.claim import EARLIER, handle_of, held, seq_list
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, READY
+from matador.transports.sqlite import finish, send
+from matador.transports.sqlite.claim import EARLIER, GONE, handle_of, held, seq_list
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, JOBS, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers
 
-_GONE = "its lease ended and another receiver has it"
 _COMPLETE = (
     "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? RETURNING seq"
 )
@@ -67,15 +67,18 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
         and one.receipt.ordering_key is None
         and (queue := session.queues.get(one.receipt.queue)) is not None
         and queue.retention is None
+        and not queue.jobs
         for one in settlements
     ):
         return _delete(session, settlements, handles)
+    if all(type(one) is Complete and _is_job(session, one) for one in settlements):
+        return finish.complete(session, cast("Sequence[Complete]", settlements), handles)
     tokens = held(session, [seq for seq, _ in handles])
     batch = _SettleBatch(session)
     outcomes: list[MatadorError | None] = [None] * len(settlements)
     for index, (settlement, (seq, token)) in enumerate(zip(settlements, handles, strict=True)):
         if tokens.get(seq) != token:
-            outcomes[index] = lease_lost(settlement.receipt.queue, _GONE)
+            outcomes[index] = lease_lost(settlement.receipt.queue, GONE)
             continue
         try:
             batch.add(settlement, seq)
@@ -87,6 +90,11 @@ def settle(session: WriterSession, settlements: Sequence[Settlement]) -> list[Ma
             del tokens[seq]  # a second settlement of one delivery is refused
     batch.finish()
     return outcomes
+
+
+def _is_job(session: WriterSession, settlement: Settlement) -> bool:
+    queue = session.queues.get(settlement.receipt.queue)
+    return queue is not None and queue.jobs == JOBS and settlement.receipt.ordering_key is None
 
 
 def refilled(settlements: Sequence[Settlement]) -> set[str]:
@@ -120,7 +128,7 @@ def _delete(
             if handle in gone:
                 gone.remove(handle)  # a second settlement of one delivery is refused
             else:
-                outcomes[index] = lease_lost(settlements[index].receipt.queue, _GONE)
+                outcomes[index] = lease_lost(settlements[index].receipt.queue, GONE)
     return outcomes
 
 
@@ -130,6 +138,7 @@ class _SettleBatch:
     def __init__(self, session: WriterSession) -> None:
         self._session = session
         self._finished: defaultdict[str, list[int]] = defaultdict(list)
+        self._jobs: list[tuple[Complete, int]] = []
         self._moved: list[int] = []
         self._released: list[int] = []
         self._freed: set[tuple[int, str]] = set()
@@ -145,7 +154,10 @@ class _SettleBatch:
         receipt = settlement.receipt
         match settlement:
             case Complete():
-                self._finished[receipt.queue].append(seq)
+                if self._session.queue(receipt.queue).jobs == JOBS:
+                    self._jobs.append((settlement, seq))
+                else:
+                    self._finished[receipt.queue].append(seq)
             case Release():
                 self._released.append(seq)
                 return
@@ -155,11 +167,12 @@ class _SettleBatch:
                     self._retry_in_place(message, seq)
                     return
                 self._move(message, seq)
-            case DeadLetter(message=message):
-                if message is None:
-                    self._copy(settlement, seq)
+            case DeadLetter():
+                queue = self._session.queue(receipt.queue)
+                if queue.jobs == JOBS and settlement.kind == "undeliverable":
+                    self._fail(queue, settlement, seq)
                 else:
-                    self._move(dead_letter_of(settlement, message), seq)
+                    self._bury(settlement, seq)
         if receipt.ordering_key is not None:
             self._freed.add((self._session.queue(receipt.queue).id, receipt.ordering_key))
 
@@ -168,6 +181,9 @@ class _SettleBatch:
         session = self._session
         execute = session.connection.execute
         gone = self._moved
+        finish.complete_held(session, self._jobs)
+        for name, number in Counter(one.receipt.queue for one, _ in self._jobs).items():
+            finish.count(session, name, completed=number)
         for name, numbers in self._finished.items():
             retention = session.queue(name).retention
             if retention is None:
@@ -193,6 +209,20 @@ class _SettleBatch:
         headers = send.encode_headers(message)
         stored = (message.id, headers, message.body, message.priority, rank)
         session.connection.execute(_RETRY, (state, due, *stored, seq))
+
+    def _fail(self, queue: SqliteQueue, settlement: DeadLetter, seq: int) -> None:
+        kept = finish.keeps_failed(self._session, seq)
+        if kept:
+            self._bury(settlement, seq)
+        else:
+            self._moved.append(seq)
+        finish.failed(self._session, queue, seq, settlement.reason, kept=kept)
+
+    def _bury(self, settlement: DeadLetter, seq: int) -> None:
+        if settlement.message is None:
+            self._copy(settlement, seq)
+        else:
+            self._move(dead_letter_of(settlement, settlement.message), seq)
 
     def _move(self, message: Message, seq: int) -> None:
         session = self._session

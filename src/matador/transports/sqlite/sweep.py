@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
+from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
@@ -32,6 +33,19 @@ _FORGOTTEN = (
     f"DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE queue = ? "
     f"AND {waiting(DONE)} AND due <= ? ORDER BY due LIMIT {_CHUNK})"
 )
+_EXPIRED_JOBS = (
+    "DELETE FROM messages WHERE seq IN (SELECT seq FROM messages WHERE expires_at <= ? "
+    f"AND expires_at IS NOT NULL AND state <> {IN_FLIGHT} LIMIT {_CHUNK}) RETURNING queue, id"
+)
+_ENDED_KEYS = (
+    "DELETE FROM job_keys WHERE (queue, key) IN (SELECT queue, key FROM job_keys "
+    f"WHERE until <= ? AND until IS NOT NULL LIMIT {_CHUNK})"
+)
+_CHILDREN_OF = (
+    "DELETE FROM job_children WHERE queue = (SELECT id FROM queues WHERE name = "
+    "(SELECT substr(name, 1, length(name) - ?) FROM queues WHERE id = ?)) AND parent = ?"
+)
+_SUFFIX = len(dead_letter_name("", "undeliverable"))
 # Rows that another program wrote with an unknown state, or a due time that is not a time. In SQLite
 # NULL sorts before every number, text and bytes after.
 _IN_NO_STATE = (
@@ -67,6 +81,15 @@ def sweep_expired(session: WriterSession, queue: SqliteQueue) -> int:
 def sweep_forgotten(session: WriterSession, queue: SqliteQueue) -> int:
     """Delete finished messages past their retention. Returns how many; 0: done."""
     return session.connection.execute(_FORGOTTEN, (queue.id, session.now)).rowcount
+
+
+def sweep_jobs(session: WriterSession) -> int:
+    """Delete finished jobs, and unique keys, that are past their time. Returns how many."""
+    execute = session.connection.execute
+    rows = execute(_EXPIRED_JOBS, (session.now,)).fetchall()
+    # Completed jobs have no children any more. What failed ones have waited for goes with them.
+    session.connection.executemany(_CHILDREN_OF, [(_SUFFIX, *row) for row in rows])
+    return max(len(rows), execute(_ENDED_KEYS, (session.now,)).rowcount)
 
 
 def purge(session: WriterSession, queue: SqliteQueue) -> int:
@@ -121,7 +144,7 @@ def _bite(session: WriterSession) -> bool:
     """Sweep and release a part. Returns whether there is more to do."""
     session.begin()
     try:
-        swept = 0
+        swept = sweep_jobs(session)
         for queue in session.queues.values():
             swept = max(swept, sweep_expired(session, queue), sweep_forgotten(session, queue))
             take_in_strays(session, queue)

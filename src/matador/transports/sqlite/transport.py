@@ -28,19 +28,19 @@ from matador.model.topology import Topology
 from matador.transports.clock import Clock
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
-from matador.transports.kit.transport import BaseTransport
 from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
 from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions, read_url
+from matador.transports.sqlite.provider import SqliteJobs
 from matador.transports.sqlite.subscription import SqliteSubscription
 
 _LONGEST_ROW = 19  # digits of the largest row number
 
 
-class SqliteTransport(BaseTransport):
+class SqliteTransport(SqliteJobs):
     """Messages in an SQLite file: no server, several processes, nothing lost. See ``Transport``.
 
     One thread does all the writing, and puts whatever is pending into one transaction. Another
@@ -122,6 +122,7 @@ class SqliteTransport(BaseTransport):
             depth=True,
             replay=True,
             once=True,
+            jobs=True,
             properties=ALL_PROPERTIES,
             durable=True,
             lease=self._options.lease,

@@ -101,6 +101,11 @@ def read_body(stored: object) -> bytes:
     return str(stored).encode()
 
 
+def read_id(stored: object) -> str:
+    """An id; other types than text as text."""
+    return stored if isinstance(stored, str) else read_body(stored).decode(errors="replace")
+
+
 def read_text(stored: object) -> str | None:
     """Text, or None for whatever else there is."""
     return stored if isinstance(stored, str) else None

@@ -1,0 +1,223 @@
+"""Changes jobs: added unless their ids or keys are taken, retried, removed, deleted.
+
+A job is a message, and every change of it happens in the transaction of the message.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from matador.errors import (
+    DuplicateJobError,
+    JobNotFoundError,
+    JobStateError,
+    MatadorError,
+    UniqueJobError,
+)
+from matador.model import job as names
+from matador.model.message import Message, Receipt
+from matador.transports.kit.errors import lease_lost
+from matador.transports.kit.jobs import as_new, whole
+from matador.transports.sqlite import finish, flows, send
+from matador.transports.sqlite.claim import GONE, handle_of
+from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
+from matador.transports.sqlite.errors import UNSTORABLE, translate
+from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
+from matador.transports.sqlite.wire import read_headers, read_number
+
+_TAKEN = (
+    "SELECT queue, id FROM messages WHERE queue IN (?, ?) "
+    "AND id IN (SELECT value FROM json_each(?)) AND job IS NOT NULL"
+)
+_KEY = "SELECT id, until FROM job_keys WHERE queue = ? AND key = ?"
+_TAKE_KEY = "INSERT OR REPLACE INTO job_keys (queue, key, id, until) VALUES (?, ?, ?, ?)"
+_UNFINISHED = (
+    "SELECT EXISTS (SELECT 1 FROM messages WHERE queue = ? AND id = ? AND job IS NOT NULL "
+    f"AND state <> {DONE})"
+)
+_FIND = (
+    "SELECT seq, state, due, headers FROM messages WHERE queue = ? AND id = ? AND job IS NOT NULL"
+)
+_RUN_AGAIN = (
+    "INSERT INTO messages (queue, state, priority, rank, stored_at, id, headers, body, job) "
+    f"SELECT ?, ?, priority, priority, ?, id, ?, body, {SPECIAL_JOB} FROM messages WHERE seq = ?"
+)
+_DELETE = "DELETE FROM messages WHERE seq = ?"
+_PROGRESS = "UPDATE messages SET progress = ? WHERE seq = ? AND token = ?"
+_DELETE_ALL = "DELETE FROM messages WHERE queue IN (?, ?)"
+_FORGET_ALL = tuple(
+    f"DELETE FROM {table} WHERE queue = ?" for table in ("job_keys", "job_children", "schedules")
+)
+_START_AGAIN = "UPDATE queues SET all_completed = 0, all_failed = 0 WHERE id = ?"
+
+
+def add(session: WriterSession, messages: Sequence[Message]) -> list[MatadorError | None]:
+    """Store jobs in the order given. Returns None or an error for each."""
+    outcomes = _refusals(session, messages)
+    free = [index for index, error in enumerate(outcomes) if error is None]
+    chosen = messages if len(free) == len(messages) else [messages[index] for index in free]
+    for index, error in zip(free, send.store(session, chosen), strict=True):
+        if error is not None:
+            message = messages[index]
+            finish.free_key(session, session.jobs(message.queue), message.id, message.headers)
+            outcomes[index] = error
+    return outcomes
+
+
+def add_flow(
+    session: WriterSession, queue: SqliteQueue, messages: Sequence[Message]
+) -> MatadorError | None:
+    """Store the jobs of a flow: all of them, or none and why."""
+    for error in _refusals(session, messages):
+        if error is not None:
+            return error
+    try:
+        flows.add(session, queue, messages)
+    except UNSTORABLE as error:
+        return translate(error, session.path)
+    return None
+
+
+def _refusals(session: WriterSession, messages: Sequence[Message]) -> list[MatadorError | None]:
+    """Why each job cannot be stored; None: it can, and its unique key is taken now."""
+    outcomes: list[MatadorError | None] = [None] * len(messages)
+    ids: defaultdict[str, list[str]] = defaultdict(list)
+    for message in messages:
+        ids[message.queue].append(message.id)
+    taken: set[tuple[int, str]] = set()
+    queues: dict[str, SqliteQueue] = {}
+    for name, wanted in ids.items():
+        queue = session.queues.get(name)
+        if queue is not None and queue.jobs == JOBS:
+            queues[name] = queue
+            where = (queue.id, session.failed_jobs(queue).id)
+            encoded = send.encode_json(wanted).decode()
+            rows = session.connection.execute(_TAKEN, (*where, encoded))
+            taken.update((queue.id, job_id) for _, job_id in rows)
+    keys: dict[tuple[int, str], str] = {}
+    for index, message in enumerate(messages):
+        queue = queues.get(message.queue)
+        if queue is None:
+            outcomes[index] = no_such_queue(message.queue, session.queues, session.path)
+            continue
+        place = (queue.id, message.id)
+        if place in taken:
+            outcomes[index] = DuplicateJobError(
+                f"queue {queue.name!r} has a job with the id {message.id!r} already",
+                queue=queue.name,
+                job_id=message.id,
+            )
+            continue
+        if names.UNIQUE in message.headers:
+            outcomes[index] = _take_key(session, queue, message, keys)
+            if outcomes[index] is not None:
+                continue
+        taken.add(place)
+    return outcomes
+
+
+def _take_key(
+    session: WriterSession,
+    queue: SqliteQueue,
+    message: Message,
+    keys: dict[tuple[int, str], str],
+) -> UniqueJobError | None:
+    """Take the unique key of a job; or say who has it. ``keys``: taken by jobs not stored yet."""
+    execute = session.connection.execute
+    place = (queue.id, str(message.headers[names.UNIQUE]))
+    holder = keys.get(place)
+    if holder is None and (row := execute(_KEY, place).fetchone()) is not None:
+        other, until = row
+        if type(until) is int:
+            taken = session.now < until
+        else:
+            (taken,) = execute(_UNFINISHED, (queue.id, other)).fetchone()
+        holder = str(other) if taken else None
+    if holder is not None:
+        return UniqueJobError(
+            f"queue {queue.name!r}: job {holder!r} has the unique key {place[1]!r}",
+            queue=queue.name,
+            job_id=holder,
+        )
+    window = whole(message.headers, names.UNIQUE_FOR)
+    execute(_TAKE_KEY, (*place, message.id, session.now + window if window else None))
+    keys[place] = message.id
+    return None
+
+
+def retry(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
+    """Make a failed job wait again.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+        JobStateError: it has not failed.
+    """
+    execute = session.connection.execute
+    if execute(_FIND, (queue.id, job_id)).fetchone() is not None:
+        raise JobStateError(
+            f"job {job_id!r} of {queue.name!r} has not failed", queue=queue.name, job_id=job_id
+        )
+    row = execute(_FIND, (session.failed_jobs(queue).id, job_id)).fetchone()
+    if row is None:
+        raise _unknown(queue, job_id)
+    seq, _, _, stored = row
+    headers = as_new(read_headers(stored)[0])
+    headers.pop(flows.FAILED_CHILD, None)
+    flows.retried(session, queue, job_id, headers)
+    state = BLOCKED if flows.waits(session, queue, job_id) else READY
+    encoded = send.encode_json(headers)
+    execute(_RUN_AGAIN, (queue.id, state, session.now, encoded, seq))
+    execute(_DELETE, (seq,))
+
+
+def remove(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
+    """Delete a job that nobody is running.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+        JobStateError: it is active.
+    """
+    execute = session.connection.execute
+    row = execute(_FIND, (queue.id, job_id)).fetchone()
+    row = row or execute(_FIND, (session.failed_jobs(queue).id, job_id)).fetchone()
+    if row is None:
+        raise _unknown(queue, job_id)
+    seq, state, due, stored = row
+    if state == IN_FLIGHT and (read_number(due) or 0) > session.now:
+        raise JobStateError(
+            f"job {job_id!r} of {queue.name!r} is active; it cannot be removed now",
+            queue=queue.name,
+            job_id=job_id,
+        )
+    headers = read_headers(stored)[0]
+    execute(_DELETE, (seq,))
+    if state != DONE:
+        finish.free_key(session, queue, job_id, headers)
+        finish.count(session, queue.name, failed=flows.removed(session, queue, job_id, headers))
+
+
+def _unknown(queue: SqliteQueue, job_id: str) -> JobNotFoundError:
+    return JobNotFoundError(
+        f"queue {queue.name!r} has no job {job_id!r}", queue=queue.name, job_id=job_id
+    )
+
+
+def set_progress(session: WriterSession, receipt: Receipt, progress: bytes) -> None:
+    """Store how far an active job has come.
+
+    Raises:
+        LeaseLostError: it is held by somebody else, or nobody.
+    """
+    if not session.connection.execute(_PROGRESS, (progress, *handle_of(receipt))).rowcount:
+        raise lease_lost(receipt.queue, GONE)
+
+
+def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
+    """Delete all jobs of a queue and what is known of them; end a pause."""
+    execute = session.connection.execute
+    execute(_DELETE_ALL, (queue.id, session.failed_jobs(queue).id))
+    for statement in _FORGET_ALL:
+        execute(statement, (queue.id,))
+    execute(_START_AGAIN, (queue.id,))
+    session.pause(queue, False)

@@ -1,0 +1,30 @@
+"""SQLite keeps the contract of job providers, on a real file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from matador.testing.jobs import JobProviderContract
+from matador.transports.base import Transport
+from matador.transports.sqlite import SqliteTransport
+
+
+class TestSqlite(JobProviderContract):
+    quiet = 0.2
+    delay = 0.5
+    file: Path
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.file = tmp_path / "jobs.db"
+
+    async def make_transport(self) -> Transport:
+        return SqliteTransport(self.file, lease=1.0)
+
+    async def test_nothing_is_missing_but_limits_over_all_workers(self) -> None:
+        lacking = {
+            name for name in self.can.__dataclass_fields__ if getattr(self.can, name) is False
+        }
+        assert lacking == {"rate_limit", "concurrency_per_key"}
