@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 from matador.errors import InvalidJobError
 from matador.jobs.data import encode_json
 from matador.jobs.job import Job, metadata_json
 from matador.jobs.options import CheckedOptions, MakeId, check_id, check_options
-from matador.jobs.wire import new_message
+from matador.jobs.wire import new_id, new_message
 from matador.model.job import JobCapabilities
 from matador.model.message import Message
 
@@ -80,12 +79,13 @@ class JobMaker:
         where = f"{self._where} add"
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise InvalidJobError(f"{where}: name must be a non-empty string, got {name!r}")
+        now = time.time()
         if job_id is not None:
             check_id(job_id, where)
         elif self._make_id is not None:
             job_id = check_id(self._make_id(name, data), where)
         else:
-            job_id = str(uuid4())
+            job_id = new_id(now)
         checked = self._checked
         if options:
             checked = check_options({**self.defaults, **options}, where)
@@ -94,7 +94,6 @@ class JobMaker:
         where = f"{where} {name!r}"
         encoded = encode_json(data, f"{where}: data")
         metadata = metadata_json(checked.metadata, where)
-        now = time.time()
         message = new_message(self._full_name, job_id, name, encoded, metadata, checked, now)
         limit = self._can.max_job_size
         if limit is not None and len(message.body) > limit:

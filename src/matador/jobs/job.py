@@ -16,6 +16,7 @@ from matador.model.job import JobRecord, JobStatus
 T = TypeVar("T")
 
 _NO_METADATA: Mapping[str, Any] = {}
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Job(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -125,7 +126,7 @@ def job_from(record: JobRecord) -> Job[Any]:
         status=record.status,
         attempts=record.attempts,
         max_attempts=record.max_attempts,
-        created_at=datetime.fromtimestamp(record.created_at, UTC),
+        created_at=moment(record.created_at) or _EPOCH,
         processed_at=moment(record.processed_at),
         completed_at=finished if record.status == "completed" else None,
         failed_at=finished if record.status == "failed" else None,

@@ -11,6 +11,7 @@ import msgspec
 from matador.jobs.options import Backoff, CheckedOptions, read_backoff
 from matador.model import job as names
 from matador.model.message import Delivery, Message
+from matador.transports.clock import SystemClock
 from matador.transports.kit.jobs import job_body, split_body, whole
 
 MOST_ERROR = 2000
@@ -18,6 +19,21 @@ MOST_ERROR = 2000
 
 _PROVIDER = "job.provider."
 """What the headers start with that carry ``provider_options``."""
+
+
+_clock = SystemClock()
+
+
+def new_id(now: float) -> str:
+    """A UUID of version 7 for a job added now. Later ones sort after earlier ones, so that a store
+    with an index of ids changes few of its pages.
+
+    Example:
+        >>> new_id(1_700_000_000.0)[:15]
+        '018bcfe5-6800-7'
+    """
+    digits = f"{int(now * 1000):012x}"
+    return f"{digits[:8]}-{digits[8:12]}-7{_clock.new_id()[15:]}"
 
 
 class ReceivedJob(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.jobs import keep_of
 from matador.transports.sqlite import flows
 from matador.transports.sqlite.claim import GONE, held, seq_list
-from matador.transports.sqlite.database import DONE, PLAIN_JOB, READY, SPECIAL_JOB
+from matador.transports.sqlite.database import DONE, NEVER, PLAIN_JOB, SPECIAL_JOB
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers, read_id
 
@@ -39,8 +39,8 @@ _FAILED = (
     "WHERE seq = last_insert_rowid()"
 )
 _FINISHED = "SELECT seq FROM messages WHERE queue = ? AND finished_at IS NOT NULL"
-_SURPLUS = f"{_FINISHED} AND state IN ({READY}, {DONE}) ORDER BY finished_at DESC LIMIT -1 OFFSET ?"
-_OLDER = f"{_FINISHED} AND state IN ({READY}, {DONE}) AND finished_at < ?"
+_SURPLUS = f"{_FINISHED} ORDER BY finished_at DESC LIMIT -1 OFFSET ?"  # in the index alone
+_OLDER = f"{_FINISHED} AND finished_at < ?"
 
 
 def complete(
@@ -168,9 +168,9 @@ def trim(session: WriterSession, queue: SqliteQueue, where: SqliteQueue, keep: K
     execute = session.connection.execute
     old: list[int] = []
     if keep.count is not None:
-        old += [seq for (seq,) in execute(_SURPLUS, (where.id, keep.count))]
+        old += [seq for (seq,) in execute(_SURPLUS, (where.id, min(keep.count, NEVER)))]
     if keep.age is not None:
-        before = session.now - round(keep.age * 1000)
+        before = session.now - flows.milliseconds(keep.age)
         old += [seq for (seq,) in execute(_OLDER, (where.id, before))]
     if old and where is not queue:  # a failed job may have results that it waited for
         rows = execute(_ROWS, (seq_list(old),))

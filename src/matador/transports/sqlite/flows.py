@@ -13,7 +13,7 @@ from matador.model.job import Keep
 from matador.model.message import REASON_HEADER, Headers, Message
 from matador.transports.kit.jobs import as_new, keep_of
 from matador.transports.sqlite import send
-from matador.transports.sqlite.database import BLOCKED, DELAYED, READY
+from matador.transports.sqlite.database import BLOCKED, DELAYED, NEVER, READY
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers
 
@@ -50,6 +50,7 @@ _FAIL = (
     "stored_at = ?, finished_at = ?, expires_at = ? WHERE seq = ?"
 )
 _DELETE = "DELETE FROM messages WHERE seq = ?"
+_BLOCK = f"UPDATE messages SET state = {BLOCKED} WHERE seq = last_insert_rowid()"
 _FAILED_PARENT = f"SELECT seq, headers FROM messages WHERE {_BY_ID} AND state = {READY}"
 _WAIT_AGAIN = (
     f"UPDATE messages SET queue = ?, state = {BLOCKED}, rank = priority, headers = ?, "
@@ -162,7 +163,19 @@ def failed(
 
 def expiry(keep: Keep, now: int) -> int | None:
     """When a job that finishes now is deleted; None: never because of its age."""
-    return None if keep.age is None else now + round(keep.age * 1000)
+    return None if keep.age is None else now + milliseconds(keep.age)
+
+
+def milliseconds(seconds: float) -> int:
+    """A time span as SQLite can store it, whatever another program has asked for."""
+    return round(min(seconds * 1000, NEVER))
+
+
+def moved_back(session: WriterSession, queue: SqliteQueue, message: Message) -> None:
+    """A dead letter was made a job again; it is the last row inserted."""
+    retried(session, queue, message.id, message.headers)
+    if waits(session, queue, message.id):
+        session.connection.execute(_BLOCK)
 
 
 def retried(session: WriterSession, queue: SqliteQueue, job_id: str, headers: Headers) -> None:

@@ -22,7 +22,6 @@ from matador.transports.kit.jobs import as_new, whole
 from matador.transports.sqlite import finish, flows, send
 from matador.transports.sqlite.claim import GONE, handle_of
 from matador.transports.sqlite.database import BLOCKED, DONE, IN_FLIGHT, JOBS, READY, SPECIAL_JOB
-from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession, no_such_queue
 from matador.transports.sqlite.wire import read_headers, read_number
 
@@ -68,14 +67,15 @@ def add(session: WriterSession, messages: Sequence[Message]) -> list[MatadorErro
 def add_flow(
     session: WriterSession, queue: SqliteQueue, messages: Sequence[Message]
 ) -> MatadorError | None:
-    """Store the jobs of a flow: all of them, or none and why."""
+    """Store the jobs of a flow: all of them, or none and why.
+
+    Raises:
+        Exception: one cannot be stored; the transaction must be rolled back.
+    """
     for error in _refusals(session, messages):
         if error is not None:
             return error
-    try:
-        flows.add(session, queue, messages)
-    except UNSTORABLE as error:
-        return translate(error, session.path)
+    flows.add(session, queue, messages)
     return None
 
 

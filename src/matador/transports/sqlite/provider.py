@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, QueueNotFoundError
 from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.message import Message, Receipt
 from matador.transports.kit.transport import BaseTransport
@@ -154,7 +154,13 @@ class SqliteJobs(BaseTransport):
 
     async def add_flow(self, queue: str, jobs: Sequence[Message]) -> MatadorError | None:
         """See ``JobFlows``."""
-        return await self._change(queue, partial(changes.add_flow, messages=jobs))
+        (outcome,) = await self._connected.submit(
+            lambda session: changes.add_flow(session, session.jobs(queue), jobs)
+        )
+        if isinstance(outcome, QueueNotFoundError):
+            raise outcome
+        self._wake({queue})
+        return outcome
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
         """See ``JobFlows``."""

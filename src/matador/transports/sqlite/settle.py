@@ -22,9 +22,9 @@ from matador.model.message import (
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
-from matador.transports.sqlite import finish, send
+from matador.transports.sqlite import finish, flows, send
 from matador.transports.sqlite.claim import EARLIER, GONE, handle_of, held, seq_list
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, JOBS, READY
+from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, FAILED_JOBS, JOBS, READY
 from matador.transports.sqlite.errors import UNSTORABLE, translate
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 from matador.transports.sqlite.wire import read_headers
@@ -167,6 +167,8 @@ class _SettleBatch:
                     self._retry_in_place(message, seq)
                     return
                 self._move(message, seq)
+                if self._session.queue(receipt.queue).jobs == FAILED_JOBS:
+                    self._move_back(message)
             case DeadLetter():
                 queue = self._session.queue(receipt.queue)
                 if queue.jobs == JOBS and settlement.kind == "undeliverable":
@@ -211,12 +213,18 @@ class _SettleBatch:
         session.connection.execute(_RETRY, (state, due, *stored, seq))
 
     def _fail(self, queue: SqliteQueue, settlement: DeadLetter, seq: int) -> None:
+        self._session.failed_jobs(queue)  # before anything is changed
         kept = finish.keeps_failed(self._session, seq)
         if kept:
             self._bury(settlement, seq)
         else:
             self._moved.append(seq)
         finish.failed(self._session, queue, seq, settlement.reason, kept=kept)
+
+    def _move_back(self, message: Message) -> None:
+        queue = self._session.queue(message.queue)
+        if queue.jobs == JOBS:
+            flows.moved_back(self._session, queue, message)
 
     def _bury(self, settlement: DeadLetter, seq: int) -> None:
         if settlement.message is None:
