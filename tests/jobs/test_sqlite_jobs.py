@@ -7,10 +7,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.support.raw_sqlite import SqliteEntries
 
 from matador.errors import (
     ConfigurationError,
@@ -22,7 +24,7 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.jobs import RESULT, ActiveJob, Keep, PermanentJobError, Queue, Worker, chain, group
-from matador.model.job import JobSchedule, JobStatus
+from matador.model.job import JOB_STATUSES, JobSchedule, JobStatus
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -447,7 +449,7 @@ async def test_an_odd_row_is_in_nobodys_way(file: Path, connect: Connect, name: 
         list(row.values()),
     )
     after = await queue.add("good", 2, remove_on_complete=False)
-    for status in ("waiting", "delayed", "active", "completed", "failed"):
+    for status in JOB_STATUSES:
         await queue.list(status)
     await queue.stats()
     await queue.get(str(row["id"]))
@@ -488,12 +490,56 @@ async def test_states_of_rows_that_nobody_knows(file: Path, connect: Connect) ->
             "VALUES ((SELECT id FROM queues WHERE name = 'q'), ?, ?, 'odd', 0, x'00')",
             (state, due),
         )
-    for status in ("waiting", "delayed", "active", "completed", "failed"):
+    for status in JOB_STATUSES:
         await transport.list_jobs("q", status, limit=10)
     await transport.count_jobs("q")
     assert await transport.add_jobs([job("good")]) == [None]
     found = await fetch(transport, 1)
     assert found[0].headers["job.id"] == "good"
+
+
+async def test_random_rows_are_in_nobodys_way(
+    file: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_INTERVAL", 0.1)  # makes ready what has no state
+    queue = Queue("q", provider=await connect())
+    entries, random = SqliteEntries(file), Random(12)
+    good: list[str] = []
+    for number in range(200):
+        await entries.write("q", random)
+        if number % 10 == 0:
+            await entries.write("q.undeliverable", random)
+            good.append((await queue.add("good", number, remove_on_complete=False)).id)
+    await entries.close()
+    errors: list[Any] = []
+
+    async def handle(one: ActiveJob[Any]) -> None:
+        if one.name != "good":
+            raise PermanentJobError("odd")
+
+    async def is_empty() -> bool:
+        for status in JOB_STATUSES:
+            await queue.list(status, 500)
+        stats = await queue.stats()
+        return stats.waiting + stats.delayed + stats.active == 0
+
+    async with Worker(queue, handle) as worker:
+        worker.on("error", errors.append)
+        await wait_for(is_empty, timeout=30)
+    assert errors == []
+    found = [await queue.get(job_id) for job_id in good]
+    assert [one and one.status for one in found] == ["completed"] * 20
+    assert (await queue.stats()).failed == 200 + 20
+
+
+async def test_a_deleted_queue_of_jobs_is_made_again(file: Path, connect: Connect) -> None:
+    transport = await connect()
+    await transport.add_jobs([job("a")])
+    await transport.pause_jobs("q")
+    by_hand(file, "DELETE FROM queues WHERE name = 'q'")
+    (outcome,) = await transport.add_jobs([job("a")])
+    assert isinstance(outcome, DuplicateJobError)
+    assert (await transport.count_jobs("q")).paused
 
 
 async def test_a_missing_queue_of_dead_letters_is_made_again(file: Path, connect: Connect) -> None:

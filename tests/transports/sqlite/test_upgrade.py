@@ -20,7 +20,7 @@ from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.database import VERSION, open_for_reading, open_for_writing
 from matador.transports.sqlite.session import SqliteQueue
 
-# As release 0.9 wrote it; never changed again.
+# As releases without jobs wrote it; never changed again.
 VERSION_1 = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE queues (

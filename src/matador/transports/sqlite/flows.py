@@ -62,7 +62,7 @@ def add(session: WriterSession, queue: SqliteQueue, messages: Sequence[Message])
     """Store the jobs of a flow, whose ids are free.
 
     Raises:
-        Exception: one of ``UNSTORABLE``; nothing was stored.
+        Exception: one cannot be stored; the transaction must be rolled back.
     """
     pairs = [
         (queue.id, str(message.headers[names.PARENT]), message.id)
