@@ -25,8 +25,8 @@ _PLAIN = (
 _ROWS = "SELECT seq, id, headers FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _KEEP = (
-    f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, job = {SPECIAL_JOB}, "
-    "finished_at = ?, expires_at = ?, result = ? WHERE seq = ?"
+    f"UPDATE messages SET state = {DONE}, due = NULL, token = NULL, finished_at = ?, "
+    "expires_at = ?, result = ? WHERE seq = ?"
 )
 _FREE_KEY = "DELETE FROM job_keys WHERE queue = ? AND key = ? AND id = ? AND until IS NULL"
 _COUNT = (

@@ -58,10 +58,13 @@ _INSERT_PLAIN = _of_each_size(
     "INSERT INTO messages (state, stored_at, queue, id, headers, body)",
     f"({READY}, ?1, ?, ?, ?, ?)",
 )
-_INSERT_JOBS = _of_each_size(
-    "INSERT INTO messages (state, stored_at, job, queue, id, headers, body)",
-    f"({READY}, ?1, {PLAIN_JOB}, ?, ?, ?, ?)",
-)
+_INSERT_JOBS = {
+    kind: _of_each_size(
+        "INSERT INTO messages (state, stored_at, job, queue, id, headers, body)",
+        f"({READY}, ?1, {kind}, ?, ?, ?, ?)",
+    )
+    for kind in (PLAIN_JOB, SPECIAL_JOB)
+}
 _SPECIAL = frozenset((names.KEEP_COMPLETED, names.PARENT, names.CHILDREN, names.UNIQUE))
 _UNFINISHED = (
     f"SELECT 1 FROM messages WHERE queue = ? AND ordering_key = ? AND state <> {DONE} LIMIT 1"
@@ -107,8 +110,7 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
         )
         statements = _INSERT_PLAIN
         if queue.jobs:
-            statements = _INSERT_JOBS
-            plain = plain and _kind_of_job(queue, message) == PLAIN_JOB
+            statements = _INSERT_JOBS[_kind_of_job(queue, message)]
         try:
             if plain:
                 headers = encode_json(message.headers) if message.headers else None
@@ -155,13 +157,11 @@ def make_row(
         blocked[place] = True
     rank = message.priority if queue.priorities else None
     where = (queue.id, state, due, message.priority, rank, now, key)
-    job = _kind_of_job(queue, message)
+    job = _kind_of_job(queue, message) if queue.jobs else None
     return (*where, message.id, encode_headers(message), message.body, job)
 
 
-def _kind_of_job(queue: SqliteQueue, message: Message) -> int | None:
-    if not queue.jobs:
-        return None
+def _kind_of_job(queue: SqliteQueue, message: Message) -> int:
     plain = queue.jobs == JOBS and _SPECIAL.isdisjoint(message.headers)
     return PLAIN_JOB if plain else SPECIAL_JOB
 
