@@ -387,6 +387,59 @@ async def test_who_waits_for_a_removed_job_fails(connect: Connect) -> None:
     assert delivery.headers["job.id"] == "p"
 
 
+async def test_a_child_that_a_tool_sends_again_is_waited_for_again(connect: Connect) -> None:
+    transport = await connect()
+    await transport.add_flow("q", [job("p", children=1), job("c", parent="p")])
+    (delivery,) = await fetch(transport, 1)
+    await transport.settle([DeadLetter(delivery.receipt, "undeliverable", "broken")])
+    letters = {one.id: one.position async for one in transport.browse("q.undeliverable")}
+    assert sorted(letters) == ["c", "p"]
+    parent, child = await transport.take("q.undeliverable", [letters["p"], letters["c"]])
+    assert parent is not None
+    assert child is not None
+    await transport.settle([Retry(parent.receipt, job("p", children=1))])
+    await transport.settle([Retry(child.receipt, job("c", parent="p"))])
+    (delivery,) = await fetch(transport, 1)
+    assert delivery.headers["job.id"] == "c"  # the parent waits
+    await transport.settle([Complete(delivery.receipt, b"5")])
+    (delivery,) = await fetch(transport, 1)
+    assert delivery.headers["job.id"] == "p"
+    assert await transport.child_results("q", "p") == {"c": b"5"}
+
+
+async def test_only_the_children_of_a_job_decide_about_it(connect: Connect) -> None:
+    transport = await connect()
+    await transport.add_flow("q", [job("p", children=1), job("c", parent="p")])
+    await transport.add_jobs([job("bad", parent="p"), job("good", parent="p")])
+    found = {one.headers["job.id"]: one.receipt for one in await fetch(transport, 3)}
+    await transport.settle(
+        [DeadLetter(found["bad"], "undeliverable", "r"), Complete(found["good"], b"1")]
+    )
+    (record,) = await transport.find_jobs("q", ["p"])
+    assert record is not None
+    assert record.status == "waiting"
+    await transport.settle([Complete(found["c"], b"2")])
+    (delivery,) = await fetch(transport, 1)
+    assert delivery.headers["job.id"] == "p"
+    assert await transport.child_results("q", "p") == {"c": b"2"}
+
+
+async def test_results_go_with_the_job_that_waited_for_them(
+    file: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_QUIET", 0.05)
+    transport = await connect()
+    for name, keep in (("b", "count=1"), ("c", "count=1"), ("a", "age=0.1"), ("d", "count=0")):
+        parent = job(name, children=1, keepFailed=keep)
+        await transport.add_flow("q", [parent, job(f"{name}0", parent=name)])
+        (child,) = await fetch(transport, 1)
+        await transport.settle([Complete(child.receipt, b"1")])
+        (delivery,) = await fetch(transport, 1)
+        await transport.settle([DeadLetter(delivery.receipt, "undeliverable", "r")])
+    await wait_for(lambda: by_hand(file, "SELECT parent FROM job_children") == [("c",)], timeout=15)
+    assert await ids(transport, "failed") == ["c"]
+
+
 async def test_nothing_is_left_of_a_flow_that_is_done(file: Path, connect: Connect) -> None:
     queue = Queue("q", provider=await connect())
     flow = group(
