@@ -190,6 +190,7 @@ async def test_unique_keys(file: Path, connect: Connect, monkeypatch: pytest.Mon
     assert await transport.add_jobs([job("4", unique="k")]) == [None]
     (gone,) = [one for one in await fetch(transport, 2) if one.headers["job.id"] == "4"]
     await transport.settle([DeadLetter(gone.receipt, "undeliverable", "r")])
+    assert by_hand(file, "SELECT key FROM job_keys") == [("w",)]
     assert await transport.add_jobs([job("5", unique="k")]) == [None]
 
     async def is_free() -> bool:
