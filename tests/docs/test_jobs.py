@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from docs.capabilities import PAGE, PROVIDERS, ROWS, page_with_table, table
 from tests.docs.brokers import Brokers
 from tests.support.node import bullmq_modules
 
+import matador.errors
+from matador import jobs
 from matador.jobs import JobCapabilities
 
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
@@ -31,6 +34,13 @@ def test_the_table_has_every_ability_and_every_provider_that_exists() -> None:
     assert ROWS.keys() == {field.name for field in fields(JobCapabilities)}
     heading = table().splitlines()[0]
     assert [name for name in list(PROVIDERS)[:4] if name not in heading] == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (PAGE.parents[1] / "reference" / "jobs.md").read_text()
+    described = set(re.findall(r"^::: matador\.jobs\.(\w+)$", page, re.MULTILINE))
+    errors = {name for name in jobs.__all__ if name in vars(matador.errors)}
+    assert described == set(jobs.__all__) - errors
 
 
 @pytest.mark.parametrize("name", ["celery_emails", "rq_emails", "rq_cron", "dramatiq_emails"])
