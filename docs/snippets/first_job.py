@@ -13,7 +13,7 @@ async def send_welcome(to: str, lang: str = "en") -> str:
 
 
 async def main() -> None:
-    async with Worker(queue):  # runs the jobs that the queue declares
+    async with queue, Worker(queue):  # the worker runs what the queue declares
         handle = await send_welcome.add(to="ada@example.com")
         print(await handle.result(timeout=5))
 

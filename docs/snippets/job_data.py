@@ -51,7 +51,7 @@ async def ship(
 
 
 async def main() -> None:
-    async with Worker(queue):
+    async with queue, Worker(queue):
         handle = await ship.with_options(priority=1).add(
             Address("Paris"),
             [Item("pen", 2)],

@@ -38,7 +38,7 @@ async def many(*urls: str) -> int:
 
 
 async def main() -> None:
-    async with Worker(queue):
+    async with queue, Worker(queue):
         print(await one("a.example"))
         print(await many("a.example", "b.example"))
 

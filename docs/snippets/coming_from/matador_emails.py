@@ -17,14 +17,14 @@ def newsletter(region: str) -> None:
 
 
 async def main() -> None:
-    await queue.schedule(
-        "newsletter",
-        newsletter.name,
-        {"region": "north"},
-        cron="0 7 * * *",
-        timezone="Europe/Berlin",
-    )
-    async with Worker(queue):
+    async with queue, Worker(queue):
+        await queue.schedule(
+            "newsletter",
+            newsletter.name,
+            {"region": "north"},
+            cron="0 7 * * *",
+            timezone="Europe/Berlin",
+        )
         handle = await welcome.with_options(delay=1).add("ada@example.com")
         print(await handle.result(timeout=30))
 

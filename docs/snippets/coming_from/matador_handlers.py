@@ -16,17 +16,21 @@ async def newsletter(job: ActiveJob[Any]) -> None:
 
 async def main() -> None:
     queue = Queue("emails")  # in memory; with BullMQ: Queue("emails", provider="redis://…")
-    await queue.schedule(
-        "newsletter", "newsletter", {"region": "north"}, cron="0 7 * * *", timezone="Europe/Berlin"
-    )
-    worker = Worker("emails", {"welcome": welcome, "newsletter": newsletter})
+    worker = Worker(queue, {"welcome": welcome, "newsletter": newsletter})
     done = asyncio.get_running_loop().create_future()
 
     def on_completed(event: JobCompleted) -> None:
         done.set_result(event.result)
 
     worker.once("completed", on_completed)
-    async with worker:
+    async with queue, worker:
+        await queue.schedule(
+            "newsletter",
+            "newsletter",
+            {"region": "north"},
+            cron="0 7 * * *",
+            timezone="Europe/Berlin",
+        )
         await queue.add(
             "welcome",
             {"to": "ada@example.com"},
