@@ -49,7 +49,7 @@ ROWS = {
     "rate_limit": "rate limits",
     "concurrency_per_key": "concurrency per key",
     "long_polling": "workers wait for jobs without polling",
-    "max_job_size": "longest job",
+    "max_job_size": "largest job",
     "max_batch": "jobs fetched at once",
     "max_delay": "longest delay",
 }

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import date, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from docs.capabilities import PAGE, PROVIDERS, ROWS, page_with_table, table
@@ -20,6 +22,8 @@ from tests.support.node import bullmq_modules
 import matador.errors
 from matador import jobs
 from matador.jobs import JobCapabilities
+from matador.model.job import JobSchedule
+from matador.policy.recurrence import next_time
 
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 OTHERS = SNIPPETS / "coming_from"
@@ -41,6 +45,44 @@ def test_the_reference_has_every_public_name() -> None:
     described = set(re.findall(r"^::: matador\.jobs\.(\w+)$", page, re.MULTILINE))
     errors = {name for name in jobs.__all__ if name in vars(matador.errors)}
     assert described == set(jobs.__all__) - errors
+
+
+async def test_the_cron_expressions_of_the_guide_are_valid() -> None:
+    page = (PAGE.parent / "recurring-jobs.md").read_text()
+    expressions = re.findall(r"^\| `([^`]+)` \| (?:at|every) ", page, re.MULTILINE)
+    assert len(expressions) == 5
+    queue = jobs.Queue("expressions")
+    for number, cron in enumerate(expressions):
+        await queue.schedule(str(number), "job", cron=cron)
+    with pytest.raises(jobs.InvalidJobError):
+        await queue.schedule("never", "job", cron="0 0 30 2 *")
+
+
+@pytest.mark.parametrize(
+    ("cron", "day", "local"),
+    [
+        ("30 2 * * *", (2027, 3, 28), ["03:00"]),
+        ("30 2 * * *", (2027, 10, 31), ["02:30"]),
+        ("30 * * * *", (2027, 3, 28), ["00:30", "01:30", "03:30", "04:30"]),
+        ("30 * * * *", (2027, 10, 31), ["00:30", "01:30", "02:30", "02:30"]),
+        ("0 30 2 * * *", (2027, 3, 28), []),
+        ("0 30 2 * * *", (2027, 10, 31), ["02:30", "02:30"]),
+    ],
+)
+def test_what_the_guide_says_about_daylight_saving(
+    cron: str, day: tuple[int, int, int], local: list[str]
+) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    moment = datetime(*day, tzinfo=zone) - timedelta(seconds=1)
+    schedule = JobSchedule(key="key", name="job", cron=cron, timezone=zone.key)
+    found, after = list[str](), moment.timestamp()
+    while len(found) < 4:
+        after = next_time(schedule, after)
+        time = datetime.fromtimestamp(after, zone)
+        if time.date() != date(*day):
+            break
+        found.append(f"{time:%H:%M}")
+    assert found == local
 
 
 @pytest.mark.parametrize("name", ["celery_emails", "rq_emails", "rq_cron", "dramatiq_emails"])
