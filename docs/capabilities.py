@@ -36,6 +36,7 @@ ROWS = {
     "counts": "`queue.stats`, `queue.health`",
     "results": "results",
     "progress": "stored progress",
+    "provider_options": "`provider_options`",
     "keep": "`remove_on_complete`, `remove_on_fail`",
     "retry": "`queue.retry`",
     "remove": "`queue.remove`",

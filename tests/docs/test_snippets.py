@@ -71,6 +71,7 @@ ELSEWHERE = {
     "lake_tables.py",
     "run.py",
     "spark_worker.py",
+    "sqs_fifo.py",
     "tiny_transport.py",
 }
 
