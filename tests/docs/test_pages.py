@@ -46,7 +46,7 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
     for block in blocks(page):
-        known = ("python", "console", "text", "ini")
+        known = ("python", "js", "console", "text", "ini")
         assert block.language in known, f"unknown kind of block:\n{block.text}"
         if block.language in ("console", "text"):
             continue
@@ -54,13 +54,13 @@ def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
             assert block.text in EXAMPLE_CODE
             continue
         found = re.fullmatch(
-            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|ini))(:[\w-]+)?"\n',
+            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini))(:[\w-]+)?"\n',
             block.text,
         )
         assert found, f"code that no test runs:\n{block.text}"
         source = (ROOT / found[1]).read_text()
         if found[2]:
-            assert f"# --8<-- [start{found[2]}]" in source
+            assert f" --8<-- [start{found[2]}]" in source
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,19 @@ async def test_parameters_and_result_keep_their_types() -> None:
     await queue.delete()
 
 
+async def test_a_job_without_data_has_no_arguments() -> None:
+    queue = Queue("declared")
+
+    @queue.job
+    async def clean_up(days: int = 7) -> int:
+        return days
+
+    async with Worker(queue):
+        job = await queue.add(clean_up.name, remove_on_complete=False)
+        handle = JobHandle(queue, job, int)
+        assert await handle.result(timeout=5) == 7
+
+
 async def test_options_of_one_call() -> None:
     queue = Queue("declared")
 

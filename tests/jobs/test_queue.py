@@ -221,6 +221,18 @@ async def test_schedules_are_checked() -> None:
     assert await queue.schedules() == []
 
 
+async def test_a_schedule_that_is_set_again_keeps_its_next_time() -> None:
+    queue = Queue("schedules")
+    for times in ({"every": 600}, {"cron": "0 7 * * *", "timezone": "Europe/Berlin"}):
+        given: dict[str, Any] = times
+        first = await queue.schedule("key", "name", {"region": "north"}, **given)
+        again = await queue.schedule("key", "name", {"region": "south"}, **given)
+        assert again.next_at == first.next_at
+        assert [one.data for one in await queue.schedules()] == [{"region": "south"}]
+    changed = await queue.schedule("key", "name", every=601)
+    assert changed.next_at != first.next_at
+
+
 @pytest.mark.parametrize("backoff", [Fixed(0.5), Exponential(1), Exponential(0.25, max_delay=30)])
 async def test_backoffs_travel(backoff: Fixed | Exponential) -> None:
     assert read_backoff(backoff.text) == backoff

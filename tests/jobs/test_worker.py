@@ -20,6 +20,7 @@ from matador.jobs import (
     Fixed,
     JobProvider,
     Queue,
+    QueueErrored,
     Worker,
 )
 from matador.testing import wait_for
@@ -294,6 +295,24 @@ async def test_no_more_jobs_are_held_than_run(queue: Queue) -> None:
         assert (await queue.stats()).active == 5
         go_on.set()
         await wait_for(lambda: len(running) == 20)
+
+
+async def test_an_error_while_the_concurrency_changes_is_told(queue: Queue) -> None:
+    told = list[QueueErrored]()
+
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    async def resize(concurrency: int) -> None:
+        raise OSError("the connection is gone")
+
+    async with Worker(queue, handle) as worker:
+        worker.on("error", told.append)
+        assert worker._worker is not None
+        (consumer,) = worker._worker.consumers
+        consumer.resize = resize
+        worker.concurrency = 5
+        await wait_for(lambda: told)
+    assert str(told[0].error) == "the connection is gone"
 
 
 async def test_a_pause_lets_running_jobs_end_and_fetches_no_others(queue: Queue) -> None:

@@ -214,8 +214,8 @@ class _Shape:
             raise InvalidJobError(f"{self._where} {error}") from error
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """The data of a job as the arguments of a call."""
-        read = self._read(data)
+        """The data of a job as the arguments of a call. No data: no arguments."""
+        read = self._read(b"{}" if data == b"null" else data)
         found = {name: getattr(read, name) for name in self._names}
         return {name: value for name, value in found.items() if value is not msgspec.UNSET}
 

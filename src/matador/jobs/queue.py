@@ -453,8 +453,9 @@ class Queue(Observable):
     ) -> Schedule:
         """Add a job again and again, by a cron expression or at an interval.
 
-        A schedule with the same key is replaced. However many workers there are, each time brings
-        one job.
+        A schedule with the same key is replaced. Its next time stays if ``cron``, ``every`` and
+        ``timezone`` are the same, so that a program can do this each time it starts. However many
+        workers there are, each time brings one job.
 
         Args:
             key: unique in the queue.
@@ -495,7 +496,11 @@ class Queue(Observable):
             body=message.body,
             headers={one: value for one, value in message.headers.items() if one not in _OF_ONE},
         )
-        stored = msgspec.structs.replace(stored, next_at=first_time(stored, now))
+        known = await calling(store.list_schedules(queue), self._name)
+        next_at = next((one.next_at for one in known if _same_times(one, stored)), None)
+        if next_at is None:
+            next_at = first_time(stored, now)
+        stored = msgspec.structs.replace(stored, next_at=next_at)
         await calling(store.put_schedule(queue, stored), self._name)
         return schedule_from(stored)
 
@@ -532,6 +537,15 @@ class Queue(Observable):
 
 _OF_ONE = (names.ID, names.CREATED_AT)
 """Headers that every job of a schedule has its own of."""
+
+
+def _same_times(one: JobSchedule, other: JobSchedule) -> bool:
+    return (one.key, one.cron, one.every, one.timezone) == (
+        other.key,
+        other.cron,
+        other.every,
+        other.timezone,
+    )
 
 
 def _named(error: MatadorError, queue: str, job_id: str) -> JobError:

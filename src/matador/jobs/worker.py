@@ -287,7 +287,9 @@ class Worker(Observable):
     def concurrency(self, concurrency: int) -> None:
         self._concurrency = whole_number(concurrency, f"{self._where} concurrency", minimum=1)
         for consumer in () if self._worker is None else self._worker.consumers:
-            asyncio.get_running_loop().create_task(consumer.resize(concurrency))
+            task = asyncio.get_running_loop().create_task(consumer.resize(concurrency))
+            self._resizing.add(task)
+            task.add_done_callback(self._resized)
 
     def _resized(self, task: asyncio.Task[None]) -> None:
         self._resizing.discard(task)

@@ -51,7 +51,7 @@ def next_time(schedule: JobSchedule, after: float) -> float:
 
     Times of ``every`` are counted from ``next_at``. With daylight saving, a time that does not
     exist comes when the clocks have moved, and one that exists twice comes once, unless the
-    expression has a wildcard in its hours.
+    expression has a ``*`` in its minutes or hours, or has six fields.
 
     Example:
         >>> next_time(JobSchedule(key="k", name="n", every=10.0, next_at=100.0), after=125)
