@@ -61,7 +61,7 @@ def test_jobs_are_added_counted_listed_when_they_failed_and_retried(
     [
         (["list"], "cannot list jobs that are waiting"),
         (["show", "--id", "j1"], "cannot find a job by its id"),
-        (["remove", "--id", "j1", "--yes"], "cannot remove a job by its id"),
+        (["remove", "--id", "j1", "--id", "j2"], "cannot remove a job by its id"),
         (["pause"], "cannot pause a queue"),
         (["resume"], "cannot pause a queue"),
         (["schedules"], "cannot keep recurring jobs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,10 +13,10 @@ from matador.cli.commands import Common, option
 from matador.cli.connection import connect, missing_storage
 from matador.cli.output import CommandError, UsageError, show_logs, wrong_usage
 from matador.errors import ConfigurationError, InvalidJobError, QueueNotFoundError
-from matador.jobs.message_jobs import MessageJobs, job_topology
-from matador.jobs.provider import JobProvider
-from matador.jobs.queue import Queue
 from matador.transports.base import Measuring
+
+if TYPE_CHECKING:
+    from matador.jobs import JobProvider, Queue
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ class JobQueueOptions:
             UsageError: the provider is missing, its URL is invalid, or an argument is.
             CommandError: the provider is inside another process, or the queue does not exist.
         """
+        from matador.jobs import JobProvider, Queue  # other commands start without it
+
         show_logs(common.level())
         if self.provider is None:
             raise UsageError(f"--provider is missing: give a URL such as {_EXAMPLES}")
@@ -86,6 +88,8 @@ async def _check_exists(provider: JobProvider, queue: str) -> None:
     Raises:
         CommandError: there is no such queue.
     """
+    from matador.jobs.message_jobs import MessageJobs, job_topology
+
     transport, name = provider.transport, queue
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return

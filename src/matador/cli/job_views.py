@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,10 +13,10 @@ from rich.text import Text
 from matador.cli.message_views import Details, iso, when
 from matador.cli.output import table
 from matador.cli.safe_text import one_line
-from matador.jobs.job import Job
-from matador.jobs.queue import QueueStats
-from matador.jobs.schedules import Schedule
 from matador.model.job import JOB_STATUSES, JobStatus
+
+if TYPE_CHECKING:
+    from matador.jobs import Job, QueueStats, Schedule
 
 _LONGEST = 500  # characters of a value in a table, which cuts it to the width of the terminal
 # By status: the column with a time, the field it shows, and the field in the last column.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -22,13 +22,12 @@ from matador.cli.job_views import (
 from matador.cli.jobs_worker import jobs_worker
 from matador.cli.output import FAILED, CommandError, UsageError, plural
 from matador.cli.stored_messages import complain_about
-from matador.errors import JobError
-from matador.jobs.job import Job
-from matador.jobs.options import JobOptions
-from matador.jobs.queue import Queue
-from matador.jobs.schedules import Schedule
+from matador.errors import JobNotFoundError, JobStateError
 from matador.model.job import JOB_STATUSES, JobStatus
 from matador.model.options import suggestion
+
+if TYPE_CHECKING:
+    from matador.jobs import Job, JobOptions, Queue, Schedule
 
 _LISTED = 100
 _MOST_AT_ONCE = 10_000
@@ -133,7 +132,7 @@ def retry(
     if bool(ids) == all_:
         raise UsageError("choose which failed jobs to retry: give --id or --all")
     status: JobStatus | None = "failed" if all_ else None
-    _change(target, common, ids, status, "retry", "retried", Queue.retry, yes or not all_)
+    _change(target, common, ids, status, "retry", "retried", _retry, yes or not all_)
 
 
 @jobs.add(
@@ -154,7 +153,15 @@ def remove(
     if bool(ids) == (status is not None):
         raise UsageError("choose what to remove: give --id or --status")
     state = cast("JobStatus | None", status)
-    _change(target, common, ids, state, "remove", "removed", Queue.remove, yes)
+    _change(target, common, ids, state, "remove", "removed", _remove, yes)
+
+
+async def _retry(queue: Queue, job_id: str) -> None:
+    await queue.retry(job_id)
+
+
+async def _remove(queue: Queue, job_id: str) -> None:
+    await queue.remove(job_id)
 
 
 def _change(
@@ -179,15 +186,16 @@ def _change(
         if status is not None:
             with working("searching…"):
                 chosen = [job.id for job in await queue.list(status, _MOST_AT_ONCE)]
-        if chosen and not yes:
+        can = getattr(queue.capabilities, verb)  # if not, the first job says so, without a question
+        if chosen and can and not yes:
             counted = plural(len(chosen), "job")
             confirm(f"{verb} {counted}", f"{counted} would be {done}")
         with counting_progress(verb) as show_progress:
             for number, one in enumerate(chosen, 1):
                 try:
                     await action(queue, one)
-                except JobError as error:
-                    if status is None and len(chosen) == 1:
+                except (JobNotFoundError, JobStateError) as error:
+                    if len(chosen) == 1:
                         raise
                     failed.append((one, str(error)))
                 show_progress(number, len(chosen))

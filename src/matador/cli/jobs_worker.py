@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from matador.cli.commands import Common, option
 from matador.cli.worker import Process, Processes, run_counted, run_processes
 from matador.cli.worker_counts import QueueWatch, WorkerCounts
-from matador.jobs.events import JobCompleted, JobFailed
-from matador.jobs.worker import Worker
 from matador.policy.retry import Outcome
+
+if TYPE_CHECKING:
+    from matador.jobs import JobCompleted, JobFailed, Worker
 
 
 def jobs_worker(
@@ -39,6 +40,8 @@ def jobs_worker(
     again. Counts are shown live on a terminal, and as a log line every ten seconds elsewhere.
     --json prints one line each for "started", "counts" and "stopped".
     """
+    from matador.jobs import Worker  # other commands start without it
+
     found = common.load_object(worker, Worker, "Worker of matador.jobs", "worker")
     if processes > 1:
         run_processes(["jobs", "worker", worker], processes, concurrency, common)
