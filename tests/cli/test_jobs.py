@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import pytest
 from tests.cli.conftest import Cli, Result
+from tests.support.brokers import broker_url
+from tests.support.redis import forget_keys
 
 from matador.jobs import Job, JobProvider, PermanentJobError, Queue, Worker
 from matador.testing import wait_for
@@ -17,17 +20,12 @@ T = TypeVar("T")
 
 PROVIDER = ["--provider", "sqlite:///jobs.db"]
 
-stored_jobs = pytest.mark.skipif(
-    not JobProvider("sqlite:///jobs.db").transport.capabilities.jobs,
-    reason="SQLite does not store jobs yet",
-)
-
 
 class Jobs:
     """The queue ``emails``, seen past the command line."""
 
-    def __init__(self, folder: Path) -> None:
-        self._url = f"sqlite:///{folder / 'jobs.db'}"
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def use(self, work: Callable[[Queue], Awaitable[T]]) -> T:
         async def used() -> T:
@@ -63,17 +61,31 @@ async def _refuse(job: object) -> None:
     raise PermanentJobError("no such address\nsecond line")
 
 
-@pytest.fixture
-def jobs(folder: Path) -> Jobs:
-    return Jobs(folder)
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """Each provider that stores jobs."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{folder / 'jobs.db'}"
+        if not JobProvider(url).transport.capabilities.jobs:
+            pytest.skip("SQLite does not store jobs yet")
+        yield url
+        return
+    prefix = f"test-{uuid4().hex[:10]}"
+    yield f"{broker_url('redis')}?prefix={prefix}"
+    asyncio.run(forget_keys(broker_url("redis"), prefix))
 
 
 @pytest.fixture
-def call(cli: Cli) -> Cli:
+def jobs(url: str) -> Jobs:
+    return Jobs(url)
+
+
+@pytest.fixture
+def call(cli: Cli, url: str) -> Cli:
     """Runs a command on the queue ``emails``."""
 
     def call(command: str, *arguments: str) -> Result:
-        return cli("jobs", command, "emails", *PROVIDER, *arguments)
+        return cli("jobs", command, "emails", "--provider", url, *arguments)
 
     return call
 
@@ -81,7 +93,6 @@ def call(cli: Cli) -> Cli:
 # -- adding and looking ---------------------------------------------------------------------------
 
 
-@stored_jobs
 def test_a_job_is_added_counted_listed_and_shown(call: Cli, jobs: Jobs) -> None:
     added = call("add", "welcome", '{"to": "ada"}', "--id", "j1", "--attempts", "5")
     assert (added.code, added.out) == (0, "job j1 added to emails\n")
@@ -116,7 +127,6 @@ def test_a_job_is_added_counted_listed_and_shown(call: Cli, jobs: Jobs) -> None:
     assert found.max_attempts == 5
 
 
-@stored_jobs
 def test_a_list_that_is_cut_says_so(call: Cli, jobs: Jobs) -> None:
     jobs.use(lambda queue: queue.add_many([("welcome", number) for number in range(3)]))
     listed = call("list", "--limit", "2")
@@ -126,7 +136,6 @@ def test_a_list_that_is_cut_says_so(call: Cli, jobs: Jobs) -> None:
     assert call("list", "--limit", "3", "--json").json["more"] is False
 
 
-@stored_jobs
 def test_the_error_of_a_failed_job_is_one_line_in_a_list_and_whole_in_its_details(
     call: Cli, jobs: Jobs
 ) -> None:
@@ -137,7 +146,6 @@ def test_the_error_of_a_failed_job_is_one_line_in_a_list_and_whole_in_its_detail
     assert "second line" in call("show", "--id", "j1").out
 
 
-@stored_jobs
 def test_a_job_with_control_characters_does_not_control_the_terminal(call: Cli, jobs: Jobs) -> None:
     jobs.use(lambda queue: queue.add("\x1b[31mred\n", {"\x1b]0;title\x07": 1}, job_id="j1"))
     for result in (call("list"), call("show", "--id", "j1")):
@@ -161,7 +169,6 @@ def test_data_come_from_stdin_or_are_refused(
 # -- changing -------------------------------------------------------------------------------------
 
 
-@stored_jobs
 def test_failed_jobs_are_retried_one_by_one_or_all_at_once(call: Cli, jobs: Jobs) -> None:
     jobs.fail("j1", "j2", "j3")
     assert call("retry", "--id", "j1").out == "1 job retried\n"
@@ -178,7 +185,6 @@ def test_failed_jobs_are_retried_one_by_one_or_all_at_once(call: Cli, jobs: Jobs
     assert "no failed jobs" in nothing.err
 
 
-@stored_jobs
 def test_what_cannot_be_retried_is_named_and_the_others_are_retried(call: Cli, jobs: Jobs) -> None:
     jobs.fail("j1")
     jobs.use(lambda queue: queue.add("welcome", job_id="j2"))
@@ -192,7 +198,6 @@ def test_what_cannot_be_retried_is_named_and_the_others_are_retried(call: Cli, j
     assert alone.err.count("\n") == 1
 
 
-@stored_jobs
 def test_jobs_are_removed_after_a_confirmation(call: Cli, jobs: Jobs) -> None:
     jobs.fail("j1", "j2")
     jobs.use(lambda queue: queue.add("welcome", job_id="j3"))
@@ -205,7 +210,6 @@ def test_jobs_are_removed_after_a_confirmation(call: Cli, jobs: Jobs) -> None:
     assert jobs.list("failed") == []
 
 
-@stored_jobs
 def test_a_queue_is_paused_and_resumed(call: Cli, jobs: Jobs) -> None:
     jobs.use(lambda queue: queue.add("welcome"))
     assert call("pause").out == "emails is paused\n"
@@ -215,7 +219,6 @@ def test_a_queue_is_paused_and_resumed(call: Cli, jobs: Jobs) -> None:
     assert not jobs.use(lambda queue: queue.stats()).paused
 
 
-@stored_jobs
 def test_schedules_are_listed_and_removed(call: Cli, jobs: Jobs) -> None:
     jobs.use(lambda queue: queue.schedule("daily", "report", {"to": "ada"}, cron="0 7 * * *"))
     jobs.use(lambda queue: queue.schedule("often", "ping", every=3600))
@@ -257,12 +260,12 @@ def test_wrong_usage_is_one_line(cli: Cli, arguments: list[str], says: str) -> N
     assert result.err.count("\n") == 1
 
 
-def test_looking_creates_neither_a_file_nor_a_queue(call: Cli, cli: Cli, folder: Path) -> None:
-    result = call("stats")
+def test_looking_creates_neither_a_file_nor_a_queue(cli: Cli, folder: Path) -> None:
+    result = cli("jobs", "stats", "emails", *PROVIDER)
     assert result.code == 1
     assert "jobs.db does not exist yet" in result.err
     assert not (folder / "jobs.db").exists()
-    assert call("add", "welcome").code == 0
+    assert cli("jobs", "add", "emails", "welcome", *PROVIDER).code == 0
     for _ in range(2):
         result = cli("jobs", "stats", "emials", *PROVIDER)
         assert result.code == 1
