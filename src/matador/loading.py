@@ -1,4 +1,4 @@
-"""Finds an application by its reference: ``module:attribute`` or ``file.py[:attribute]``.
+"""Finds an application, or another object, by ``module:attribute`` or ``file.py[:attribute]``.
 
 Used by the command line and by the workers of a cluster.
 """
@@ -15,12 +15,14 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import matador
 from matador.errors import ApplicationImportError, ConfigurationError
 from matador.events.app import Matador
 from matador.model.options import suggestion
+
+T = TypeVar("T")
 
 _OURS = str(Path(matador.__file__).parent)
 
@@ -45,13 +47,31 @@ def load_application(reference: str) -> Loaded:
         >>> load_application("shop.events:app").app.consume_from
         ('events',)
     """
-    where, attribute = split_reference(reference)
+    return Loaded(*load_object(reference, Matador, "Matador application"), reference)
+
+
+def load_object(
+    reference: str, kind: type[T], noun: str, attribute: str = "app"
+) -> tuple[T, ModuleType]:
+    """The object of a reference, and its module. A function is called to make the object.
+
+    Args:
+        reference: where it is.
+        kind: what it must be an instance of.
+        noun: what errors call it.
+        attribute: the default attribute.
+
+    Raises:
+        ConfigurationError: there is no such file, module or attribute, or it is not of that kind.
+        ApplicationImportError: the module raised an error while it was imported.
+    """
+    where, attribute = split_reference(reference, attribute)
     module = _import_file(where) if is_file(where) else _import_module(where)
-    return Loaded(_find(module, where, attribute), module, reference)
+    return _find(module, where, attribute, kind, noun), module
 
 
-def split_reference(reference: str) -> tuple[str, str]:
-    """The module or file, and the attribute; ``app`` if none is named.
+def split_reference(reference: str, default: str = "app") -> tuple[str, str]:
+    """The module or file, and the attribute; ``default`` if none is named.
 
     Raises:
         ConfigurationError: no module is named.
@@ -59,7 +79,7 @@ def split_reference(reference: str) -> tuple[str, str]:
     where, _, attribute = reference.partition(":")
     if not where:
         raise ConfigurationError(f"no module in {reference!r}: write module:attribute or file.py")
-    return where, attribute or "app"
+    return where, attribute or default
 
 
 def is_file(where: str) -> bool:
@@ -145,33 +165,31 @@ def _short(filename: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
 
 
-def _find(module: ModuleType, where: str, attribute: str) -> Matador:
+def _find(module: ModuleType, where: str, attribute: str, kind: type[T], noun: str) -> T:
     found: Any = module
     for step in attribute.split("."):
         if not hasattr(found, step):
-            known = [name for name, value in vars(module).items() if isinstance(value, Matador)]
+            known = [name for name, value in vars(module).items() if isinstance(value, kind)]
             if known:
                 hint = suggestion(attribute, known) or (
                     f"; it has {', '.join(f'{where}:{name}' for name in known)}"
                 )
             else:
-                hint = "; it has no Matador application"
+                hint = f"; it has no {noun}"
             raise ConfigurationError(f"{where} has no attribute {attribute!r}{hint}")
         found = getattr(found, step)
-    if not isinstance(found, Matador) and inspect.isroutine(found):
+    if not isinstance(found, kind) and inspect.isroutine(found):
         found = _call(found, where, attribute)
-    if not isinstance(found, Matador):
+    if not isinstance(found, kind):
         raise ConfigurationError(
-            f"{where}:{attribute} is of type {type(found).__name__}, not a Matador application"
+            f"{where}:{attribute} is of type {type(found).__name__}, not a {noun}"
         )
     return found
 
 
 def _call(factory: Any, where: str, attribute: str) -> Any:
     if inspect.iscoroutinefunction(factory):
-        raise ConfigurationError(
-            f"{where}:{attribute} is async; an application factory must not be"
-        )
+        raise ConfigurationError(f"{where}:{attribute} is async; a factory must not be")
     needed = [
         one.name
         for one in inspect.signature(factory).parameters.values()

@@ -112,6 +112,9 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
         ("matador dead-letters list shop.py --fie", ["--field"]),
         ("matador dead-letters list shop.py --kind un", ["unhandled", "undeliverable"]),
         ("matador messages list shop.py --state del", ["delayed"]),
+        ("matador jobs sche", ["schedules"]),
+        ("matador jobs list emails --prov", ["--provider"]),
+        ("matador jobs list emails --status del", ["delayed"]),
     ],
 )
 def test_the_shell_completes_commands_options_and_values(

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Cli, Shop, wait
+from tests.cli.test_jobs import PROVIDER
+from tests.cli.test_jobs_worker import JOBS
 
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 DEAD = "shop.billing.undeliverable"
@@ -149,6 +151,18 @@ def test_a_worker_counts_live_and_keeps_other_lines_apart(
     lines = worker.text.replace("\r", "\n").split("\n")
     assert "printed printed printed" in [line.strip() for line in lines]
     assert "WARNING:shop:logged logged logged" in [line.strip() for line in lines]
+
+
+def test_a_worker_of_jobs_counts_live(terminal: Open, cli: Cli, folder: Path) -> None:
+    (folder / "jobs.py").write_text(JOBS)
+    add = ["jobs", "add", "emails", *PROVIDER]
+    assert cli(*add, "welcome", "1").code == cli(*add, "bad").code == 0
+    assert cli(*add, "later", "--delay", "600").code == 0
+    worker = terminal("jobs", "worker", "jobs.py")
+    worker.shows(r"queue +waiting +in progress +handled +per second +failed +dead letters")
+    worker.shows(r"emails +1 +0 +1 +[\d.]+ +1 +1")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends() == 0
 
 
 def test_colours_are_left_out_where_they_are_not_wanted(terminal: Open, shop: Shop) -> None:

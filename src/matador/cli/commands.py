@@ -2,12 +2,11 @@
 
 A new command is a function with a docstring and annotated parameters::
 
-    @jobs.add("matador jobs stats shop.py")
-    def stats(app: App, *, queue: Queue = None, common: Common) -> None:
-        \"\"\"Show how many jobs are in each state.\"\"\"
-        target = common.load(app).app
-        ...
-        common.show({"ready": 3}, table)
+    @jobs.add("matador jobs pause emails --provider redis://localhost")
+    def pause(*, target: JobQueueOptions, common: Common) -> None:
+        \"\"\"Stop all workers from getting jobs.\"\"\"
+        target.run(common, lambda queue: queue.pause())
+        common.show({"queue": target.queue, "paused": True}, f"{target.queue} is paused")
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from matador.cli.connection import load
+from matador.cli.connection import imported, load
 from matador.cli.output import (
     FAILED,
     INTERRUPTED,
@@ -40,7 +39,7 @@ from matador.cli.output import (
 )
 from matador.cli.spark_session import spark_message
 from matador.errors import ConfigurationError, MatadorError
-from matador.loading import Loaded
+from matador.loading import Loaded, load_object
 from matador.model.options import suggestion
 from matador.observe.paths import local_path
 from matador.transports.credentials import without_secrets
@@ -127,7 +126,19 @@ class Common:
 
     def load(self, app: str, level: int = logging.WARNING) -> Loaded:
         """The application that the command is about. See ``connection.load``."""
-        return load(app, logging.DEBUG if self.verbose else level)
+        return load(app, self.level(level))
+
+    def load_object(self, reference: str, kind: type[T], noun: str, attribute: str) -> T:
+        """Another object that the command is about, which logs. See ``loading.load_object``."""
+
+        def find() -> T:
+            return load_object(reference, kind, noun, attribute)[0]
+
+        return imported(find, self.level(logging.INFO))
+
+    def level(self, level: int = logging.WARNING) -> int:
+        """The level of the log records to print: all of them with ``--verbose``."""
+        return logging.DEBUG if self.verbose else level
 
     def show(self, value: Any, *for_people: RenderableType, remark: str = "") -> None:
         """Print the result: ``value`` with ``--json``, otherwise the form for people."""

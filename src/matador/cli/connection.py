@@ -50,21 +50,26 @@ _ANSWERS = {
 
 
 def load(reference: str, level: int = logging.WARNING) -> Loaded:
-    """The application a command is about. What its module prints goes to stderr.
+    """The application a command is about. See ``imported``."""
+    return imported(lambda: load_application(reference), level)
+
+
+def imported(find: Callable[[], T], level: int) -> T:
+    """What ``find`` imports for a command. What the module prints goes to stderr.
 
     Log records are printed from ``level`` up afterwards.
 
     Raises:
-        UsageError: there is no such file, module or attribute, or it is not an application.
+        UsageError: there is no such file, module or attribute, or it is something else.
         CommandError: the module raised an error while it was imported.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr), wrong_usage(ConfigurationError):
-            loaded = load_application(reference)
+            found = find()
     except ApplicationImportError as error:
         raise CommandError(str(error)) from error
     show_logs(level)
-    return loaded
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -76,13 +81,13 @@ async def connected(app: Matador) -> AsyncGenerator[Matador]:
         ConnectionFailedError: the broker cannot be reached.
     """
     require_shared(app)
-    missing = missing_storage(app)
+    missing = missing_storage(app.transport)
     if missing is not None:
         raise CommandError(
             f"{missing} does not exist yet: start a worker, send an event, or run "
             f"`matador topology apply`"
         )
-    await connect(app)
+    await connect(app.transport)
     try:
         await app.checkpoints.open()
         yield app
@@ -91,21 +96,21 @@ async def connected(app: Matador) -> AsyncGenerator[Matador]:
         await app.transport.disconnect()
 
 
-async def connect(app: Matador) -> None:
-    """Connect the transport.
+async def connect(transport: Transport) -> None:
+    """Connect a transport.
 
     Raises:
         ConnectionFailedError: the broker cannot be reached, or something else runs at its address.
     """
-    connecting = asyncio.ensure_future(app.transport.connect())
+    connecting = asyncio.ensure_future(transport.connect())
     try:
         await asyncio.wait([connecting], timeout=_PROBE_AFTER)
         # Some servers wait in silence for the right protocol; so would we.
-        if not connecting.done() and (diagnosis := await _wrong_server(app.transport)):
+        if not connecting.done() and (diagnosis := await _wrong_server(transport)):
             raise ConnectionFailedError(diagnosis)
         await connecting
     except ConnectionFailedError as error:
-        diagnosis = connecting.done() and await _wrong_server(app.transport)
+        diagnosis = connecting.done() and await _wrong_server(transport)
         if not diagnosis:
             raise
         raise ConnectionFailedError(diagnosis) from error
@@ -183,9 +188,8 @@ def queues_to_consume(app: Matador, given: str | None) -> list[str]:
     return names
 
 
-def missing_storage(app: Matador) -> str | None:
+def missing_storage(transport: Transport) -> str | None:
     """The file that connecting would create, if the transport has one."""
-    transport = app.transport
     return transport.missing_storage if isinstance(transport, LocalStorage) else None
 
 

@@ -175,7 +175,7 @@ async def check_broker(app: Matador) -> AsyncIterator[Check]:
     """Connection, broker settings, queues and dead letters. Connects and disconnects."""
     started = time.perf_counter()
     try:
-        await connect(app)
+        await connect(app.transport)
     except MatadorError as error:
         yield Check("connection", "problem", str(error), error.description)
         return

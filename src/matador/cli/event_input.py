@@ -37,8 +37,7 @@ def event_input(event: str, data: str | None, given: dict[str, Any]) -> EventInp
         UsageError: it cannot be read.
     """
     if data is not None:
-        text, what = (_stdin(), "stdin") if data == "-" else (data, "the payload")
-        return EventInput(event, read_json(text, what), given)
+        return EventInput(event, read_data(data, "the payload"), given)
     if event == "-":
         given_event = read_event(read_json_object(_stdin(), "stdin"), "stdin")
     elif event.endswith(".json") or Path(event).is_file():
@@ -100,6 +99,15 @@ def _file(name: str) -> str:
 
 
 # -- JSON -----------------------------------------------------------------------------------------
+
+
+def read_data(given: str, what: str) -> Any:
+    """The value of an argument that is JSON, or ``-`` for JSON on stdin.
+
+    Raises:
+        UsageError: see ``read_json``.
+    """
+    return read_json(_stdin(), "stdin") if given == "-" else read_json(given, what)
 
 
 def read_json(text: str, what: str) -> Any:

@@ -149,7 +149,7 @@ def redrive(
     interrupted redrive can be run again and repeats nothing.
     """
     target = _load(common, app)
-    absent = missing_storage(target)
+    absent = missing_storage(target.transport)
     if absent is not None:
         raise CommandError(f"{absent} does not exist yet: there are no dead letters")
     if not (everything or signature or filters != LakeFilters()):

@@ -76,9 +76,9 @@ def as_table(messages: Sequence[MessageView]) -> Table:
         if dead:
             queue = message.queue + (" (unhandled)" if message.kind == "unhandled" else "")
             why = Text(one_line(_why(message)), overflow="ellipsis", no_wrap=True)
-            cells = (_when(stored.stored_at), queue, why)
+            cells = (when(stored.stored_at), queue, why)
         else:
-            cells = (stored.state, _when(stored.due_at or stored.stored_at), message.queue)
+            cells = (stored.state, when(stored.due_at or stored.stored_at), message.queue)
         id_ = Text(one_line(message.id[:length]), "bold")
         if docket is None:
             made.add_row(id_, Text("undecodable", "yellow"), "", "", *cells)
@@ -111,7 +111,7 @@ def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
         made |= {
             "kind": message.kind,
             "dead_letter_queue": stored.queue,
-            "died_at": _iso(stored.stored_at),
+            "died_at": iso(stored.stored_at),
             "reason": stored.reason,
             "error_type": stored.error_type,
             "held": stored.state == "in-flight",
@@ -119,8 +119,8 @@ def as_json(message: MessageView, *, full: bool) -> dict[str, Any]:
     else:
         made |= {
             "state": stored.state,
-            "sent_at": _iso(stored.stored_at),
-            "due_at": _iso(stored.due_at),
+            "sent_at": iso(stored.stored_at),
+            "due_at": iso(stored.due_at),
             "deliveries": stored.delivery_count,
             "priority": stored.priority,
             "ordering_key": stored.ordering_key,
@@ -147,25 +147,15 @@ def _contents(message: MessageView) -> dict[str, Any]:
 def in_full(message: MessageView) -> RenderableType:
     """Everything about a message, for people."""
     stored, envelope = message.stored, message.envelope
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    parts: list[RenderableType] = [Text(one_line(message.id), "bold"), facts]
-
-    def fact(name: str, value: object) -> None:
-        if value not in (None, "", {}):
-            facts.add_row(name, Text(str(value)))
-
-    def part(name: str, text: str) -> None:
-        parts.extend([Text(name, "dim"), Padding(Text(text), (0, 2))])
-
+    details = Details(message.id)
+    fact, part = details.fact, details.part
     fact("queue", stored.queue)
     if stored.reason is None:
         fact("state", stored.state)
-        fact("sent", _iso(stored.stored_at))
-        fact("due", _iso(stored.due_at))
+        fact("sent", iso(stored.stored_at))
+        fact("due", iso(stored.due_at))
     else:
-        fact("died", _iso(stored.stored_at))
+        fact("died", iso(stored.stored_at))
         fact("reason", stored.reason)
         fact("error type", stored.error_type)
     if stored.traceback is not None:
@@ -174,15 +164,15 @@ def in_full(message: MessageView) -> RenderableType:
         fact("problem", message.problem)
         fact("bytes", f"{len(stored.body):,}")
         part("body", _hexdump(stored.body))
-        return Padding(Group(*parts), (0, 0, 1, 0))
+        return details.rendered
     docket = envelope.docket
     fact("event", docket.event_key)
     fact("description", docket.event_description)
     fact("subscriber", docket.target_subscriber)
     fact("importance", docket.importance)
     fact("attempts", docket.attempts)
-    fact("created", _iso(docket.created_at))
-    fact("scheduled for", _iso(docket.scheduled_for))
+    fact("created", iso(docket.created_at))
+    fact("scheduled for", iso(docket.scheduled_for))
     fact("original queue", docket.original_queue)
     fact("correlation id", docket.correlation_id)
     fact("first error", docket.first_error)
@@ -190,11 +180,39 @@ def in_full(message: MessageView) -> RenderableType:
         fact("last error", docket.last_error)
     before, data = message.plain(envelope.before), message.plain(envelope.data)
     for name, value in (("metadata", docket.metadata or None), ("before", before), ("data", data)):
-        if value is not None:
-            part(name, json.dumps(value, indent=2, default=str, ensure_ascii=False))
+        details.json(name, value)
     if data is None:
         part("data, not an object", _hexdump(bytes(envelope.data)))
-    return Padding(Group(*parts), (0, 0, 1, 0))
+    return details.rendered
+
+
+class Details:
+    """Everything about one message or job, for people: short facts, then longer parts."""
+
+    def __init__(self, title: str) -> None:
+        self._facts = Table(box=None, show_header=False, pad_edge=False)
+        self._facts.add_column(style="dim")
+        self._facts.add_column(overflow="fold")
+        self._parts: list[RenderableType] = [Text(one_line(title), "bold"), self._facts]
+
+    def fact(self, name: str, value: object) -> None:
+        """Add a line, unless the value is missing."""
+        if value not in (None, "", {}):
+            self._facts.add_row(name, Text(str(value)))
+
+    def part(self, name: str, text: str) -> None:
+        """Add an indented text."""
+        self._parts.extend([Text(name, "dim"), Padding(Text(text), (0, 2))])
+
+    def json(self, name: str, value: Any) -> None:
+        """Add a value as JSON, unless it is None."""
+        if value is not None:
+            self.part(name, json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+    @property
+    def rendered(self) -> RenderableType:
+        """All of it."""
+        return Padding(Group(*self._parts), (0, 0, 1, 0))
 
 
 def _id_length(ids: Sequence[str]) -> int:
@@ -205,11 +223,12 @@ def _id_length(ids: Sequence[str]) -> int:
     return 64
 
 
-def _iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime | None) -> str | None:
+    """A time for machines and for details."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _when(moment: datetime | None) -> str:
+def when(moment: datetime | None) -> str:
     """The time of day if it is today, otherwise with the date."""
     if moment is None:
         return ""

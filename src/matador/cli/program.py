@@ -17,6 +17,7 @@ import matador
 from matador.cli.commands import Commands, epilog
 from matador.cli.dead_letters import dead_letters
 from matador.cli.doctor import doctor
+from matador.cli.jobs import jobs
 from matador.cli.journal import journal
 from matador.cli.lake import lake
 from matador.cli.messages import messages
@@ -84,6 +85,7 @@ for group, name in (
     (messages, "messages"),
     (dead_letters, "dead-letters"),
     (topology, "topology"),
+    (jobs, "jobs"),
     (journal, "journal"),
     (lake, "lake"),
     (spark, "spark"),

@@ -100,7 +100,7 @@ def _after_timeout(app: Matador, ready: threading.Event) -> str:
 async def _send(app: Matador, sent: EventInput, ready: threading.Event) -> SendResult:
     # Check everything before connecting or creating anything.
     await plan(app, sent)
-    await connect(app)
+    await connect(app.transport)
     ready.set()
     async with app:
         return await app.send(sent.key, sent.data, **sent.options)

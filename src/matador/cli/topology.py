@@ -119,7 +119,7 @@ def users_of(app: Matador, queue: WorkQueue) -> Iterator[tuple[str, AnySubscribe
 
 
 async def _apply(app: Matador) -> list[TopologyNote]:
-    await connect(app)
+    await connect(app.transport)
     try:
         return list(await app.transport.apply_topology(app.topology))
     finally:
@@ -127,9 +127,9 @@ async def _apply(app: Matador) -> list[TopologyNote]:
 
 
 async def _check(app: Matador) -> tuple[list[QueueStatus], list[TopologyNote]]:
-    if missing_storage(app) is not None:  # connecting would create it
+    if missing_storage(app.transport) is not None:  # connecting would create it
         return [QueueStatus(name, False) for name in queue_names(app.topology)], []
-    await connect(app)
+    await connect(app.transport)
     try:
         return await look_for_queues(app), await differences(app)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,10 +14,15 @@ from matador.cli.commands import App, Common, Concurrency, Queues, option
 from matador.cli.connection import queues_to_consume
 from matador.cli.output import FAILED, err, say_json_line, table
 from matador.cli.supervisor import stop_with_supervisor, supervise
-from matador.cli.worker_counts import WorkerCounts, display, summaries
+from matador.cli.worker_counts import QueueWatch, WorkerCounts, display, summaries
 from matador.events.app import Matador
 from matador.events.hooks import Hooks
-from matador.runtime.process import run
+from matador.observe.counters import OutcomeCounter
+from matador.runtime.process import Runnable, run
+from matador.transports.base import Measuring
+
+Processes = Annotated[int, option("N", "Number of processes. Those that die are restarted.", min=1)]
+Process = Annotated[int | None, option("N", "Which process this is.", hidden=True)]
 
 
 class _Concurrency(Hooks):
@@ -31,11 +37,9 @@ def worker(
     app: App,
     *,
     queues: Queues = None,
-    processes: Annotated[
-        int, option("N", "Number of processes. Those that die are restarted.", min=1)
-    ] = 1,
+    processes: Processes = 1,
     concurrency: Concurrency = None,
-    process: Annotated[int | None, option("N", "Which process this is.", hidden=True)] = None,
+    process: Process = None,
     common: Common,
 ) -> None:
     """Consume queues and run subscribers, until Ctrl-C or SIGTERM.
@@ -44,36 +48,73 @@ def worker(
     live on a terminal, and as a log line every ten seconds elsewhere. --json prints one line each
     for "started", "counts" and "stopped".
     """
-    as_json = common.as_json
     target = common.load(app, logging.INFO).app
     names = queues_to_consume(target, queues)
     target.configure(consume_from=names)
-    console = err()
-    if process is None and not as_json:
-        console.print(_subscriptions(target))
+    if process is None and not common.as_json:
+        err().print(_subscriptions(target))
     if processes > 1:
-        command = [sys.executable, "-m", "matador", "worker", app, "--queues", ",".join(names)]
-        command += [] if concurrency is None else ["--concurrency", str(concurrency)]
-        command += ["--json"] * as_json + ["--verbose"] * common.verbose
-        if not supervise(command, processes, prefixed=not as_json):
-            raise typer.Exit(FAILED)
+        run_processes(["worker", app, "--queues", ",".join(names)], processes, concurrency, common)
         return
+    counter = OutcomeCounter()
+    more = [] if concurrency is None else [_Concurrency(concurrency)]
+    target.configure(hooks=[counter, *more])
+    counts = WorkerCounts([target.topology.full_name(name) for name in names], counter)
+    run_counted(target, counts, _watch(target), process, common)
+
+
+def run_processes(
+    command: Sequence[str], processes: int, concurrency: int | None, common: Common
+) -> None:
+    """Run a worker command in several processes until a signal.
+
+    Raises:
+        typer.Exit: one of them failed.
+    """
+    line = [sys.executable, "-m", "matador", *command]
+    line += [] if concurrency is None else ["--concurrency", str(concurrency)]
+    line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
+    if not supervise(line, processes, prefixed=not common.as_json):
+        raise typer.Exit(FAILED)
+
+
+def run_counted(
+    worker: Runnable,
+    counts: WorkerCounts,
+    watch: QueueWatch,
+    process: int | None,
+    common: Common,
+) -> None:
+    """Run a worker until a signal, and show what it does."""
     if process is not None:
         stop_with_supervisor()
-    counts = WorkerCounts([target.topology.full_name(name) for name in names])
-    more = [] if concurrency is None else [_Concurrency(concurrency)]
-    target.configure(hooks=[counts.counter, *more])
+    console, as_json = err(), common.as_json
     live = console.is_terminal and not as_json and process is None
     meanwhile = (
-        display(target, counts, console)
+        display(watch, counts, console)
         if live
         else summaries(counts, as_json=as_json, process=process)
     )
     if as_json:
         say_json_line({"type": "started", "process": process, "queues": list(counts.queues)})
-    run(target, meanwhile=meanwhile)
+    run(worker, meanwhile=meanwhile)
     if as_json:
         say_json_line({"type": "stopped", "process": process})
+
+
+def _watch(app: Matador) -> QueueWatch:
+    transport = app.transport
+
+    async def waiting(queue: str) -> int | None:
+        if not transport.capabilities.depth or not isinstance(transport, Measuring):
+            return None
+        depth = await transport.depth(queue)
+        return depth.ready + depth.delayed
+
+    def in_progress() -> dict[str, int]:
+        return {one.queue: one.running + one.waiting for one in app.health().queues}
+
+    return QueueWatch(waiting, in_progress)
 
 
 def _subscriptions(app: Matador) -> Table:

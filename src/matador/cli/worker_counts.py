@@ -6,9 +6,10 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -17,10 +18,7 @@ from rich.text import Text
 
 from matador.cli.output import plural, say_json_line, table
 from matador.errors import MatadorError
-from matador.events.app import Matador
-from matador.model.message import QueueDepth
-from matador.observe.counters import OutcomeCounter
-from matador.transports.base import Measuring
+from matador.policy.retry import Outcome
 
 log = logging.getLogger("matador.worker")
 
@@ -31,14 +29,34 @@ _SUMMARY = 10.0
 _SMOOTH = 0.3
 
 
+class OutcomeTotals(Protocol):
+    """Counts the outcomes of attempts, as ``OutcomeCounter`` does."""
+
+    def total(self, queue: str | None = None, *outcomes: Outcome) -> int:
+        """The number of attempts with these outcomes, on one queue or on all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWatch:
+    """What the display asks beside the counts.
+
+    ``waiting`` returns how many messages wait in a queue; None if the broker does not tell.
+    ``in_progress`` returns by queue how many this worker has received and not settled.
+    """
+
+    waiting: Callable[[str], Awaitable[int | None]]
+    in_progress: Callable[[], Mapping[str, int]]
+
+
 class WorkerCounts:
     """The outcomes of a worker's messages by queue, with rates and depths."""
 
-    def __init__(self, queues: Sequence[str]) -> None:
+    def __init__(self, queues: Sequence[str], counter: OutcomeTotals) -> None:
         self.queues = queues
-        self.counter = OutcomeCounter()
+        self.counter = counter
         self.rates = dict.fromkeys(queues, 0.0)
-        self.depths: dict[str, QueueDepth] = {}
+        self.waiting: dict[str, int | None] = {}
         self._before = dict.fromkeys(queues, 0)
 
     def numbers(self, queue: str) -> dict[str, int]:
@@ -60,7 +78,9 @@ class WorkerCounts:
             self._before[queue] = handled
 
 
-def display(app: Matador, counts: WorkerCounts, console: Console) -> Callable[[], Awaitable[None]]:
+def display(
+    watch: QueueWatch, counts: WorkerCounts, console: Console
+) -> Callable[[], Awaitable[None]]:
     """Shows the counts on a terminal, a few times a second, until cancelled."""
 
     async def show() -> None:
@@ -72,15 +92,15 @@ def display(app: Matador, counts: WorkerCounts, console: Console) -> Callable[[]
                 while True:
                     now = time.monotonic()
                     if now - asked >= pause:
-                        await _ask_depths(app, counts)
+                        await _ask_waiting(watch, counts)
                         asked = time.monotonic()
                         pause = max(_ASK_DEPTH, _ASK_SHARE * (asked - now))
                         counts.measure(max(asked - last, 0.001))
                         last = asked
-                    live.update(_as_table(app, counts), refresh=True)
+                    live.update(_as_table(watch, counts), refresh=True)
                     await asyncio.sleep(_REFRESH)
             finally:
-                live.update(_as_table(app, counts), refresh=True)
+                live.update(_as_table(watch, counts), refresh=True)
 
     return show
 
@@ -130,27 +150,24 @@ def _logs_above() -> Generator[None]:
             handler.setStream(stream)
 
 
-async def _ask_depths(app: Matador, counts: WorkerCounts) -> None:
-    transport = app.transport
-    if not transport.capabilities.depth or not isinstance(transport, Measuring):
-        return
+async def _ask_waiting(watch: QueueWatch, counts: WorkerCounts) -> None:
     for queue in counts.queues:
         try:
-            counts.depths[queue] = await transport.depth(queue)
+            counts.waiting[queue] = await watch.waiting(queue)
         except MatadorError:  # the connection is down; the log says so
-            counts.depths.pop(queue, None)
+            counts.waiting[queue] = None
 
 
-def _as_table(app: Matador, counts: WorkerCounts) -> Table:
+def _as_table(watch: QueueWatch, counts: WorkerCounts) -> Table:
     numbers = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
     made = table("queue", *numbers, right=numbers)
-    running = {one.queue: one.running + one.waiting for one in app.health().queues}
+    running = watch.in_progress()
     for queue in counts.queues:
-        count, depth = counts.numbers(queue), counts.depths.get(queue)
+        count, waiting = counts.numbers(queue), counts.waiting.get(queue)
         failed, dead = count["failed"], count["dead_letters"]
         made.add_row(
             Text(queue, "bold"),
-            "–" if depth is None else f"{depth.ready + depth.delayed:,}",
+            "–" if waiting is None else f"{waiting:,}",
             f"{running.get(queue, 0):,}",
             f"{count['handled']:,}",
             f"{counts.rates[queue]:,.1f}",

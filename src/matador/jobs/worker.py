@@ -134,6 +134,16 @@ class Worker(Observable):
     def __repr__(self) -> str:
         return f"Worker({self._queue!r}, concurrency={self._concurrency})"
 
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        return self._queue
+
+    @property
+    def provider(self) -> JobProvider | None:
+        """Where the jobs are kept; None before the first start."""
+        return self._provider
+
     # -- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

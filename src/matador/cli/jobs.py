@@ -1,0 +1,306 @@
+"""``matador jobs``: runs, adds, lists and changes background jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import msgspec
+import typer
+
+from matador.cli.commands import All, Commands, Common, Limit, Yes, choice, option
+from matador.cli.event_input import read_data
+from matador.cli.interaction import confirm, counting_progress, working
+from matador.cli.job_queue import JobQueueOptions
+from matador.cli.job_views import (
+    job_in_full,
+    jobs_table,
+    schedules_table,
+    stats_json,
+    stats_table,
+)
+from matador.cli.jobs_worker import jobs_worker
+from matador.cli.output import FAILED, CommandError, UsageError, plural
+from matador.cli.stored_messages import complain_about
+from matador.errors import JobNotFoundError, JobStateError
+from matador.model.job import JOB_STATUSES, JobStatus
+from matador.model.options import suggestion
+
+if TYPE_CHECKING:
+    from matador.jobs import Job, JobOptions, Queue, Schedule
+
+_LISTED = 100
+_MOST_AT_ONCE = 10_000
+_REMOVABLE = [one for one in JOB_STATUSES if one != "active"]
+
+_ID = option("ID", "The id of a job. Can be repeated.", "--id")
+JobIds = Annotated[list[str] | None, _ID]
+RequiredJobIds = Annotated[list[str], _ID]
+
+jobs = Commands("Run background jobs, list them, retry or remove them, and pause queues.")
+jobs.add(
+    "matador jobs worker shop.jobs:worker",
+    "matador jobs worker jobs.py --processes 4 --concurrency 20",
+    name="worker",
+)(jobs_worker)
+
+
+@jobs.add("matador jobs stats emails --provider redis://localhost")
+def stats(*, target: JobQueueOptions, common: Common) -> None:
+    """Show how many jobs are in each state."""
+    found = target.run(common, lambda queue: queue.stats())
+    common.show(stats_json(target.queue, found), stats_table(target.queue, found))
+
+
+@jobs.add(
+    "matador jobs list emails --provider redis://localhost",
+    "matador jobs list emails --provider sqlite:///jobs.db --status failed --limit 10",
+    name="list",
+)
+def list_jobs(
+    *,
+    target: JobQueueOptions,
+    status: Annotated[
+        str,
+        choice("STATUS", f"The state: {', '.join(JOB_STATUSES)}.", "--status", JOB_STATUSES),
+    ] = "waiting",
+    limit: Limit = _LISTED,
+    common: Common,
+) -> None:
+    """List the jobs in one state, by default those that are waiting.
+
+    Finished ones are listed latest first, others in the order in which they will run.
+    """
+    limit = limit or _LISTED
+    state = cast("JobStatus", status)
+
+    async def look(queue: Queue) -> tuple[list[Job[Any]], str]:
+        found = await queue.list(state, limit + 1)
+        return found, "" if found else await _elsewhere(queue)
+
+    found, elsewhere = target.run(common, look)
+    more, found = len(found) > limit, found[:limit]
+    if more:
+        remark = f"the first {limit:,}; --limit shows more"
+    elif found:
+        remark = plural(len(found), f"{status} job")
+    else:
+        remark = f"no {status} jobs{elsewhere}"
+    value = {"queue": target.queue, "jobs": [_plain(one) for one in found], "more": more}
+    common.show(value, *([jobs_table(found, state)] if found else []), remark=remark)
+
+
+async def _elsewhere(queue: Queue) -> str:
+    """Which states have jobs, if the provider counts them."""
+    if not queue.capabilities.counts:
+        return ""
+    numbers = await queue.stats()
+    some = [f"{number:,} {one}" for one in JOB_STATUSES if (number := getattr(numbers, one))]
+    return f" ({', '.join(some)}; see --status)" if some else ""
+
+
+@jobs.add("matador jobs show emails --provider redis://localhost --id 3f2a9c")
+def show(*, target: JobQueueOptions, ids: RequiredJobIds, common: Common) -> None:
+    """Show everything about jobs: data, state, times, error and result."""
+
+    async def look(queue: Queue) -> list[Job[Any]]:
+        found: list[Job[Any]] = []
+        for one in ids:
+            job = await queue.get(one)
+            if job is None:
+                raise CommandError(f"queue {target.queue!r} has no job {one!r}")
+            found.append(job)
+        return found
+
+    found = target.run(common, look)
+    common.show({"jobs": [_plain(one) for one in found]}, *map(job_in_full, found))
+
+
+@jobs.add(
+    "matador jobs retry emails --provider redis://localhost --id 3f2a9c",
+    "matador jobs retry emails --provider redis://localhost --all",
+)
+def retry(
+    *,
+    target: JobQueueOptions,
+    ids: JobIds = None,
+    all_: All = False,
+    yes: Yes = False,
+    common: Common,
+) -> None:
+    """Run failed jobs again, with all their attempts."""
+    if bool(ids) == all_:
+        raise UsageError("choose which failed jobs to retry: give --id or --all")
+    status: JobStatus | None = "failed" if all_ else None
+    _change(target, common, ids, status, "retry", "retried", _retry, yes or not all_)
+
+
+@jobs.add(
+    "matador jobs remove emails --provider redis://localhost --id 3f2a9c",
+    "matador jobs remove emails --provider redis://localhost --status completed --yes",
+)
+def remove(
+    *,
+    target: JobQueueOptions,
+    ids: JobIds = None,
+    status: Annotated[
+        str | None, choice("STATUS", "All jobs in this state.", "--status", _REMOVABLE)
+    ] = None,
+    yes: Yes = False,
+    common: Common,
+) -> None:
+    """Remove jobs for good. Running jobs cannot be removed."""
+    if bool(ids) == (status is not None):
+        raise UsageError("choose what to remove: give --id or --status")
+    state = cast("JobStatus | None", status)
+    _change(target, common, ids, state, "remove", "removed", _remove, yes)
+
+
+async def _retry(queue: Queue, job_id: str) -> None:
+    await queue.retry(job_id)
+
+
+async def _remove(queue: Queue, job_id: str) -> None:
+    await queue.remove(job_id)
+
+
+def _change(
+    target: JobQueueOptions,
+    common: Common,
+    ids: Sequence[str] | None,
+    status: JobStatus | None,
+    verb: str,
+    done: str,
+    action: Callable[[Queue, str], Awaitable[None]],
+    yes: bool,
+) -> None:
+    """Retry or remove the jobs with these ids, or all in a state.
+
+    Raises:
+        typer.Exit: some of them could not be changed.
+    """
+    failed: list[tuple[str, str]] = []
+
+    async def work(queue: Queue) -> list[str]:
+        chosen = list(dict.fromkeys(ids or ()))
+        if status is not None:
+            with working("searching…"):
+                chosen = [job.id for job in await queue.list(status, _MOST_AT_ONCE)]
+        can = getattr(queue.capabilities, verb)  # if not, the first job says so, without a question
+        if chosen and can and not yes:
+            counted = plural(len(chosen), "job")
+            confirm(f"{verb} {counted}", f"{counted} would be {done}")
+        with counting_progress(verb) as show_progress:
+            for number, one in enumerate(chosen, 1):
+                try:
+                    await action(queue, one)
+                except (JobNotFoundError, JobStateError) as error:
+                    if len(chosen) == 1:
+                        raise
+                    failed.append((one, str(error)))
+                show_progress(number, len(chosen))
+        return chosen
+
+    chosen = target.run(common, work)
+    unchanged = {id_ for id_, _ in failed}
+    changed = [one for one in chosen if one not in unchanged]
+    value = {
+        "queue": target.queue,
+        done: changed,
+        "failed": [{"id": id_, "error": error} for id_, error in failed],
+    }
+    more = len(chosen) == _MOST_AT_ONCE
+    remark = f"there may be more than {_MOST_AT_ONCE:,}: run this again" if more else ""
+    if chosen:
+        common.show(value, f"{plural(len(changed), 'job')} {done}", remark=remark)
+    else:
+        common.show(value, remark=f"no {status} jobs")
+    complain_about(failed, done)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@jobs.add("matador jobs pause emails --provider redis://localhost")
+def pause(*, target: JobQueueOptions, common: Common) -> None:
+    """Stop all workers from getting jobs of a queue. Running jobs finish."""
+    target.run(common, lambda queue: queue.pause())
+    common.show({"queue": target.queue, "paused": True}, f"{target.queue} is paused")
+
+
+@jobs.add("matador jobs resume emails --provider redis://localhost")
+def resume(*, target: JobQueueOptions, common: Common) -> None:
+    """Let workers get jobs of a paused queue again."""
+    target.run(common, lambda queue: queue.resume())
+    common.show({"queue": target.queue, "paused": False}, f"{target.queue} is not paused")
+
+
+@jobs.add(
+    "matador jobs schedules emails --provider redis://localhost",
+    "matador jobs schedules emails --provider redis://localhost --remove daily-report",
+)
+def schedules(
+    *,
+    target: JobQueueOptions,
+    removed: Annotated[
+        str | None, option("KEY", "End the recurring job with this key.", "--remove")
+    ] = None,
+    common: Common,
+) -> None:
+    """List recurring jobs, the next one first, or end one with --remove.
+
+    Jobs that a schedule has added stay when it is removed.
+    """
+    if removed is not None:
+        target.run(common, lambda queue: _unschedule(queue, removed))
+        common.show({"queue": target.queue, "removed": removed}, f"schedule {removed} removed")
+        return
+    found: list[Schedule] = target.run(common, lambda queue: queue.schedules())
+    remark = plural(len(found), "schedule") if found else "no schedules"
+    value = {"queue": target.queue, "schedules": [_plain(one) for one in found]}
+    common.show(value, *([schedules_table(found)] if found else []), remark=remark)
+
+
+async def _unschedule(queue: Queue, key: str) -> None:
+    if await queue.unschedule(key):
+        return
+    known = [one.key for one in await queue.schedules()]
+    raise CommandError(f"queue {queue.name!r} has no schedule {key!r}{suggestion(key, known)}")
+
+
+@jobs.add(
+    'matador jobs add emails welcome \'{"to": "ada@example.com"}\' --provider redis://localhost'
+)
+def add(
+    *,
+    target: JobQueueOptions,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The name of the job.", show_default=False),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="JSON", help="The data as JSON (- for stdin).", show_default=False),
+    ] = None,
+    job_id: Annotated[str | None, option("ID", "An id of your own.", "--id")] = None,
+    delay: Annotated[float | None, option("SECONDS", "Run it after this many seconds.")] = None,
+    attempts: Annotated[int | None, option("N", "How often it is tried.", min=1)] = None,
+    priority: Annotated[int | None, option("N", "Higher runs first.")] = None,
+    common: Common,
+) -> None:
+    """Add a job, and create the queue if it does not exist."""
+    value = None if data is None else read_data(data, "the data")
+    options: JobOptions = {}
+    if delay is not None:
+        options["delay"] = delay
+    if attempts is not None:
+        options["attempts"] = attempts
+    if priority is not None:
+        options["priority"] = priority
+    added = target.run(
+        common, lambda queue: queue.add(name, value, job_id=job_id, **options), create=True
+    )
+    common.show(_plain(added), f"job {added.id} added to {target.queue}")
+
+
+def _plain(value: Job[Any] | Schedule) -> dict[str, Any]:
+    return msgspec.to_builtins(value)
