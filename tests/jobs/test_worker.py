@@ -457,6 +457,26 @@ async def test_a_timeout_is_a_failed_attempt(queue: Queue) -> None:
     assert (failed.error_type, failed.will_retry) == ("JobTimeoutError", True)
 
 
+async def test_a_thread_that_takes_too_long_is_waited_for(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on, runs = threading.Event(), list[int]()
+
+    def handle(job: ActiveJob[Any]) -> str:
+        runs.append(job.attempts)
+        go_on.wait(10)
+        return "late"
+
+    worker = Worker(queue, handle, timeout=0.05)
+    told = Told(worker)
+    async with worker:
+        await queue.add("any")
+        await wait_for(lambda: "longer than its timeout" in caplog.text)
+        go_on.set()
+        await wait_for(lambda: told.of("completed"))
+    assert (runs, told.of("failed")) == ([0], [])
+
+
 # -- arguments -------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,7 @@ class JobHandler:
     Args:
         queue: the name of the queue, as users know it.
         functions: by the names of the jobs; ``None``: for all others.
+        can_be_ended: False for what runs in a thread: it is waited for after its timeout.
         timeout: seconds that an attempt may take.
         max_deliveries: a job that was delivered so often without an outcome is failed.
     """
@@ -73,6 +74,7 @@ class JobHandler:
         worker_id: str,
         functions: Mapping[str | None, JobFunction],
         run: Run,
+        can_be_ended: Callable[[JobFunction], bool],
         store: JobStoring,
         emitter: Emitter,
         clock: Clock,
@@ -84,6 +86,7 @@ class JobHandler:
         self._worker_id = worker_id
         self._functions = functions
         self._run = run
+        self._can_be_ended = can_be_ended
         self._store = store
         self._can: JobCapabilities = store.job_capabilities
         self._emitter = emitter
@@ -166,6 +169,12 @@ class JobHandler:
         limit = function.timeout if function.timeout is not None else self._timeout
         if limit is None:
             return await self._run(function, active)
+        if not self._can_be_ended(function):
+            late = asyncio.get_running_loop().call_later(limit, self._warn_late, active, limit)
+            try:
+                return await self._run(function, active)
+            finally:
+                late.cancel()
         try:
             return await self._calls.limited(
                 self._run(function, active), limit, f"job {active.id!r}"
@@ -176,6 +185,10 @@ class JobHandler:
                 queue=self._queue,
                 job_id=active.id,
             ) from error
+
+    def _warn_late(self, active: ActiveJob[Any], limit: float) -> None:
+        # Another attempt would run beside this one.
+        log.warning("job %s runs for longer than its timeout of %g s", active.id, limit)
 
     def _completed(
         self,

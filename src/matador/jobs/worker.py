@@ -67,7 +67,8 @@ class Worker(Observable):
             is fetched as soon as the provider says so.
         error_backoff: seconds to wait after an error of the provider.
         executor: where handlers run.
-        timeout: seconds that an attempt may take.
+        timeout: seconds that an attempt may take. What runs in a thread cannot be ended: it is
+            waited for, and a warning is logged.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -184,6 +185,7 @@ class Worker(Observable):
             worker_id=self.id,
             functions=self._functions,
             run=self._runner(worker),
+            can_be_ended=self._can_be_ended,
             store=provider.store,
             emitter=self._emitter,
             clock=self._clock,
@@ -335,6 +337,10 @@ class Worker(Observable):
             return await worker.calls.in_thread(call, job, limit=None, who=f"job {job.id!r}")
 
         return run
+
+    def _can_be_ended(self, function: JobFunction) -> bool:
+        """A process can be killed and a task cancelled. A thread can only be waited for."""
+        return self._executor == "process" or (self._executor == "async" and function.is_async)
 
     def _settle_failed(self, receipt: Receipt, error: MatadorError) -> None:
         self._provider_failed(error)
