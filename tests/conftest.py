@@ -24,6 +24,7 @@ SLOW = (
     "tests/cli/test_commands.py",
     "tests/cli/test_dead_letters.py",
     "tests/cli/test_hostile_texts.py",
+    "tests/cli/test_jobs_worker.py",
     "tests/cli/test_send.py",
     "tests/cli/test_terminal.py",
     "tests/cli/test_worker.py",
@@ -33,14 +34,19 @@ SLOW = (
     "tests/docs/test_pages.py",
     "tests/docs/test_tiny_transport.py",
     "tests/examples/",
+    "tests/jobs/sqlite/test_crashes.py",
+    "tests/jobs/test_processes.py",
     "tests/properties/",
     "tests/testing/test_compliance.py",
     "tests/transports/sqlite/test_processes.py",
 )
 BROKER = (
+    "tests/cli/test_jobs.py",
+    "tests/cli/test_jobs_rabbitmq.py",
     "tests/cli/test_rabbitmq_commands.py",
     "tests/cli/test_sqs_commands.py",
     "tests/docs/test_broker_snippets.py",
+    "tests/docs/test_jobs.py",
     "tests/transports/rabbitmq/test_management.py",
     "tests/transports/rabbitmq/test_own_server.py",
 )
