@@ -22,7 +22,7 @@ from matador.errors import (
     MatadorError,
     UniqueJobError,
 )
-from matador.jobs.adding import JobMaker, Unsupported
+from matador.jobs.adding import JobMaker
 from matador.jobs.declared import DeclaredJob, DeclareJob
 from matador.jobs.events import Observable, QueuePaused, QueueResumed
 from matador.jobs.flows import INTO, Step
@@ -32,6 +32,7 @@ from matador.jobs.job import Job, job_from
 from matador.jobs.options import JobOptions, MakeId, check_id
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
 from matador.jobs.schedules import Schedule, schedule_from
+from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message
@@ -113,17 +114,17 @@ class Queue(Observable):
         provider: ProviderLike | None = None,
         job_id: MakeId | None = None,
         default_options: JobOptions | None = None,
-        on_unsupported: Callable[[Unsupported], object] | None = None,
+        on_unsupported: OnUnsupported | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"[Queue] name must be a non-empty string, got {name!r}")
         self._name = name
         self._where = f"[Queue:{name}]"
         super().__init__(self._where, name)
-        for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
-            if given is not None and not callable(given):
-                raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
-        self._maker = JobMaker(name, self._where, default_options or {}, job_id, on_unsupported)
+        if job_id is not None and not callable(job_id):
+            raise ConfigurationError(f"{self._where} job_id must be a function, got {job_id!r}")
+        self._unsupported = UnsupportedOptions(name, self._where, on_unsupported)
+        self._maker = JobMaker(name, self._where, default_options or {}, job_id, self._unsupported)
         self._given = provider
         self._provider: JobProvider | None = None
         self._full_name: str | None = None
@@ -188,6 +189,11 @@ class Queue(Observable):
             if self._provider is not None:
                 await self._provider.close(self, disconnect=disconnect)
             self._full_name = self._adds = self._provider = None
+
+    @property
+    def on_unsupported(self) -> OnUnsupported | None:
+        """What is called for each option that the provider cannot honour."""
+        return self._unsupported.callback
 
     @property
     def default_options(self) -> Mapping[str, Any]:

@@ -8,7 +8,14 @@ from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
 from matador.transports.kit.errors import no_retention
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+)
 from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import (
     read_body,
@@ -109,7 +116,7 @@ def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> Queue
     delayed = in_flight = 0
     for state, later, number in connection.execute(
         f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "
-        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}) GROUP BY 1, 2",
+        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}, {PARKED}) GROUP BY 1, 2",
         (now, queue.id),
     ):
         if not later:

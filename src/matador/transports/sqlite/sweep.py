@@ -7,11 +7,11 @@ import time
 
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
-    BLOCKED,
     DELAYED,
     DONE,
     IN_FLIGHT,
     NEVER,
+    PARKED,
     READY,
     log_size,
     waiting,
@@ -50,8 +50,9 @@ _SUFFIX = len(dead_letter_name("", "undeliverable"))
 # NULL sorts before every number, text and bytes after.
 _IN_NO_STATE = (
     f"state < {READY}",
-    *(f"state > {known} AND state < {known + 1}" for known in range(READY, BLOCKED)),
-    f"state > {BLOCKED}",
+    *(f"state > {known} AND state < {known + 1}" for known in range(READY, PARKED)),
+    f"state > {PARKED}",
+    f"{waiting(PARKED)} AND limit_key IS NULL",
 )
 _NEVER_DUE = tuple(
     f"{waiting(state)} AND {due}"

@@ -198,7 +198,8 @@ class SqliteTransport(SqliteJobs):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each settlement is carried out in one transaction."""
         outcomes = await self._connected.writer.submit(settle.settle, settlements)
-        self._wake(settle.refilled(settlements))
+        limited = {one.queue for one in self._subscriptions if one.limits_keys}
+        self._wake(settle.refilled(settlements, limited))
         return outcomes
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:

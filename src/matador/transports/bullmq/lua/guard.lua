@@ -3,7 +3,7 @@
 -- server go through a guard:
 --   * a job for the waiting list of a paused queue goes where BullMQ 5 keeps it meanwhile;
 --   * a key of a job that has another type counts as missing, and is left alone;
---   * a counter that is not a number starts again;
+--   * a counter that is not a number starts again, and so does a rate limit that is none;
 --   * an id that cannot be a job's is replaced by a job that says so;
 --   * a parent that cannot be read is ignored;
 --   * an event that cannot be written is ignored.
@@ -45,6 +45,10 @@ local redis, cjson = (function(server, json)
       HINCRBY = 0, GET = false, ZSCORE = false, ZCARD = 0, SCARD = 0, SREM = 0,
     }
     if command == 'XADD' or command == 'XTRIM' then return false end
+    if command == 'INCR' and string.sub(key, -8) == ':limiter' then
+      server.call('SET', key, 1)
+      return 1
+    end
     if string.find(said, 'WRONGTYPE', 1, true) then
       if empty[command] ~= nil then return empty[command] end
     elseif command == 'HINCRBY' and
@@ -69,6 +73,9 @@ local redis, cjson = (function(server, json)
       return server.call('HSET', key, 'defa', select(2, ...) .. ': ' .. string.sub(ARGV[4], 1, 1000))
     end
     local answer = server.pcall(command, key, ...)
+    if command == 'GET' and string.sub(key, -8) == ':limiter' and type(answer) == 'string' then
+      return tonumber(answer) and answer
+    end
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end
       if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; all others are numbers
