@@ -45,10 +45,6 @@ local redis, cjson = (function(server, json)
       HINCRBY = 0, GET = false, ZSCORE = false, ZCARD = 0, SCARD = 0, SREM = 0,
     }
     if command == 'XADD' or command == 'XTRIM' then return false end
-    if command == 'INCR' and string.sub(key, -8) == ':limiter' then
-      server.call('SET', key, 1)
-      return 1
-    end
     if string.find(said, 'WRONGTYPE', 1, true) then
       if empty[command] ~= nil then return empty[command] end
     elseif command == 'HINCRBY' and
@@ -75,6 +71,10 @@ local redis, cjson = (function(server, json)
     local answer = server.pcall(command, key, ...)
     if command == 'GET' and string.sub(key, -8) == ':limiter' and type(answer) == 'string' then
       return tonumber(answer) and answer
+    elseif command == 'INCR' and string.sub(key, -8) == ':limiter' and answer ~= 1 and
+      (type(answer) == 'table' or server.call('PTTL', key) < 0) then -- it would never end
+      server.call('SET', key, 1)
+      return 1
     end
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end
