@@ -56,6 +56,10 @@ _FORGET_KEY = (
     f"UPDATE messages SET state = {READY}, limit_key = NULL WHERE queue = ? "
     f"AND state = {PARKED} AND limit_key IS NOT NULL AND CAST(limit_key AS BLOB) = ?"
 )
+_UNPARK_KEYLESS = (  # another program parked them
+    f"UPDATE messages SET state = {READY} WHERE queue = ? AND {waiting(PARKED)} "
+    "AND limit_key IS NULL"
+)
 _UNPARK_ANY = (
     f"UPDATE messages SET state = {READY} WHERE seq IN (SELECT seq FROM messages "
     f"WHERE queue = ? AND {waiting(PARKED)} ORDER BY due, seq LIMIT ?)"
@@ -96,9 +100,12 @@ def sort_out(
     def may_run(key: str) -> int:
         if key not in running:
             (running[key],) = execute(_RUNNING, (queue.id, key)).fetchone()
-        return max(0, per_key - running[key])
+        return min(max(0, per_key - running[key]), limit)
 
-    for (key,) in execute(_PARKED_KEYS, (queue.id,)).fetchall():
+    waiting_keys = execute(_PARKED_KEYS, (queue.id,)).fetchall()
+    if not waiting_keys and queue.parked:
+        execute(_UNPARK_KEYLESS, (queue.id,))
+    for (key,) in waiting_keys:
         if type(key) is not str:  # another program wrote it, and nobody can ask for it
             execute(_FORGET_KEY, (queue.id, key))
         elif free := may_run(key):
