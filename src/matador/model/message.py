@@ -102,6 +102,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         ordering_key: as it was sent; a retry keeps it.
         attempts_elsewhere: failed attempts of workers of another kind, which the message itself
             does not count.
+        exact_count: False if the broker only says that there was a delivery before, but not how
+            many.
     """
 
     queue: str
@@ -111,6 +113,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     ordering_key: str | None = None
     attempts_elsewhere: int = 0
+    exact_count: bool = True
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -118,7 +121,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     ``problem`` says which part the transport could not read (a header, a property, a field). Such a
     delivery is malformed: it is not decoded, and becomes a dead letter in its raw form.
-    ``properties``: those it was sent with, or None.
+    ``properties``: those it was sent with, or None. ``id``: ``Message.id``, on transports with
+    ``routing``; empty if it was sent without one.
     """
 
     body: bytes
@@ -126,6 +130,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     receipt: Receipt
     problem: str | None = None
     properties: Properties | None = None
+    id: str = ""
 
 
 # -- settlements ----------------------------------------------------------------------------------

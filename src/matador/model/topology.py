@@ -21,8 +21,9 @@ from matador.model.options import (
     suggestion,
 )
 
-DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable"]
-"""``unhandled``: the event or subscriber is unknown. ``undeliverable``: the message failed."""
+DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable", "dlq"]
+"""``unhandled``: the event or subscriber is unknown. ``undeliverable``: the message failed.
+``dlq``: all dead letters of RPC and pub/sub; off unless asked for."""
 
 DEAD_LETTER_KINDS: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
 
