@@ -105,6 +105,10 @@ class MessageHandler(ABC):
 
     # -- what a way in decides --------------------------------------------------------------------
 
+    def arrive(self, delivery: Delivery) -> Arrival:
+        """Read a delivery. Must not raise an error, whatever arrived."""
+        return arrival_of(delivery, self._clock.new_id)
+
     @abstractmethod
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
         """Do the work for a message whose body is valid JSON. What it raises is a failure.
@@ -134,12 +138,12 @@ class MessageHandler(ABC):
         counters = self.counters
         counters.received += 1
         counters.last_message_at = self._clock.now()
-        arrival = arrival_of(delivery, self._clock.new_id)
+        arrival = self.arrive(delivery)
         try:
             if arrival.deadline is not None and arrival.deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
-            problem = delivery.problem or self._validation.problem_of(delivery.body)
+            problem = delivery.problem or self._validation.problem_of(arrival.body)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
             again = self._redelivered(arrival)
@@ -179,7 +183,7 @@ class MessageHandler(ABC):
         if self._dedup is None:
             await self.finished(arrival, await self.run(arrival, acknowledgement))
             return
-        body = arrival.delivery.body
+        body = arrival.body
         data = msgspec.json.decode(body) if self._dedup.needs_data else None
         key = self._dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
@@ -213,14 +217,18 @@ class MessageHandler(ABC):
 
     # -- calling handlers -------------------------------------------------------------------------
 
-    async def call(self, function: MessageFunction, arrived: Any, data: Any) -> Any:
+    async def call(
+        self, function: MessageFunction, arrived: Any, data: Any, limit: float | None = None
+    ) -> Any:
         """Call a handler: in a thread if it is sync, for as long as it may take.
+
+        ``limit``: seconds, instead of those of the options.
 
         Raises:
             TimeoutError: it took too long.
         """
         bound = function.bind(arrived, data)
-        limit, who = self._options.timeout, f"the handler {function.name}"
+        limit, who = limit or self._options.timeout, f"the handler {function.name}"
         if not function.is_async:
             return await self._calls.in_thread(bound, limit=limit, who=who)
         if limit is None:
