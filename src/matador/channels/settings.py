@@ -48,6 +48,60 @@ class RedisModeWarning(FutureWarning):
     """Redis is used without a mode."""
 
 
+# -- checking -------------------------------------------------------------------------------------
+
+
+def _one_of(what: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        hint = suggestion(str(value), known)
+        raise ConfigurationError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}")
+
+
+def _boolean(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{what} must be true or false, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_url(kind: QueueType, url: object) -> None:
+    """Is it the URL of that broker? What is wrong is not repeated: it may hold a password."""
+    schemes, example = _EXAMPLES[kind]
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"queue.url must be a text such as {example!r}")
+    scheme, separator, _ = url.partition("://")
+    if kind == "kafka":
+        servers = url.removeprefix("kafka://").partition("?")[0].partition("/")[0].split(",")
+        if (separator and scheme != "kafka") or not all(_is_server(one) for one in servers):
+            raise ConfigurationError(
+                f"queue.url is not a list of Kafka servers; write for example {example!r}"
+            )
+        return
+    if scheme.lower() not in schemes or not separator:
+        shown = f", got {scheme}://…" if separator and is_scheme(scheme.lower()) else ""
+        allowed = " or ".join(f"{one}://" for one in schemes)
+        raise ConfigurationError(
+            f"queue.url for type {kind!r} must start with {allowed}, for example {example!r}{shown}"
+        )
+
+
+def _is_server(text: str) -> bool:
+    host, _, port = text.rpartition("@")[2].strip().rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+
+
+def _with_option(url: str, name: str, value: str) -> str:
+    location, _, query = url.partition("?")
+    if any(given == name for given, _ in parse_qsl(query, keep_blank_values=True)):
+        return url
+    return f"{location}?{query + '&' if query else ''}{name}={value}"
+
+
+# -- the sections ---------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """The section ``[queue]``: the broker, and how messages are received and sent.
@@ -353,54 +407,3 @@ def _missing(section: type[Section], name: str, where: str) -> str:
         f"{where}: {section.name}.{name} is missing: {values[name]}, required (no default). Set it "
         f"in [{section.name}], or as {PREFIX}{section.name.upper()}__{name.upper()}"
     )
-
-
-# -- checking -------------------------------------------------------------------------------------
-
-
-def _one_of(what: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        hint = suggestion(str(value), known)
-        raise ConfigurationError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}")
-
-
-def _boolean(what: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{what} must be true or false, got {value!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_url(kind: QueueType, url: object) -> None:
-    """Is it the URL of that broker? What is wrong is not repeated: it may hold a password."""
-    schemes, example = _EXAMPLES[kind]
-    if not isinstance(url, str) or not url:
-        raise ConfigurationError(f"queue.url must be a text such as {example!r}")
-    scheme, separator, _ = url.partition("://")
-    if kind == "kafka":
-        servers = url.removeprefix("kafka://").partition("?")[0].partition("/")[0].split(",")
-        if (separator and scheme != "kafka") or not all(_is_server(one) for one in servers):
-            raise ConfigurationError(
-                f"queue.url is not a list of Kafka servers; write for example {example!r}"
-            )
-        return
-    if scheme.lower() not in schemes or not separator:
-        shown = f", got {scheme}://…" if separator and is_scheme(scheme.lower()) else ""
-        allowed = " or ".join(f"{one}://" for one in schemes)
-        raise ConfigurationError(
-            f"queue.url for type {kind!r} must start with {allowed}, for example {example!r}{shown}"
-        )
-
-
-def _is_server(text: str) -> bool:
-    host, _, port = text.rpartition("@")[2].strip().rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
-
-
-def _with_option(url: str, name: str, value: str) -> str:
-    location, _, query = url.partition("?")
-    if any(given == name for given, _ in parse_qsl(query, keep_blank_values=True)):
-        return url
-    return f"{location}?{query + '&' if query else ''}{name}={value}"

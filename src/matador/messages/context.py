@@ -27,8 +27,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A delivery, with what every handler needs of it. Made without an error, whatever arrived.
 
     ``body`` is the plain body, decompressed. ``has_id``: False if the sender gave it no id.
-    ``attempt`` is the number of this attempt. ``first_failure`` and ``deadline`` are seconds since
-    1970.
+    ``problem`` says what cannot be read. ``attempt`` is the number of this attempt.
+    ``first_failure`` and ``deadline`` are seconds since 1970.
     """
 
     delivery: Delivery
@@ -38,6 +38,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     first_failure: float | None
     deadline: float | None
+    problem: str | None = None
 
     @property
     def headers(self) -> Headers:
@@ -45,10 +46,16 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return self.delivery.headers
 
 
-def arrival_of(delivery: Delivery, new_id: Callable[[], str], body: bytes | None = None) -> Arrival:
+def arrival_of(
+    delivery: Delivery,
+    new_id: Callable[[], str],
+    body: bytes | None = None,
+    problem: str | None = None,
+) -> Arrival:
     """Read what is common to all plain messages. One without an id gets a new one.
 
-    ``body``: the plain body, if it is another than the one that was delivered.
+    ``body``: the plain body, if it is another than the one that was delivered. ``problem``: why
+    it cannot be read, beside that of the delivery.
     """
     properties = delivery.properties
     failed = header_number(delivery.headers, FIRST_FAILURE)
@@ -60,6 +67,7 @@ def arrival_of(delivery: Delivery, new_id: Callable[[], str], body: bytes | None
         (header_number(delivery.headers, RETRY_COUNT) or 0) + 1,
         None if failed is None else failed / 1000,
         None if properties is None else properties.expires_at,
+        delivery.problem or problem,
     )
 
 
@@ -183,3 +191,22 @@ class DeliveryContext:
         except RuntimeError as error:
             raise LifecycleError("the worker has ended, so nothing can be acknowledged") from error
         return _NOTED
+
+
+class MessageContext(DeliveryContext):
+    """What a handler of published messages knows beside the data. See ``DeliveryContext``.
+
+    Attributes:
+        routing_key: the key it was published with; empty if it was sent to its queue.
+        exchange: the exchange it was published to, as far as the subscriber knows it.
+    """
+
+    __slots__ = ("exchange", "routing_key")
+
+    def __init__(
+        self, arrival: Arrival, acknowledgement: Acknowledgement | None, exchange: str = ""
+    ) -> None:
+        super().__init__(arrival, acknowledgement)
+        properties = arrival.delivery.properties
+        self.routing_key = "" if properties is None else properties.routing_key or ""
+        self.exchange = exchange

@@ -143,7 +143,7 @@ class MessageHandler(ABC):
             if arrival.deadline is not None and arrival.deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
-            problem = delivery.problem or self._validation.problem_of(arrival.body)
+            problem = arrival.problem or self._validation.problem_of(arrival.body)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
             again = self._redelivered(arrival)
