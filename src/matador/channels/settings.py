@@ -152,7 +152,8 @@ class QueueSettings:
             servers = self.url if "://" in self.url else f"kafka://{self.url}"
             return _with_option(servers, "batch_size", str(self.batch_size))
         if self.type == "redis":
-            return _with_option(self.url, "mode", self.mode or "pubsub")
+            mode = "streams" if self.mode == "stream" else self.mode or "pubsub"
+            return _with_option(self.url, "mode", mode)
         return self.url
 
 
