@@ -50,9 +50,7 @@ class TestSources:
     def test_a_whole_file(self, tmp_path: Path) -> None:
         assert load(WHOLE, tmp_path) == Settings(
             QueueSettings(type="rabbitmq", url="amqp://localhost", prefetch=5, compression=True),
-            RetrySettings(
-                enabled=False, max_attempts=4, initial_delay=0.5, backoff_multiplier=3.0
-            ),
+            RetrySettings(enabled=False, max_attempts=4, initial_delay=0.5, backoff_multiplier=3.0),
             DeadLetterQueueSettings(enabled=False),
             ShutdownSettings(timeout=5),
         )
@@ -113,7 +111,9 @@ class TestMistakes:
         assert "amqp:// or amqps://" in text
         assert "amqp://user:password@localhost:5672/vhost" in text
 
-    @pytest.mark.parametrize("url", ["", "localhost", "a:9092,b", "http://a:9092", "a:0", "a:99999"])
+    @pytest.mark.parametrize(
+        "url", ["", "localhost", "a:9092,b", "http://a:9092", "a:0", "a:99999"]
+    )
     def test_a_wrong_list_of_kafka_servers_shows_the_right_form(
         self, tmp_path: Path, url: str
     ) -> None:

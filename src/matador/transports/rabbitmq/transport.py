@@ -105,7 +105,7 @@ class RabbitMQTransport(BaseTransport):
             self._open_session,
             AmqpSession.wait_lost,
             self._restore,
-            backoff=backoff or _BACKOFF,
+            backoff=backoff or _BACKOFF.growing(address.reconnect),
             on_state=self._change_state,
         )
 
