@@ -7,10 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.support.brokers import broker_url
 
 from matador.channels import QueueService, QueueSettings, RetrySettings, Settings
 from matador.channels.settings import DeadLetterQueueSettings, ShutdownSettings
-from tests.support.brokers import broker_url
 
 BROKERS = [
     "memory",

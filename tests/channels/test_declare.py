@@ -98,7 +98,7 @@ class TestMistakes:
         with pytest.raises(ConfigurationError, match="has no method with @consume"):
 
             @channel("empty")
-            class Empty: ...  # pyright: ignore[reportUnusedClass] - refused
+            class Empty: ...
 
     def test_a_class_that_is_no_channel(self) -> None:
         with pytest.raises(ConfigurationError, match="decorate it with @channel"):

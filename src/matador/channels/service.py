@@ -318,8 +318,9 @@ class QueueService:
         finally:
             self._worker = self._outbox = None
             self._ready.clear()
-            self._unobserve()
             await self._connection.close()
+            self._unobserve()
+            self._disconnected_since = self._disconnected_since or self._clock.now()
         if outbox is not None:
             self._tell("shutdown", None)
 
