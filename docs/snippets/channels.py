@@ -1,7 +1,7 @@
 """Channels: consumers as methods of a class, and a service with settings from a file."""
 
 import asyncio
-from pathlib import Path
+import pathlib
 
 # --8<-- [start:declare]
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Orders:
 
 from matador.testing import wait_for
 
-FILE = Path(__file__).parents[2] / "examples" / "matador.toml"
+FILE = pathlib.Path(__file__).parents[2] / "examples" / "matador.toml"
 
 # --8<-- [start:parameters]
 from matador.channels import Envelope
