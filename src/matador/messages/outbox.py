@@ -128,6 +128,21 @@ class Outbox:
         """
         return await self._submit(Parcel(message, exchange))
 
+    async def publish_many(
+        self, messages: Sequence[tuple[str, Message]]
+    ) -> list[int | BaseException]:
+        """Publish messages to their exchanges, in order: what came of each, as in ``publish``."""
+        begun = [self._begun(Parcel(message, exchange)) for exchange, message in messages]
+        return await asyncio.gather(*begun, return_exceptions=True)
+
+    def _begun(self, parcel: Parcel) -> Awaitable[int]:
+        try:
+            return self._submit(parcel)
+        except MatadorError as error:
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
     def _submit(self, parcel: Parcel) -> Awaitable[int]:
         """Begin to send. In the order of the calls, whatever happens meanwhile."""
         if self._closed:
@@ -139,11 +154,9 @@ class Outbox:
 
     async def _sent_now(self, place: int, parcel: Parcel) -> int:
         outcome = await self._sends.submit(parcel)
+        self._note(outcome)
         if isinstance(outcome, int):
-            self._succeeded()
             return outcome
-        if isinstance(outcome, _COUNTED):
-            self._failed()
         if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
             return await self._wait_for_connection(place, parcel)  # nothing was stored
         raise outcome
@@ -185,6 +198,7 @@ class Outbox:
             raise CircuitOpenError from away
         if not self._recovery.buffer:
             if away is not None:
+                self._failed()
                 raise away
         elif len(self._waiting) >= self._recovery.max_size:
             raise BufferFullError(
@@ -247,18 +261,15 @@ class Outbox:
         )
         again: list[_Waiting] = []
         for one, outcome in zip(batch, outcomes, strict=True):
+            self._note(outcome)
             if isinstance(outcome, int):
-                self._succeeded()
                 if not one.outcome.done():
                     one.outcome.set_result(outcome)
-                continue
-            if isinstance(outcome, _COUNTED):
-                self._failed()
-            if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            elif isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
                 again.append(one)
             else:
                 _fail(one, outcome)
-        self._waiting[:0] = again
+        self._waiting = sorted([*again, *self._waiting], key=_place)
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
@@ -287,8 +298,16 @@ class Outbox:
         self._put(self._circuit.at(self._clock.monotonic()))
         return self._circuit.room
 
-    def _succeeded(self) -> None:
-        if self._circuit is not None:
+    def _note(self, outcome: object) -> None:
+        """Count the outcome of a send. A broker that refuses a message answers, at least.
+
+        All that was on its way when the connection was lost is no failure: the next sends wait in
+        the buffer, and count if they wait in vain.
+        """
+        if isinstance(outcome, _COUNTED):
+            if not self._recovery.buffer or self._is_away is None:
+                self._failed()
+        elif self._circuit is not None:
             self._put(self._circuit.succeeded_once())
 
     def _failed(self) -> None:
@@ -311,7 +330,9 @@ class Outbox:
         if self._circuit is not None:
             if state.status == "connected":
                 self._put(self._circuit.connected())
-            elif state.status == "failed" or (state.status == "reconnecting" and state.attempt > 1):
+            elif state.status == "failed" or (
+                not self._recovery.buffer and state.status == "reconnecting" and state.attempt > 1
+            ):
                 self._failed()
         self._changed.set()
 
