@@ -98,6 +98,9 @@ class MessageHandler(ABC):
     retry_count = RETRY_COUNT
     """The header with the number of attempts that have failed."""
 
+    minds_deadlines = True
+    """Whether a message that arrives after its deadline is deleted unseen."""
+
     def __init__(
         self,
         worker: DeliveryWorker,
@@ -156,7 +159,8 @@ class MessageHandler(ABC):
         counters.last_message_at = self._clock.now()
         arrival = arrival_of(delivery, self._clock.new_id, self.retry_count)
         try:
-            if arrival.deadline is not None and arrival.deadline < self._clock.time():
+            deadline = arrival.deadline
+            if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
             problem = self.problem_of(delivery)

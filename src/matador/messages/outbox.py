@@ -39,10 +39,18 @@ from matador.transports.coalescer import Coalescer
 log = logging.getLogger("matador.messages")
 
 _MAX_BATCH = 1000
-_AWAY = (NotConnectedError, TransportClosedError, ConnectionFailedError)
+_CLOSED = "it was closed, so nothing can be sent any more"
+
+_NOT_SENT = (NotConnectedError, TransportClosedError)
 """Errors of a message that was not sent because there is no connection."""
 
-_COUNTED = (*_AWAY, SendUnconfirmedError, StorageFullError, StorageLockedError)
+_COUNTED = (
+    *_NOT_SENT,
+    ConnectionFailedError,
+    SendUnconfirmedError,
+    StorageFullError,
+    StorageLockedError,
+)
 """Errors that say something against the broker, and not against the message."""
 
 
@@ -119,45 +127,74 @@ class Outbox:
         """
         await self._submit(Parcel(message))
 
-    async def publish(self, exchange: str, message: Message) -> int:
+    def publish(self, exchange: str, message: Message) -> Awaitable[int]:
         """Publish a message; returns in how many queues it was stored, once that is confirmed.
 
         Raises:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        return await self._submit(Parcel(message, exchange))
+        return self._submit(Parcel(message, exchange))
 
     async def publish_many(
         self, messages: Sequence[tuple[str, Message]]
     ) -> list[int | BaseException]:
         """Publish messages to their exchanges, in order: what came of each, as in ``publish``."""
-        begun = [self._begun(Parcel(message, exchange)) for exchange, message in messages]
-        return await asyncio.gather(*begun, return_exceptions=True)
+        if self._closed:
+            raise ShuttingDownError(_CLOSED)
+        parcels = [(next(self._places), Parcel(message, to)) for to, message in messages]
+        if self._is_clear:
+            sent = self._sends.submit_many([parcel for _, parcel in parcels])
+            outcomes: list[int | BaseException] = [
+                *await asyncio.gather(*sent, return_exceptions=True)
+            ]
+            for outcome in outcomes:
+                self._note(outcome)
+        else:
+            outcomes = [NotConnectedError() for _ in parcels]
+        return await self._wait_for_rest(parcels, outcomes)
 
-    def _begun(self, parcel: Parcel) -> Awaitable[int]:
-        try:
-            return self._submit(parcel)
-        except MatadorError as error:
-            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
+    async def _wait_for_rest(
+        self, parcels: Sequence[tuple[int, Parcel]], outcomes: list[int | BaseException]
+    ) -> list[int | BaseException]:
+        """Have those wait that were not sent for want of a connection."""
+        waiting: dict[int, Awaitable[int]] = {}
+        for at, (place, parcel) in enumerate(parcels):
+            if isinstance(outcomes[at], _NOT_SENT) and not self._closed:
+                try:
+                    waiting[at] = self._wait_for_connection(place, parcel)
+                except MatadorError as error:
+                    outcomes[at] = error
+        if waiting:
+            found = await asyncio.gather(*waiting.values(), return_exceptions=True)
+            for at, outcome in zip(waiting, found, strict=True):
+                outcomes[at] = outcome
+        return outcomes
 
     def _submit(self, parcel: Parcel) -> Awaitable[int]:
         """Begin to send. In the order of the calls, whatever happens meanwhile."""
         if self._closed:
-            raise ShuttingDownError("it was closed, so nothing can be sent any more")
+            raise ShuttingDownError(_CLOSED)
         place = next(self._places)
-        if not self._waiting and self._is_away is None and self._room is None:
+        if self._is_clear:
             return self._sent_now(place, parcel)
         return self._wait_for_connection(place, parcel)
+
+    @property
+    def _is_clear(self) -> bool:
+        """May a send start at once?"""
+        return (
+            not self._waiting
+            and self._transport.state.status == "connected"
+            and (self._circuit is None or self._circuit.state == "closed")
+        )
 
     async def _sent_now(self, place: int, parcel: Parcel) -> int:
         outcome = await self._sends.submit(parcel)
         self._note(outcome)
         if isinstance(outcome, int):
             return outcome
-        if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+        if isinstance(outcome, _NOT_SENT) and not self._closed:
             return await self._wait_for_connection(place, parcel)  # nothing was stored
         raise outcome
 
@@ -265,7 +302,7 @@ class Outbox:
             if isinstance(outcome, int):
                 if not one.outcome.done():
                     one.outcome.set_result(outcome)
-            elif isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            elif isinstance(outcome, _NOT_SENT) and not self._closed:
                 again.append(one)
             else:
                 _fail(one, outcome)
