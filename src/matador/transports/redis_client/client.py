@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
-from matador.model.backoff import ReconnectBackoff
+from matador.model.backoff import BackoffStrategy
 from matador.model.message import ConnectionState
+from matador.transports.kit.backoff import reconnect_backoff
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Quick at first: a server that restarts is back within a second or two.
-_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 
 
@@ -50,6 +50,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
         restore: called on every new connection before it is used, to recreate what a server that
             lost its memory has forgotten.
         on_state: told every change of state.
+        reconnect: how the waits between attempts to reconnect grow.
     """
 
     def __init__(
@@ -58,12 +59,17 @@ class ServerClient(ABC, Generic[AnyConnection]):
         *,
         restore: Callable[[AnyConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
+        reconnect: BackoffStrategy = "exponential",
     ) -> None:
         self.where = where
         self._restore_more = restore
         self._connection: AnyConnection | None = None
         self._supervisor: ConnectionSupervisor[AnyConnection] = ConnectionSupervisor(
-            self._connect, self._wait_lost, self._restore, backoff=_BACKOFF, on_state=on_state
+            self._connect,
+            self._wait_lost,
+            self._restore,
+            backoff=reconnect_backoff(reconnect, base_delay=0.1, max_delay=2.0),
+            on_state=on_state,
         )
 
     @abstractmethod
