@@ -43,6 +43,8 @@ class Properties(msgspec.Struct, frozen=True, gc=False):
         type: the type of the message, such as a command or the name of a job.
         expires_at: seconds since the epoch after which the message is obsolete. The handler
             decides what to do; transports do not enforce it.
+        transient: the message need not survive a restart of the broker, which may make it faster.
+            Every transport accepts this. It is for the broker alone: deliveries need not have it.
     """
 
     routing_key: str | None = None
@@ -50,13 +52,15 @@ class Properties(msgspec.Struct, frozen=True, gc=False):
     correlation_id: str | None = None
     type: str | None = None
     expires_at: float | None = None
+    transient: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be stored.
 
     Attributes:
-        id: the envelope's id; a retry keeps it.
+        id: the envelope's id; a retry keeps it. Empty for a reply, which its ``correlation_id``
+            identifies: RabbitMQ then gets neither an id nor a time.
         queue: the full name of the queue.
         body: the bytes.
         headers: the headers.
