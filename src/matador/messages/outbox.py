@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import insort
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -117,7 +117,7 @@ class Outbox:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        await self._submit(Parcel(message))
+        await self.begin(message)
 
     async def publish(self, exchange: str, message: Message) -> int:
         """Publish a message; returns in how many queues it was stored, once that is confirmed.
@@ -126,27 +126,50 @@ class Outbox:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        return await self._submit(Parcel(message, exchange))
+        return await self.begin(message, exchange)
 
-    def _submit(self, parcel: Parcel) -> Awaitable[int]:
-        """Begin to send. In the order of the calls, whatever happens meanwhile."""
-        if self._closed:
-            raise ShuttingDownError("it was closed, so nothing can be sent any more")
+    def begin(self, message: Message, exchange: str | None = None) -> asyncio.Future[int]:
+        """Begin to send; the future has what ``send`` and ``publish`` return or raise.
+
+        Messages are sent in the order of the calls, whatever happens meanwhile. Cancelling the
+        future takes a message that waits for the connection out of the buffer.
+        """
+        outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        parcel = Parcel(message, exchange)
         place = next(self._places)
-        if not self._waiting and self._is_away is None and self._room is None:
-            return self._sent_now(place, parcel)
-        return self._wait_for_connection(place, parcel)
+        if self._closed:
+            _fail(outcome, ShuttingDownError("it was closed, so nothing can be sent any more"))
+        elif not self._waiting and self._is_away is None and self._room is None:
+            sent = self._sends.submit(parcel)
+            sent.add_done_callback(lambda done: self._sent(place, parcel, outcome, done))
+        else:
+            self._wait_for_connection(place, parcel, outcome)
+        return outcome
 
-    async def _sent_now(self, place: int, parcel: Parcel) -> int:
-        outcome = await self._sends.submit(parcel)
-        if isinstance(outcome, int):
+    def _sent(
+        self,
+        place: int,
+        parcel: Parcel,
+        outcome: asyncio.Future[int],
+        done: asyncio.Future[int | MatadorError],
+    ) -> None:
+        if done.cancelled():
+            outcome.cancel()
+            return
+        found = done.exception() or done.result()
+        if isinstance(found, int):
             self._succeeded()
-            return outcome
-        if isinstance(outcome, _COUNTED):
+            if not outcome.done():
+                outcome.set_result(found)
+            return
+        if isinstance(found, _COUNTED):
             self._failed()
-        if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
-            return await self._wait_for_connection(place, parcel)  # nothing was stored
-        raise outcome
+        if outcome.done():
+            return
+        if isinstance(found, NotConnectedError | TransportClosedError) and not self._closed:
+            self._wait_for_connection(place, parcel, outcome)  # nothing was stored
+        else:
+            _fail(outcome, found)
 
     async def _flush(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
         """Send parcels in order: each run of the same destination in one call."""
@@ -178,28 +201,30 @@ class Outbox:
 
     # -- the buffer -------------------------------------------------------------------------------
 
-    def _wait_for_connection(self, place: int, parcel: Parcel) -> Awaitable[int]:
+    def _wait_for_connection(
+        self, place: int, parcel: Parcel, outcome: asyncio.Future[int]
+    ) -> None:
         """Wait in the order of the calls: one that was under way comes before later ones."""
         away = self._is_away
+        refused: MatadorError | None = None
         if self._circuit is not None and self.circuit == "open":
-            raise CircuitOpenError from away
-        if not self._recovery.buffer:
+            refused = CircuitOpenError()
+        elif not self._recovery.buffer:
             if away is not None:
-                raise away
+                _fail(outcome, away)
+                return
         elif len(self._waiting) >= self._recovery.max_size:
-            raise BufferFullError(
+            refused = BufferFullError(
                 f"Message buffer is full: {len(self._waiting)} sends wait for the connection"
-            ) from away
-        waiting = _Waiting(
-            place,
-            parcel,
-            self._clock.monotonic() + self._ttl,
-            asyncio.get_running_loop().create_future(),
-        )
-        insort(self._waiting, waiting, key=_place)
+            )
+        if refused is not None:
+            refused.__cause__ = away
+            _fail(outcome, refused)
+            return
+        until = self._clock.monotonic() + self._ttl
+        insort(self._waiting, _Waiting(place, parcel, until, outcome), key=_place)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._send_waiting(), name="matador-outbox")
-        return waiting.outcome
 
     @property
     def _is_away(self) -> NotConnectedError | None:
@@ -257,7 +282,7 @@ class Outbox:
             if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
                 again.append(one)
             else:
-                _fail(one, outcome)
+                _fail(one.outcome, outcome)
         self._waiting[:0] = again
 
     def _drop_expired(self) -> None:
@@ -270,12 +295,12 @@ class Outbox:
                     f"Message expired: there was no connection for {self._ttl:g} s"
                 )
                 error.__cause__ = self._is_away
-                _fail(one, error)
+                _fail(one.outcome, error)
 
     def _fail_waiting(self, error: MatadorError) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            _fail(one, error)
+            _fail(one.outcome, error)
 
     # -- the circuit breaker ----------------------------------------------------------------------
 
@@ -341,7 +366,7 @@ def _place(waiting: _Waiting) -> int:
     return waiting.place
 
 
-def _fail(waiting: _Waiting, error: BaseException | Any) -> None:
-    if not waiting.outcome.done():
-        waiting.outcome.set_exception(error)
-        waiting.outcome.exception()  # its caller may have given up
+def _fail(outcome: asyncio.Future[int], error: BaseException | Any) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+        outcome.exception()  # its caller may have given up
