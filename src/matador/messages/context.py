@@ -43,7 +43,9 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return self.delivery.headers
 
 
-def arrival_of(delivery: Delivery, new_id: Callable[[], str]) -> Arrival:
+def arrival_of(
+    delivery: Delivery, new_id: Callable[[], str], retry_count: str = RETRY_COUNT
+) -> Arrival:
     """Read what is common to all plain messages. One without an id gets a new one."""
     properties = delivery.properties
     failed = header_number(delivery.headers, FIRST_FAILURE)
@@ -51,7 +53,7 @@ def arrival_of(delivery: Delivery, new_id: Callable[[], str]) -> Arrival:
         delivery,
         delivery.id or new_id(),
         bool(delivery.id),
-        (header_number(delivery.headers, RETRY_COUNT) or 0) + 1,
+        (header_number(delivery.headers, retry_count) or 0) + 1,
         None if failed is None else failed / 1000,
         None if properties is None else properties.expires_at,
     )
@@ -90,27 +92,38 @@ _NOTED = _Noted()
 class Acknowledgement:
     """What a handler has decided in manual mode. Used from any thread."""
 
-    __slots__ = ("_decided", "_loop", "requeue")
+    __slots__ = ("_loop", "_waiter", "decided", "requeue")
 
     def __init__(self) -> None:
+        self.decided = False
+        """Has the handler called ``ack`` or ``nack``?"""
         self.requeue: bool | None = None
         """None after ``ack``; after ``nack``, whether to try again."""
         self._loop = asyncio.get_running_loop()
-        self._decided: asyncio.Future[None] = self._loop.create_future()
-
-    @property
-    def decided(self) -> asyncio.Future[None]:
-        """Done once the handler has called ``ack`` or ``nack``."""
-        return self._decided
+        self._waiter: asyncio.Future[None] | None = None
 
     def decide(self, requeue: bool | None) -> None:
-        """The handler has decided; only the first call counts."""
-        self._loop.call_soon_threadsafe(self._note, requeue)
+        """The handler has decided; only the first call counts.
 
-    def _note(self, requeue: bool | None) -> None:
-        if not self._decided.done():
-            self.requeue = requeue
-            self._decided.set_result(None)
+        Raises:
+            RuntimeError: the event loop is closed.
+        """
+        if self.decided:
+            return
+        self.requeue = requeue
+        self.decided = True  # first this, then a look at who waits; `wait` does it the other way
+        if self._waiter is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    async def wait(self) -> None:
+        """Wait until the handler has decided, which may be after its return."""
+        self._waiter = self._loop.create_future()
+        if not self.decided:
+            await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class DeliveryContext:

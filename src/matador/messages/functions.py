@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from matador.codec.data import data_decoder
-from matador.errors import ConfigurationError, InvalidMessageError
+from matador.errors import ConfigurationError
 from matador.model.subscriber import place_of
 
 Fill = Callable[[Any], Any]
@@ -81,7 +81,7 @@ def read_function(
     fills, kind = _fills(function, where, context, inject)
     decode = None
     if kind is not None:
-        decode = data_decoder(kind[0], where, InvalidMessageError)
+        decode = data_decoder(kind[0], where, ConfigurationError)
     return MessageFunction(
         getattr(bare, "__qualname__", type(bare).__name__),
         function,

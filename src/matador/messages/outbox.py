@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -117,7 +117,7 @@ class Outbox:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        await self.begin(message)
+        await self._submit(Parcel(message))
 
     async def publish(self, exchange: str, message: Message) -> int:
         """Publish a message; returns in how many queues it was stored, once that is confirmed.
@@ -126,50 +126,75 @@ class Outbox:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        return await self.begin(message, exchange)
+        return await self._submit(Parcel(message, exchange))
 
-    def begin(self, message: Message, exchange: str | None = None) -> asyncio.Future[int]:
-        """Begin to send; the future has what ``send`` and ``publish`` return or raise.
+    async def publish_many(
+        self, messages: Sequence[tuple[str, Message]]
+    ) -> list[int | BaseException]:
+        """Publish messages to their exchanges, in order: what came of each, as in ``publish``."""
+        begun = [self._begun(Parcel(message, exchange)) for exchange, message in messages]
+        return await asyncio.gather(*begun, return_exceptions=True)
 
-        Messages are sent in the order of the calls, whatever happens meanwhile. Cancelling the
-        future takes a message that waits for the connection out of the buffer.
+    def _begun(self, parcel: Parcel) -> Awaitable[int]:
+        try:
+            return self._submit(parcel)
+        except MatadorError as error:
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def begin(self, message: Message) -> asyncio.Future[int]:
+        """Begin to send a message; the future has what ``send`` returns or raises.
+
+        For callers who wait for something else, such as a reply. Cancelling the future takes a
+        message that waits for the connection out of the buffer.
         """
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        parcel = Parcel(message, exchange)
-        place = next(self._places)
+        place, parcel = next(self._places), Parcel(message)
+
+        def sent(done: asyncio.Future[int | MatadorError]) -> None:
+            found = ShuttingDownError() if done.cancelled() else done.exception() or done.result()
+            self._note(found)
+            if outcome.done():
+                return
+            if isinstance(found, int):
+                outcome.set_result(found)
+            elif isinstance(found, NotConnectedError | TransportClosedError) and not self._closed:
+                wait()  # nothing was stored
+            else:
+                _fail(outcome, found)
+
+        def wait() -> None:
+            try:
+                self._wait_for_connection(place, parcel, outcome)
+            except MatadorError as error:
+                _fail(outcome, error)
+
         if self._closed:
             _fail(outcome, ShuttingDownError("it was closed, so nothing can be sent any more"))
         elif not self._waiting and self._is_away is None and self._room is None:
-            sent = self._sends.submit(parcel)
-            sent.add_done_callback(lambda done: self._sent(place, parcel, outcome, done))
+            self._sends.submit(parcel).add_done_callback(sent)
         else:
-            self._wait_for_connection(place, parcel, outcome)
+            wait()
         return outcome
 
-    def _sent(
-        self,
-        place: int,
-        parcel: Parcel,
-        outcome: asyncio.Future[int],
-        done: asyncio.Future[int | MatadorError],
-    ) -> None:
-        if done.cancelled():
-            outcome.cancel()
-            return
-        found = done.exception() or done.result()
-        if isinstance(found, int):
-            self._succeeded()
-            if not outcome.done():
-                outcome.set_result(found)
-            return
-        if isinstance(found, _COUNTED):
-            self._failed()
-        if outcome.done():
-            return
-        if isinstance(found, NotConnectedError | TransportClosedError) and not self._closed:
-            self._wait_for_connection(place, parcel, outcome)  # nothing was stored
-        else:
-            _fail(outcome, found)
+    def _submit(self, parcel: Parcel) -> Awaitable[int]:
+        """Begin to send. In the order of the calls, whatever happens meanwhile."""
+        if self._closed:
+            raise ShuttingDownError("it was closed, so nothing can be sent any more")
+        place = next(self._places)
+        if not self._waiting and self._is_away is None and self._room is None:
+            return self._sent_now(place, parcel)
+        return self._wait_for_connection(place, parcel)
+
+    async def _sent_now(self, place: int, parcel: Parcel) -> int:
+        outcome = await self._sends.submit(parcel)
+        self._note(outcome)
+        if isinstance(outcome, int):
+            return outcome
+        if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            return await self._wait_for_connection(place, parcel)  # nothing was stored
+        raise outcome
 
     async def _flush(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
         """Send parcels in order: each run of the same destination in one call."""
@@ -202,29 +227,30 @@ class Outbox:
     # -- the buffer -------------------------------------------------------------------------------
 
     def _wait_for_connection(
-        self, place: int, parcel: Parcel, outcome: asyncio.Future[int]
-    ) -> None:
+        self, place: int, parcel: Parcel, outcome: asyncio.Future[int] | None = None
+    ) -> Awaitable[int]:
         """Wait in the order of the calls: one that was under way comes before later ones."""
         away = self._is_away
-        refused: MatadorError | None = None
         if self._circuit is not None and self.circuit == "open":
-            refused = CircuitOpenError()
-        elif not self._recovery.buffer:
+            raise CircuitOpenError from away
+        if not self._recovery.buffer:
             if away is not None:
-                _fail(outcome, away)
-                return
+                self._failed()
+                raise away
         elif len(self._waiting) >= self._recovery.max_size:
-            refused = BufferFullError(
+            raise BufferFullError(
                 f"Message buffer is full: {len(self._waiting)} sends wait for the connection"
-            )
-        if refused is not None:
-            refused.__cause__ = away
-            _fail(outcome, refused)
-            return
-        until = self._clock.monotonic() + self._ttl
-        insort(self._waiting, _Waiting(place, parcel, until, outcome), key=_place)
+            ) from away
+        waiting = _Waiting(
+            place,
+            parcel,
+            self._clock.monotonic() + self._ttl,
+            outcome or asyncio.get_running_loop().create_future(),
+        )
+        insort(self._waiting, waiting, key=_place)
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._send_waiting(), name="matador-outbox")
+        return waiting.outcome
 
     @property
     def _is_away(self) -> NotConnectedError | None:
@@ -272,18 +298,15 @@ class Outbox:
         )
         again: list[_Waiting] = []
         for one, outcome in zip(batch, outcomes, strict=True):
+            self._note(outcome)
             if isinstance(outcome, int):
-                self._succeeded()
                 if not one.outcome.done():
                     one.outcome.set_result(outcome)
-                continue
-            if isinstance(outcome, _COUNTED):
-                self._failed()
-            if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            elif isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
                 again.append(one)
             else:
                 _fail(one.outcome, outcome)
-        self._waiting[:0] = again
+        self._waiting = sorted([*again, *self._waiting], key=_place)
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
@@ -312,8 +335,16 @@ class Outbox:
         self._put(self._circuit.at(self._clock.monotonic()))
         return self._circuit.room
 
-    def _succeeded(self) -> None:
-        if self._circuit is not None:
+    def _note(self, outcome: object) -> None:
+        """Count the outcome of a send. A broker that refuses a message answers, at least.
+
+        All that was on its way when the connection was lost is no failure: the next sends wait in
+        the buffer, and count if they wait in vain.
+        """
+        if isinstance(outcome, _COUNTED):
+            if not self._recovery.buffer or self._is_away is None:
+                self._failed()
+        elif self._circuit is not None:
             self._put(self._circuit.succeeded_once())
 
     def _failed(self) -> None:
@@ -336,7 +367,9 @@ class Outbox:
         if self._circuit is not None:
             if state.status == "connected":
                 self._put(self._circuit.connected())
-            elif state.status == "failed" or (state.status == "reconnecting" and state.attempt > 1):
+            elif state.status == "failed" or (
+                not self._recovery.buffer and state.status == "reconnecting" and state.attempt > 1
+            ):
                 self._failed()
         self._changed.set()
 

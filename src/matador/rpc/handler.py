@@ -65,6 +65,7 @@ class RpcHandler(MessageHandler):
         self._outbox = outbox
         self._hide_errors = hide_errors
         self._slow_call = slow_call
+        self._most_attempts = options.ack.max_retries
         self._time = clock or SystemClock()
 
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
@@ -117,10 +118,10 @@ class RpcHandler(MessageHandler):
 
     async def failed(self, arrival: Arrival, error: Exception) -> bool:
         """See ``MessageHandler``."""
-        if isinstance(error, Nacked):
-            return False  # the reply was sent when the handler returned
         if not _wants_reply(arrival):
             return False
+        if isinstance(error, Nacked) and error.requeue and arrival.attempt < self._most_attempts:
+            return False  # the caller waits for the next attempt
         expected = isinstance(error, RemoteError)
         log.log(
             logging.INFO if expected else logging.ERROR,
