@@ -135,12 +135,18 @@ class MessageHandler(ABC):
         """The work is done, and the message is about to be acknowledged."""
 
     async def refused(self, arrival: Arrival, error: Exception) -> bool:
-        """The message was not run. Is the sender told, so that there is no dead letter?"""
+        """The message was not run, and will not be. Has the sender been told?"""
         return False
 
     async def failed(self, arrival: Arrival, error: Exception) -> bool:
-        """The work has failed. Is the sender told, so that it is neither retried nor kept?"""
+        """The work has failed. Has the sender been told, so that it is not tried again?"""
         return False
+
+    def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
+        """The key under which duplicates of a message are found."""
+        body = arrival.delivery.body
+        data = msgspec.json.decode(body) if dedup.needs_data else None
+        return dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
     def problem_of(self, delivery: Delivery) -> str | None:
         """Why a message is not run at all; None if it may be."""
@@ -166,7 +172,7 @@ class MessageHandler(ABC):
             problem = self.problem_of(delivery)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
-            again = self._redelivered(arrival)
+            again = await self._redelivered(arrival)
             if again is not None:
                 return again
             return await self._run(arrival)
@@ -199,14 +205,11 @@ class MessageHandler(ABC):
         if self._dedup is None:
             await self.finished(arrival, await self._decided(arrival, acknowledgement))
             return
-        body = arrival.delivery.body
-        data = msgspec.json.decode(body) if self._dedup.needs_data else None
-        key = self._dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
         async def work() -> bytes:
             return await self._decided(arrival, acknowledgement) or b""
 
-        handled = await self._dedup.run(key, work)
+        handled = await self._dedup.run(self.key_of(self._dedup, arrival), work)
         if handled.duplicate:
             self.counters.duplicates += 1
         await self.finished(arrival, handled.result)
@@ -266,7 +269,7 @@ class MessageHandler(ABC):
 
     # -- what becomes of a message that is not done -----------------------------------------------
 
-    def _redelivered(self, arrival: Arrival) -> Outcome | None:
+    async def _redelivered(self, arrival: Arrival) -> Outcome | None:
         """Look at a redelivery before the handler runs: the message may have crashed its worker.
 
         A broker that counts deliveries is believed. One that only says that there was another one
@@ -281,6 +284,7 @@ class MessageHandler(ABC):
                 f"possibly poisoned: delivered {receipt.delivery_count} times without an outcome"
             )
             self._note(error)
+            await self.refused(arrival, error)
             return self._kept_or_deleted(delivery, str(error))
         if receipt.exact_count:
             return None
@@ -298,13 +302,13 @@ class MessageHandler(ABC):
         self._note(error)
         told = await self.refused(arrival, error)
         strategy = self._validation.malformed if isinstance(error, Unreadable) else "dead-letter"
-        kept = not told and strategy == "dead-letter" and self._options.dead_letters
+        kept = strategy == "dead-letter" and self._options.dead_letters
         level = logging.DEBUG if told or strategy == "ignore" else logging.ERROR
         log.log(
             level,
             "a message of %s cannot be handled and was %s: %s",
             delivery.receipt.queue,
-            "refused" if told else "kept among the dead letters" if kept else "deleted",
+            "kept among the dead letters" if kept else "refused" if told else "deleted",
             storable_text(str(error), SHORT_TEXT),
         )
         if kept:
@@ -320,10 +324,13 @@ class MessageHandler(ABC):
         self.counters.failed += 1
         self._note(error)
         if await self.failed(arrival, error):
-            return Outcome(receipt, Complete(receipt))
-        failure = self.judge(arrival, error)
+            if not self._options.dead_letters:
+                return Outcome(receipt, Complete(receipt))
+            failure = Failure(error, SendToDeadLetters(DEAD_LETTER, error_text(error)))
+        else:
+            failure = self.judge(arrival, error)
+            self._log(arrival, failure.error, failure.decision)
         error, decision = failure.error, failure.decision
-        self._log(arrival, error, decision)
         if isinstance(decision, RetryLater):
             self.counters.retried += 1
             headers = self._failure_headers(arrival, failure)

@@ -1,38 +1,38 @@
-"""The headers that a user may add to a plain message."""
+"""Metadata of plain messages: what a sender adds for tracing and debugging, as headers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
 
 from matador.errors import InvalidMessageError
 from matador.model.message import Headers
 
-RESERVED = ("x-retry", "x-hermes", "x-matador", "x-first-failure", "x-death")
-"""How headers begin that are not the user's. They are left out without a word: metadata is often
-that of a message that was received."""
+_RESERVED = ("x-retry", "x-hermes", "x-matador-", "x-first-failure", "x-death", "x-delivery-count")
+_COPIES_TO = frozenset({"CC", "BCC"})  # RabbitMQ would send copies to other queues
 
-_NONE: Headers = {}
+_NO_HEADERS: Headers = {}
 
 
-def headers_of(metadata: Mapping[str, str | int] | None, where: str) -> Headers:
-    """The metadata of a message as its headers, without those that are reserved.
+def metadata_headers(metadata: Mapping[str, object] | None, where: str) -> Headers:
+    """The headers for metadata, without the names that brokers and Matador use themselves.
 
     Raises:
-        InvalidMessageError: it is no mapping of names to texts and whole numbers.
+        InvalidMessageError: a value is neither text nor a number.
     """
     if not metadata:
-        return _NONE
-    if not isinstance(metadata, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-        raise InvalidMessageError(f"{where}: metadata must be a mapping, got {metadata!r}")
+        return _NO_HEADERS
     headers: dict[str, str | int] = {}
-    for name, value in cast("Mapping[Any, Any]", metadata).items():
-        if not isinstance(name, str) or not name:
-            raise InvalidMessageError(f"{where}: metadata has the name {name!r}; use a text")
-        if not isinstance(value, str | int):
-            raise InvalidMessageError(
-                f"{where}: metadata {name!r} must be a text or a whole number, got {value!r}"
-            )
-        if not name.lower().startswith(RESERVED):
+    for name, value in metadata.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise InvalidMessageError(f"{where}: names of metadata must be text, got {name!r}")
+        if name.lower().startswith(_RESERVED) or name in _COPIES_TO or value is None:
+            continue
+        if isinstance(value, str | int):
             headers[name] = value
+        elif isinstance(value, float):
+            headers[name] = repr(value)
+        else:
+            raise InvalidMessageError(
+                f"{where}: metadata {name!r} must be text or a number, got {value!r}"
+            )
     return headers

@@ -171,6 +171,41 @@ class Outbox:
                 outcomes[at] = outcome
         return outcomes
 
+    def begin(self, message: Message) -> asyncio.Future[int]:
+        """Begin to send a message; the future has what ``send`` returns or raises.
+
+        For callers who wait for something else, such as a reply. Cancelling the future takes a
+        message that waits for the connection out of the buffer.
+        """
+        outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        place, parcel = next(self._places), Parcel(message)
+
+        def sent(done: asyncio.Future[int | MatadorError]) -> None:
+            found = ShuttingDownError() if done.cancelled() else done.exception() or done.result()
+            self._note(found)
+            if outcome.done():
+                return
+            if isinstance(found, int):
+                outcome.set_result(found)
+            elif isinstance(found, NotConnectedError | TransportClosedError) and not self._closed:
+                wait()  # nothing was stored
+            else:
+                _fail(outcome, found)
+
+        def wait() -> None:
+            try:
+                self._wait_for_connection(place, parcel, outcome)
+            except MatadorError as error:
+                _fail(outcome, error)
+
+        if self._closed:
+            _fail(outcome, ShuttingDownError("it was closed, so nothing can be sent any more"))
+        elif not self._waiting and self._is_away is None and self._room is None:
+            self._sends.submit(parcel).add_done_callback(sent)
+        else:
+            wait()
+        return outcome
+
     def _submit(self, parcel: Parcel) -> Awaitable[int]:
         """Begin to send. In the order of the calls, whatever happens meanwhile."""
         if self._closed:
@@ -228,7 +263,9 @@ class Outbox:
 
     # -- the buffer -------------------------------------------------------------------------------
 
-    def _wait_for_connection(self, place: int, parcel: Parcel) -> Awaitable[int]:
+    def _wait_for_connection(
+        self, place: int, parcel: Parcel, outcome: asyncio.Future[int] | None = None
+    ) -> Awaitable[int]:
         """Wait in the order of the calls: one that was under way comes before later ones."""
         away = self._is_away
         if self._circuit is not None and self.circuit == "open":
@@ -245,7 +282,7 @@ class Outbox:
             place,
             parcel,
             self._clock.monotonic() + self._ttl,
-            asyncio.get_running_loop().create_future(),
+            outcome or asyncio.get_running_loop().create_future(),
         )
         insort(self._waiting, waiting, key=_place)
         if self._pump is None or self._pump.done():
@@ -305,7 +342,7 @@ class Outbox:
             elif isinstance(outcome, _NOT_SENT) and not self._closed:
                 again.append(one)
             else:
-                _fail(one, outcome)
+                _fail(one.outcome, outcome)
         self._waiting = sorted([*again, *self._waiting], key=_place)
 
     def _drop_expired(self) -> None:
@@ -318,12 +355,12 @@ class Outbox:
                     f"Message expired: there was no connection for {self._ttl:g} s"
                 )
                 error.__cause__ = self._is_away
-                _fail(one, error)
+                _fail(one.outcome, error)
 
     def _fail_waiting(self, error: MatadorError) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            _fail(one, error)
+            _fail(one.outcome, error)
 
     # -- the circuit breaker ----------------------------------------------------------------------
 
@@ -399,7 +436,7 @@ def _place(waiting: _Waiting) -> int:
     return waiting.place
 
 
-def _fail(waiting: _Waiting, error: BaseException | Any) -> None:
-    if not waiting.outcome.done():
-        waiting.outcome.set_exception(error)
-        waiting.outcome.exception()  # its caller may have given up
+def _fail(outcome: asyncio.Future[int], error: BaseException | Any) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+        outcome.exception()  # its caller may have given up

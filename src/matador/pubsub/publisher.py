@@ -22,7 +22,7 @@ from matador.errors import (
 from matador.messages.connection import Connection
 from matador.messages.counters import MessageCounters
 from matador.messages.health import MessagingHealth
-from matador.messages.metadata import headers_of
+from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
 from matador.model.message import ConnectionState, Message, Properties
 from matador.model.options import Seconds, optional_seconds, seconds
@@ -187,7 +187,7 @@ class Publisher:
         data: object,
         *,
         exchange: str | Sequence[str] | None = None,
-        metadata: Mapping[str, str | int] | None = None,
+        metadata: Mapping[str, object] | None = None,
         correlation_id: str | None = None,
         message_id: str | None = None,
         persistent: bool = True,
@@ -220,7 +220,7 @@ class Publisher:
         message = self._message(
             routing_key,
             encode_data(data, "the data", InvalidMessageError),
-            headers_of(metadata, _WHERE),
+            metadata_headers(metadata, _WHERE),
             correlation_id,
             message_id,
             persistent,
@@ -252,7 +252,7 @@ class Publisher:
         messages: Iterable[tuple[str, object]],
         *,
         exchange: str | None = None,
-        metadata: Mapping[str, str | int] | None = None,
+        metadata: Mapping[str, object] | None = None,
         correlation_id: str | None = None,
         persistent: bool = True,
     ) -> list[Published]:
@@ -266,7 +266,7 @@ class Publisher:
         """
         outbox = self._outbox or await self._started()
         to = self._default if exchange is None else await self._to(exchange)
-        headers = headers_of(metadata, _WHERE)
+        headers = metadata_headers(metadata, _WHERE)
         made = [
             self._message(
                 key,
