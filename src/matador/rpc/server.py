@@ -63,7 +63,7 @@ class RpcServer:
         slow_call: seconds after which a call is logged as slow; None: never.
         hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
             ``RemoteError`` to tell them something.
-        create: False: the queue must be there; it is used as it is.
+        create: False: the queue must be there, on RabbitMQ; it is used as it is.
         recovery: what happens to replies while there is no connection. By default they wait.
 
     Raises:
