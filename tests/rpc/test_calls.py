@@ -31,7 +31,6 @@ from matador.rpc import (
 )
 from matador.testing import wait_for
 from matador.transports import transport_from_url
-from matador.transports.base import Browsing
 
 
 @dataclass
@@ -514,7 +513,6 @@ async def _letters(place: Place, count: int = 1) -> list[bytes]:
     else:
         transport = transport_from_url(place.url)
         await transport.connect()
-    assert isinstance(transport, Browsing)
     found: list[bytes] = []
 
     async def all_there() -> bool:
