@@ -329,6 +329,7 @@ class MessageHandler(ABC):
             failure = Failure(error, SendToDeadLetters(DEAD_LETTER, error_text(error)))
         else:
             failure = self.judge(arrival, error)
+            self._note(failure.error)
             self._log(arrival, failure.error, failure.decision)
         error, decision = failure.error, failure.decision
         if isinstance(decision, RetryLater):
