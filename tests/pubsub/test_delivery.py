@@ -286,7 +286,7 @@ async def test_typed_data_of_every_kind_and_none(place: Place) -> None:
         got["dict"] = order
 
     @sub.on("#")
-    async def untyped(order) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    async def untyped(order) -> None:  # type: ignore[no-untyped-def]
         got["untyped"] = order
 
     @sub.on("#")
@@ -414,7 +414,8 @@ async def test_stale_bindings(place: Place) -> None:
 )
 def test_a_wrong_argument_is_an_error_at_once(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises((ConfigurationError, InvalidTopologyError), match=text):
-        Subscriber(**{"url": "memory://", "exchange": "e", "queue": "q", **arguments})
+        given: dict[str, Any] = {"url": "memory://", "exchange": "e", "queue": "q", **arguments}
+        Subscriber(**given)
 
 
 def test_a_wrong_handler_is_an_error_at_once() -> None:
@@ -427,14 +428,15 @@ def test_a_wrong_handler_is_an_error_at_once() -> None:
 
     async def unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
-    for handler, text in [
+    handlers: list[tuple[Any, str]] = [
         (two, "nothing fills the parameter 'b'"),
         (yields, "yield"),
         (unknown, "'Nowhere' of the parameter 'a'"),
         (7, "must be a function"),
-    ]:
+    ]
+    for handler, text in handlers:
         with pytest.raises(ConfigurationError, match=text):
-            sub.on("a")(handler)  # type: ignore[type-var] - on purpose
+            sub.on("a")(handler)
     for pattern in ("", 7, "x" * 256, "\ud800"):
         with pytest.raises(ConfigurationError, match="pattern"):
             sub.on(pattern)(two)  # type: ignore[arg-type] - on purpose

@@ -52,7 +52,8 @@ class Place:
 
     def publisher(self, **options: Any) -> Publisher:
         """A publisher to the exchange."""
-        return Publisher(self.url, **{"exchange": self.exchange, **options})
+        given: dict[str, Any] = {"exchange": self.exchange, **options}
+        return Publisher(self.url, **given)
 
     async def transport(self) -> Transport:
         """A transport to look from outside."""
@@ -105,4 +106,3 @@ async def place_on(broker: str, folder: Path) -> AsyncGenerator[Place]:
         yield place
     finally:
         await place.close()
-
