@@ -43,9 +43,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return self.delivery.headers
 
 
-def arrival_of(
-    delivery: Delivery, new_id: Callable[[], str], retry_count: str = RETRY_COUNT
-) -> Arrival:
+def arrival_of(delivery: Delivery, new_id: Callable[[], str]) -> Arrival:
     """Read what is common to all plain messages. One without an id gets a new one."""
     properties = delivery.properties
     failed = header_number(delivery.headers, FIRST_FAILURE)
@@ -53,7 +51,7 @@ def arrival_of(
         delivery,
         delivery.id or new_id(),
         bool(delivery.id),
-        (header_number(delivery.headers, retry_count) or 0) + 1,
+        (header_number(delivery.headers, RETRY_COUNT) or 0) + 1,
         None if failed is None else failed / 1000,
         None if properties is None else properties.expires_at,
     )

@@ -95,9 +95,6 @@ class Failure(msgspec.Struct, frozen=True):
 class MessageHandler(ABC):
     """A ``Handler`` of the delivery runtime. Used by many slots at once."""
 
-    retry_count = RETRY_COUNT
-    """The header with the number of attempts that have failed."""
-
     minds_deadlines = True
     """Whether a message that arrives after its deadline is deleted unseen."""
 
@@ -163,7 +160,7 @@ class MessageHandler(ABC):
         counters = self.counters
         counters.received += 1
         counters.last_message_at = self._clock.now()
-        arrival = arrival_of(delivery, self._clock.new_id, self.retry_count)
+        arrival = arrival_of(delivery, self._clock.new_id)
         try:
             deadline = arrival.deadline
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
@@ -329,6 +326,7 @@ class MessageHandler(ABC):
             failure = Failure(error, SendToDeadLetters(DEAD_LETTER, error_text(error)))
         else:
             failure = self.judge(arrival, error)
+            self._note(failure.error)
             self._log(arrival, failure.error, failure.decision)
         error, decision = failure.error, failure.decision
         if isinstance(decision, RetryLater):
@@ -370,7 +368,7 @@ class MessageHandler(ABC):
         first = arrival.first_failure
         return {
             **arrival.headers,
-            self.retry_count: arrival.attempt,
+            RETRY_COUNT: arrival.attempt,
             FIRST_FAILURE: round((self._clock.time() if first is None else first) * 1000),
             ERROR: error_text(failure.error, SHORT_TEXT),
             **failure.headers,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from matador.errors import DontRetry
 from matador.messages.context import Acknowledgement, Arrival
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
@@ -19,26 +22,22 @@ from matador.pubsub.registry import read_handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock
 
+log = logging.getLogger("matador.pubsub")
+
 ATTEMPTS = 3
 """How often a dead letter is given to the function."""
 
-PROCESSED = "x-matador-processed"
-"""The header with the number of attempts to process a dead letter that have failed."""
-
-_OPTIONS = HandlingOptions(
-    ack=AckStrategy(max_retries=ATTEMPTS, retry_delay=lambda attempt: float(attempt)),
-    dead_letters=False,
-)
+_PAUSE = 0.5  # seconds after the first failure; twice as long after the second
+_OPTIONS = HandlingOptions(ack=AckStrategy(max_retries=1), dead_letters=False)
 
 
 class DeadLetterProcessor(MessageHandler):
     """Gives each dead letter to a function, malformed ones included, and deletes it.
 
     One that the function fails on is tried again, three times in all, and then deleted with an
-    error in the log.
+    error in the log. It stays in the queue meanwhile, so a crash loses nothing.
     """
 
-    retry_count = PROCESSED
     minds_deadlines = False
 
     def __init__(
@@ -60,9 +59,22 @@ class DeadLetterProcessor(MessageHandler):
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
         """See ``MessageHandler``."""
-        data = decoded(self._function, arrival.delivery.body)
-        await self.call(self._function, Received(arrival, self._exchange), data)
-        return None
+        attempt = 1
+        while True:
+            # Anew each time: the function may have changed the data.
+            data = decoded(self._function, arrival.delivery.body)
+            counted = msgspec.structs.replace(arrival, attempt=attempt)
+            try:
+                await self.call(self._function, Received(counted, self._exchange), data)
+            except Exception as error:
+                if attempt >= ATTEMPTS or isinstance(error, DontRetry):
+                    raise
+                queue = arrival.delivery.receipt.queue
+                log.warning("processing a dead letter of %s failed; trying again: %s", queue, error)
+            else:
+                return None
+            await asyncio.sleep(_PAUSE * attempt)
+            attempt += 1
 
 
 def read_processor(function: Callable[..., Any], where: str) -> MessageFunction:

@@ -97,8 +97,6 @@ class SubscriberHandler(MessageHandler):
             return None
         chosen, given_up = _chosen(arrival, matching)
         errors = await self._all(chosen, arrival, acknowledgement is not None)
-        if acknowledgement is not None:
-            acknowledgement.decide(None)  # each handler had one of its own
         failures = {
             one.name: error for one, error in zip(chosen, errors, strict=True) if error is not None
         }
@@ -111,6 +109,8 @@ class SubscriberHandler(MessageHandler):
                 await self._tell(arrival, error)
         elif failures or given_up:
             raise HandlersFailed(failures, given_up)
+        if acknowledgement is not None:
+            acknowledgement.decide(None)  # each handler had one of its own
         return None
 
     async def _call(
