@@ -10,15 +10,14 @@ from hashlib import sha256
 from typing import Any
 
 from matador.errors import MessageTooLargeError, UnstorableError
-from matador.model.message import REASON_HEADER, Headers, Message, Properties
+from matador.model.message import DELIVERIES_HEADER, REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.transports.rabbitmq import properties as amqp
 from matador.transports.rabbitmq.delays import MARK
 from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
-DELIVERIES = "x-matador-deliveries"
-"""How often a message had been delivered before a copy of it was given back."""
+DELIVERIES = DELIVERIES_HEADER
 
 ROUTING_KEY = "x-matador-routing-key"
 EXPIRES_AT = "x-matador-expires-at"
