@@ -31,12 +31,14 @@ from matador.jobs.handle import FlowStep
 from matador.jobs.job import Job, job_from
 from matador.jobs.options import JobOptions, MakeId, check_id
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
+from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Schedule, schedule_from
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message
 from matador.model.options import Seconds, optional_seconds, suggestion
 from matador.policy.recurrence import check_recurrence, first_time
+from matador.runtime.recorder import Recorder
 from matador.transports.base import JobFlows, JobScheduling
 from matador.transports.coalescer import Coalescer
 
@@ -95,6 +97,8 @@ class Queue(Observable):
         job_id: makes the id of a job from its name and data. None: a UUID.
         default_options: options for all jobs; those of ``add`` win.
         on_unsupported: called for each option that the provider cannot honour.
+        journal: records the jobs that are added, for the data pipeline:
+            ``matador.observe.Journal("journal/")``. None: nothing is recorded.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -114,6 +118,7 @@ class Queue(Observable):
         job_id: MakeId | None = None,
         default_options: JobOptions | None = None,
         on_unsupported: Callable[[Unsupported], object] | None = None,
+        journal: Recorder | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"[Queue] name must be a non-empty string, got {name!r}")
@@ -123,6 +128,9 @@ class Queue(Observable):
         for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
             if given is not None and not callable(given):
                 raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
+        check_recorder(journal, self._where)
+        self._journal = journal
+        self._recording = None if journal is None else JobRecording(journal, name)
         self._maker = JobMaker(name, self._where, default_options or {}, job_id, on_unsupported)
         self._given = provider
         self._provider: JobProvider | None = None
@@ -166,7 +174,11 @@ class Queue(Observable):
                 provider = self.provider
                 self._full_name = await provider.open(self._name, self)
                 self._maker.bind(self._full_name, provider.capabilities, provider.transport.name)
-                self._adds = Coalescer(provider.store.add_jobs, max_batch=_MOST_AT_ONCE)
+                add = provider.store.add_jobs
+                if self._recording is not None:
+                    self._recording.start(provider.transport.name)
+                    add = self._recording.adding(add)
+                self._adds = Coalescer(add, max_batch=_MOST_AT_ONCE)
                 self._provider = provider
             return self._provider
 
@@ -185,9 +197,16 @@ class Queue(Observable):
         async with self._opening:
             if self._adds is not None:
                 await self._adds.drain()
+            if self._recording is not None:
+                await self._recording.stop()
             if self._provider is not None:
                 await self._provider.close(self, disconnect=disconnect)
             self._full_name = self._adds = self._provider = None
+
+    @property
+    def journal(self) -> Recorder | None:
+        """What records the jobs that are added."""
+        return self._journal
 
     @property
     def default_options(self) -> Mapping[str, Any]:
@@ -422,6 +441,8 @@ class Queue(Observable):
         error = await calling(store.add_flow(queue, [message for message, _ in made]), self._name)
         if error is not None:
             raise _named(error, self._name, made[0][1].id)
+        if self._recording is not None:
+            self._recording.added(message for message, _ in made)
         return [job for _, job in made]
 
     def _flow_job(self, step: FlowStep) -> tuple[Message, Job[Any]]:
