@@ -251,11 +251,10 @@ async def test_a_journal_that_cannot_be_opened_is_opened_by_the_next_one(tmp_pat
     assert [one.subscriber for one in of_kind(SentRecord, folder)] == ["second"]
 
 
-@pytest.mark.parametrize("make", [Queue, Worker])
-def test_a_folder_is_not_a_journal(make: Any) -> None:
-    handlers = () if make is Queue else (handle,)
+@pytest.mark.parametrize(("make", "more"), [(Queue, ()), (Worker, (handle,))])
+def test_a_folder_is_not_a_journal(make: Any, more: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"write Journal\('journal/'\)"):
-        make("emails", *handlers, journal="journal/")
+        make("emails", *more, journal="journal/")
 
 
 def sent_message(**more: Any) -> SentMessage:

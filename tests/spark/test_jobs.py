@@ -145,9 +145,9 @@ def test_jobs_are_rows_with_their_name_and_queue(office: Office) -> None:
 
 def test_a_report_shows_job_queues_beside_subscribers(office: Office, tmp_path: Path) -> None:
     report = office.lake.report()
-    console = Console(width=200, file=io.StringIO())
-    report.show(console)
-    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    output = io.StringIO()
+    report.show(Console(width=200, file=output))
+    text = output.getvalue()
     assert "bounce (job)" in text
     assert "welcome (job)" in text
     page = report.html(tmp_path / "report.html").read_text()
@@ -220,7 +220,8 @@ def test_jobs_are_chosen_by_name_and_predicate(office: Office) -> None:
     assert office.jobs() == []
     with pytest.raises(ConfigurationError, match="invalid predicate"):
         lake.replay(queue, where="data.nothing = 1", dry_run=True)
-    for wrong in ({"event": "welcome"}, {"subscriber": "emails"}, {"to": "all"}):
+    wrongs: list[dict[str, Any]] = [{"event": "welcome"}, {"subscriber": "emails"}, {"to": "all"}]
+    for wrong in wrongs:
         with pytest.raises(ConfigurationError, match="is for events"):
             lake.replay(queue, **wrong, dry_run=True)
 
