@@ -263,7 +263,7 @@ SIGNATURES: dict[str, dict[str, tuple[str, Any]]] = {
     },
     "Topology": {
         "namespace": (ANY, REQUIRED),
-        "queues": (KEYWORD, REQUIRED),
+        "queues": (KEYWORD, ()),
         "dead_letters": (KEYWORD, None),
         "retry": (KEYWORD, None),
     },
