@@ -27,6 +27,7 @@ from matador.jobs.job import ActiveJob
 from matador.jobs.processes import Processes, reference
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
+from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Scheduler
 from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
@@ -39,6 +40,7 @@ from matador.model.options import (
     whole_number,
 )
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import (
     JobLimiting,
@@ -88,6 +90,8 @@ class Worker(Observable):
             workers of the queue. Give all workers the same limits.
         on_unsupported: called for each limit that the provider cannot honour. None: that of the
             ``Queue``, if there is one.
+        journal: records each attempt, for the data pipeline: ``matador.observe.Journal``. None:
+            that of the ``Queue``, if there is one.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -114,6 +118,7 @@ class Worker(Observable):
         concurrency_per_key: int | None = None,
         on_unsupported: OnUnsupported | None = None,
         max_deliveries: int = MAX_DELIVERIES,
+        journal: Recorder | None = None,
     ) -> None:
         name = queue.name if isinstance(queue, Queue) else queue
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -150,6 +155,10 @@ class Worker(Observable):
             on_unsupported = queue.on_unsupported
         self._unsupported = UnsupportedOptions(name, where, on_unsupported)
         self._subscriptions: list[JobSubscription] = []
+        if journal is None and isinstance(queue, Queue):
+            journal = queue.journal
+        check_recorder(journal, where)
+        self._recording = None if journal is None else JobRecording(journal, name)
         self._clock: Clock = SystemClock()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._provider: JobProvider | None = None
@@ -200,6 +209,8 @@ class Worker(Observable):
         else:
             provider = provider_for(given, self._queue, self._where)
         full_name = await provider.open(self._queue, self)
+        if self._recording is not None:
+            self._recording.start(provider.transport.name)
         worker = DeliveryWorker(
             provider.transport,
             clock=self._clock,
@@ -218,6 +229,7 @@ class Worker(Observable):
             clock=self._clock,
             timeout=self._timeout,
             max_deliveries=self._max_deliveries,
+            recording=self._recording,
         )
         self._provider, self._worker = provider, worker
         self._subscriptions.clear()
@@ -237,7 +249,12 @@ class Worker(Observable):
         store = provider.store
         if isinstance(store, JobScheduling) and not store.fires_schedules:
             self._scheduler = Scheduler(
-                store, full_name, self._clock, self._provider_failed, self._error_backoff
+                store,
+                full_name,
+                self._clock,
+                self._provider_failed,
+                self._error_backoff,
+                None if self._recording is None else self._recording.added,
             )
             self._scheduler.start()
 
@@ -281,6 +298,8 @@ class Worker(Observable):
                 await self._processes.close()
         finally:
             self._worker = None
+            if self._recording is not None:
+                await self._recording.stop()
             await provider.close(self, disconnect=disconnect)
             await self._emitter.close()
 
