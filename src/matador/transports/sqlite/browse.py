@@ -16,6 +16,7 @@ from matador.transports.sqlite.database import (
     PARKED,
     READY,
 )
+from matador.transports.sqlite.routes import FileRoutes
 from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import (
     read_body,
@@ -47,9 +48,9 @@ _LAST_ROW = 2**63 - 1
 _ALWAYS = -1  # nothing was stored before this time
 
 
-def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> SqliteQueue:
-    """The queue itself."""
-    return queue
+def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> tuple[SqliteQueue, bool]:
+    """The queue itself, and whether it is temporary."""
+    return queue, FileRoutes(connection).expiry_of(queue.name) is not None
 
 
 def browse_page(

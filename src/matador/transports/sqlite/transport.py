@@ -199,8 +199,9 @@ class SqliteTransport(SqliteJobs):
 
     async def _subscribe(self, kind: type[SqliteSubscription], queue: str) -> SqliteSubscription:
         connection, consumer = self._connected, object()
-        found = await connection.read(queue, browse.find)
-        temporary = await connection.write(lambda session: session.consume(queue, consumer))
+        found, temporary = await connection.read(queue, browse.find)
+        if temporary:
+            await connection.write(lambda session: session.consume(queue, consumer))
         subscription = kind(
             found,
             connection,
