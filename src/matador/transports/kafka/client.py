@@ -140,6 +140,10 @@ class KafkaClient:
         except KafkaException as error:
             raise translate(error, self.where) from error
 
+    def cluster(self) -> Any:
+        """The brokers and topics, as the client library describes them. Blocks."""
+        return self._admin.list_topics(timeout=self.address.timeout)
+
     async def _outcome(self, future: Future[T], queue: str) -> T | MatadorError:
         try:
             async with asyncio.timeout(self.address.timeout + 1):
@@ -165,9 +169,7 @@ class KafkaClient:
                     self.failed,
                     limit=self.address.max_message_size,
                 )
-            admin, timeout = self._admin, self.address.timeout
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, lambda: admin.list_topics(timeout=timeout))
+            await asyncio.get_running_loop().run_in_executor(self._threads, self.cluster)
         except (KafkaException, ValueError, TypeError) as error:
             raise translate(error, self.where, opening=True) from error
         if session.lost.done():

@@ -151,6 +151,43 @@ class QueueConsumer:
         self._waiters.wake()
         return []
 
+    async def owned(self, timeout: float) -> dict[int, Partition]:
+        """The partitions that we have, once we have some or ``timeout`` seconds have passed.
+
+        The group is not left until ``let_go`` was called as often as this.
+        """
+        self._keeping += 1
+        until = self._loop.time() + timeout
+        while not self.partitions and (left := until - self._loop.time()) > 0:
+            await self._next_change(left)
+        return dict(self.partitions)
+
+    async def skip(self, number: int, start: int, end: int) -> int:
+        """Finish what nobody holds in a partition of ours; how many messages that were."""
+        if (partition := self.partitions.get(number)) is None:
+            return 0
+        skipped = partition.skip(start, end)
+        self._ready = deque(hold for hold in self._ready if hold.is_ours)
+        await self.commit(partition)
+        return skipped
+
+    def let_go(self) -> None:
+        """See ``owned``."""
+        self._keeping -= 1
+        self._change()
+
+    async def take(self, hold: Hold) -> bool:
+        """Deliver a message that was found by other means; False if it cannot be had."""
+        partition = hold.partition
+        if not hold.is_ours or partition.leaving:
+            return False
+        if partition.progress is None:
+            partition.progress = Progress(0)
+        if not partition.may_take(hold.offset):
+            return False
+        self._ready = deque(one for one in self._ready if one.offset != hold.offset)
+        return await self._begin([hold]) is None and hold.is_ours
+
     async def close(self) -> None:
         """Leave the group at once; what is in hand is redelivered to others."""
         self._forced = True
@@ -275,6 +312,11 @@ class QueueConsumer:
         elif (following := partition.leave(hold)) is not None:
             self._offer(following)
         self._change()
+
+    async def _next_change(self, timeout: float) -> None:
+        waiting = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait([waiting], timeout=timeout)
+        waiting.cancel()
 
     def _change(self) -> None:
         self._changed.set()
@@ -404,8 +446,7 @@ class QueueConsumer:
             one.leaving = True
         until = self._loop.time() + (0.0 if self._forced else self._revoke_wait)
         while self._in_flight(partitions) and (left := until - self._loop.time()) > 0:
-            changed = self._changed
-            await asyncio.wait([asyncio.ensure_future(changed.wait())], timeout=left)
+            await self._next_change(left)
         if not self._forced:
             await self._commits.drain()
         places = [place for one in partitions if (place := _place(one)) is not None]

@@ -129,6 +129,32 @@ class Partition:
             return False
         return not self.progress.is_finished(offset)
 
+    def may_take(self, offset: int) -> bool:
+        """Whether a message that was found by other means is nobody's yet."""
+        progress = self.progress
+        return progress is None or not (
+            progress.is_finished(offset) or offset in progress.flying or offset in progress.moved
+        )
+
+    def skip(self, start: int, end: int) -> int:
+        """Finish all from ``start`` to the one before ``end`` that nobody holds; how many."""
+        progress = self.progress = self.progress or Progress(start)
+        first = max(start, progress.offset)
+        kept = {one for one in (*progress.flying, *progress.moved) if first <= one < end}
+        skipped = max(0, end - first) - progress.finished_behind(end) - len(kept)
+        for begin, stop in zip([first, *[one + 1 for one in sorted(kept)]], [*sorted(kept), end]):
+            progress.finish_all(begin, stop)
+        progress.counts = {one: n for one, n in progress.counts.items() if one in progress.flying}
+        for key, line in list(self.lines.items()):
+            self.waiting -= len(line) - 1
+            kept_line = deque(one for one in line if one.offset in progress.flying)
+            for one in line:
+                one.settled = one.settled or one not in kept_line
+            self.lines[key] = kept_line
+            if not kept_line:
+                del self.lines[key]
+        return skipped
+
     def line_up(self, hold: Hold) -> bool:
         """Put it at the end of the line of its key; whether it is the first."""
         key = hold.record.key

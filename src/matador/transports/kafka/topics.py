@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.errors import error_of
 from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
 
 _DEFAULT_PARTITIONS = 4
@@ -83,6 +85,18 @@ class Topics:
                         f"Kafka: the topic {topic!r} cannot be made: {outcome}; make it yourself, "
                         f"or check the options partitions and replication"
                     ) from outcome
+        await self._wait_for(topics)
+
+    async def _wait_for(self, topics: Sequence[str]) -> None:
+        """A topic that was made is there for everybody a little later."""
+        backoff = Backoff(0.02, 0.5)
+        until = time.monotonic() + self._address.timeout
+        while True:
+            found = await self.describe(topics)
+            missing = [one for one in found.values() if isinstance(one, QueueNotFoundError)]
+            if not missing or time.monotonic() > until:
+                return
+            await backoff.sleep()
 
     # -- topology ----------------------------------------------------------------------------------
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Unpack
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, UnsupportedError
 from matador.model.capabilities import Capabilities
-from matador.model.message import Message, Settlement, TopologyNote
+from matador.model.message import (
+    Delivery,
+    Finding,
+    Message,
+    QueueDepth,
+    Settlement,
+    StoredMessage,
+    TopologyNote,
+)
 from matador.model.topology import Topology
+from matador.transports.kafka.browse import KafkaBrowser
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.delays import BrokerClock
-from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kafka.doctor import check, examine
+from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.options import KafkaOptions, read_kafka_address
+from matador.transports.kafka.purge import Purger
 from matador.transports.kafka.settle import KafkaSettler
 from matador.transports.kafka.store import KafkaStore
 from matador.transports.kafka.subscription import KafkaSubscription
@@ -72,6 +83,8 @@ class KafkaTransport(BaseTransport):
         self._store = KafkaStore(self._client, self._topics)
         self._settler = KafkaSettler(self._store)
         self._clock = BrokerClock()
+        self._browser = KafkaBrowser(self._client, self._topics, self._group)
+        self._purger = Purger(self._client, self._browser)
         self._consumers: dict[str, QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
         self._subscriptions: set[KafkaSubscription] = set()
@@ -83,6 +96,9 @@ class KafkaTransport(BaseTransport):
             concurrency="partition",
             ordering="partition",
             priorities=False,
+            purge=True,
+            depth=True,
+            replay=True,
             properties=ALL_PROPERTIES,
             max_message_size=address.max_message_size,
         )
@@ -130,6 +146,58 @@ class KafkaTransport(BaseTransport):
         """See ``Transport``."""
         await self._client.require()
         return await self._settler.settle(settlements)
+
+    # -- optional abilities ------------------------------------------------------------------------
+
+    browses_dead_letters = True
+
+    async def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing`` and ``BrowsingDeadLetters``: for dead letters only."""
+        await self._client.require()
+        async for stored in self._browser.browse(queue, after, limit):
+            yield stored
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
+        """See ``Browsing``. Joins the group of the dead letters until all are settled."""
+        await self._client.require()
+        if not is_dead_letters(queue):
+            raise UnsupportedError(f"{queue!r} is consumed by its group; dead letters can be taken")
+        if not positions:
+            return []
+        member = await self._consumer(queue)
+        try:
+            return await self._browser.take(queue, positions, member)
+        finally:
+            member.let_go()
+
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``. What waits behind a message that another process holds stays."""
+        await self._client.require()
+        return await self._purger.purge(queue, self._consumers.get(queue))
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``."""
+        await self._client.require()
+        return await self._browser.depth(queue)
+
+    async def read(
+        self, queue: str, *, after: str | None = None, limit: int = 1000
+    ) -> Sequence[StoredMessage]:
+        """See ``Replaying``. In order of the time when Kafka stored them."""
+        await self._client.require()
+        return await self._browser.read(queue, after, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``."""
+        await self._client.require()
+        return await examine(self._client)
+
+    async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Checking``: partitions, replicas, retention and cleanup that get in the way."""
+        await self._client.require()
+        return await check(self._client, self._topics, topology)
 
     # -- inside ------------------------------------------------------------------------------------
 
