@@ -77,14 +77,15 @@ def kafka_admin(url: str) -> AdminClient:
 
 def make_topics(url: str, *names: str, partitions: int = 1) -> None:
     """Make topics as another program would."""
-    made = kafka_admin(url).create_topics([NewTopic(name, partitions, 1) for name in names])
-    for future in made.values():
+    admin = kafka_admin(url)  # it ends with its last reference, and its futures with it
+    for future in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
         future.result()
 
 
 def delete_topics(url: str, *names: str) -> None:
     """Delete topics, which must be there."""
-    for future in kafka_admin(url).delete_topics(list(names)).values():
+    admin = kafka_admin(url)
+    for future in admin.delete_topics(list(names)).values():
         future.result()
 
 

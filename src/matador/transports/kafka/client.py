@@ -14,18 +14,26 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from matador.errors import MatadorError, NotConnectedError, SendTimeoutError, TimeoutError
+from matador.errors import (
+    MatadorError,
+    NotConnectedError,
+    SendTimeoutError,
+    SendUnconfirmedError,
+    TimeoutError,
+)
 from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import KafkaAddress
 from matador.transports.kafka.producer import KafkaProducer
+from matador.transports.kit.backoff import Backoff
 from matador.transports.supervisor import ConnectionSupervisor
 
 T = TypeVar("T")
 
 _BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
+_TRIES = 5
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)  # noqa: SLF001 - its public name
 
 
@@ -118,15 +126,24 @@ class KafkaClient:
     async def ask(
         self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""
     ) -> dict[Any, T | MatadorError]:
-        """Ask the administration client for several things at once: each result, or why not."""
-        try:
-            futures = call(self._admin)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise translate(error, self.where, queue=queue) from error
-        found: dict[Any, T | MatadorError] = {}
-        for key, future in futures.items():
-            found[key] = await self._outcome(future, queue or str(getattr(key, "topic", key)))
-        return found
+        """Ask the administration client for several things at once: each result, or why not.
+
+        Asks again while the answer of a broker says that it will have one soon.
+        """
+        backoff = Backoff(0.05, 1.0)
+        for last in (*[False] * (_TRIES - 1), True):
+            try:
+                futures = call(self._admin)
+            except (KafkaException, ValueError, TypeError) as error:
+                raise translate(error, self.where, queue=queue) from error
+            found: dict[Any, T | MatadorError] = {}
+            for key, future in futures.items():
+                found[key] = await self._outcome(future, queue or str(getattr(key, "topic", key)))
+            passing = [one for one in found.values() if isinstance(one, SendUnconfirmedError)]
+            if last or not passing or not self.is_connected:
+                return found
+            await backoff.sleep()
+        raise AssertionError("unreachable")
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that blocks in a thread.

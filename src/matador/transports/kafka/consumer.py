@@ -167,7 +167,13 @@ class QueueConsumer:
         if (partition := self.partitions.get(number)) is None:
             return 0
         skipped = partition.skip(start, end)
-        self._ready = deque(hold for hold in self._ready if hold.is_ours)
+        progress = partition.progress
+        if progress is not None:
+            self._ready = deque(
+                hold
+                for hold in self._ready
+                if hold.partition is not partition or not progress.is_finished(hold.offset)
+            )
         await self.commit(partition)
         return skipped
 

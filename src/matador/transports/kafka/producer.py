@@ -97,6 +97,14 @@ class KafkaProducer:
         )
         return future.result()
 
+    def refresh(self, topic: str, timeout: float) -> None:
+        """Have it look for a topic again that it has found missing. Blocks.
+
+        Raises:
+            KafkaException: nobody could be asked.
+        """
+        self._producer.list_topics(topic, timeout)
+
     async def close(self) -> None:
         """Wait for all reports, and end."""
         await asyncio.to_thread(self._close)
