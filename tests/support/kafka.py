@@ -7,9 +7,11 @@ import socket
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
 
 
@@ -70,7 +72,7 @@ def servers_of(url: str) -> str:
     return url.partition("://")[2].partition("/")[0].partition("?")[0]
 
 
-def kafka_admin(url: str) -> AdminClient:
+def kafka_admin(url: str) -> Any:
     """A plain client for the server of a transport's URL."""
     return AdminClient({"bootstrap.servers": servers_of(url)})
 

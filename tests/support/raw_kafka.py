@@ -29,7 +29,7 @@ _NAMES = (
 _VALUES: tuple[bytes | None, ...] = (
     *(None, b"", b"x", b"0", b"-0", b"-1", b"1e3", b"nan", b"inf", b"-inf", b"1e400", b"0x10"),
     *(b"9" * 30, b"9" * 5000, b"\xff", b"\xed\xa0\x80", b"\x00", bytes(range(256)), b"{", b"[]"),
-    *(b'["plain"]', b'["plain","plain","no"]', b'[7]', b'"x"', b"[" * 3000, b'{"type":7}'),
+    *(b'["plain"]', b'["plain","plain","no"]', b"[7]", b'"x"', b"[" * 3000, b'{"type":7}'),
     *(b'{"expires_at":"never"}', b"x" * 20_000, "é漢😀".encode(), "١٢٣".encode()),
 )
 

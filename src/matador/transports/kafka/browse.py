@@ -15,13 +15,13 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka import Message as KafkaMessage
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage] - public
 
 from matador.errors import MatadorError, QueueNotFoundError, UnsupportedError
 from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.deliveries import hold_of
 from matador.transports.kafka.delays import PARTITIONS
+from matador.transports.kafka.deliveries import hold_of
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_range
@@ -59,9 +59,7 @@ class Extent:
 class KafkaBrowser:
     """What can be seen of the queues of a cluster."""
 
-    def __init__(
-        self, client: KafkaClient, topics: Topics, group: Callable[[str], str]
-    ) -> None:
+    def __init__(self, client: KafkaClient, topics: Topics, group: Callable[[str], str]) -> None:
         self._client = client
         self._topics = topics
         self._group = group
@@ -113,7 +111,7 @@ class KafkaBrowser:
         return found
 
     async def _offsets(
-        self, topic: str, numbers: Sequence[int], which: OffsetSpec
+        self, topic: str, numbers: Sequence[int], which: OffsetSpec | None
     ) -> dict[int, int]:
         asked: Any = {TopicPartition(topic, number): which for number in numbers}
         answers = await self._client.ask(lambda admin: admin.list_offsets(asked), queue=topic)

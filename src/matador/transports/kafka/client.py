@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -34,7 +35,7 @@ T = TypeVar("T")
 _BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 _TRIES = 5
-_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)  # noqa: SLF001 - its public name
+_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 
 
 class _Session:
@@ -118,10 +119,8 @@ class KafkaClient:
         session = self._session
         if session is None or error.code() not in _DOWN:
             return
-        try:
+        with suppress(RuntimeError):  # the loop is closed
             session.lost.get_loop().call_soon_threadsafe(session.fail, KafkaException(error))
-        except RuntimeError:
-            pass  # the loop is closed
 
     async def ask(
         self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""

@@ -2,7 +2,7 @@
 
 A thread talks to Kafka: it reads messages while there is room for them, commits, moves delayed ones
 that are due, and answers rebalances. Everything else happens in the event loop: who gets what, and
-lines of keys. The thread goes on polling while handlers run, so that a long one keeps its partition.
+lines of keys. The thread goes on polling while handlers run: a long one keeps its partition.
 
 The client library lets one thread in at a time, and a poll cannot be interrupted. So the thread
 waits in a poll only while there is nothing to commit; otherwise it waits for commits, and looks for
@@ -25,14 +25,13 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import (
     LeaseLostError,
     MatadorError,
-    NotConnectedError,
     SendFailedError,
     SendTimeoutError,
 )
 from matador.transports.coalescer import Coalescer
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.deliveries import Hold, Partition, hold_of
 from matador.transports.kafka.delays import BrokerClock, DelayMover
+from matador.transports.kafka.deliveries import Hold, Partition, hold_of
 from matador.transports.kafka.errors import is_missing, translate
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
@@ -225,7 +224,9 @@ class QueueConsumer:
         except BaseException:  # cancelled
             self._give_back(holds)
             raise
-        failed = [one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)]
+        failed = [
+            one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)
+        ]
         return failed[0] if failed else None
 
     def _give_back(self, holds: Iterable[Hold]) -> None:
@@ -270,14 +271,16 @@ class QueueConsumer:
         self._woken.set()
         done, _ = await asyncio.wait([call], timeout=self._timeout + 1)
         if not done:
-            late = SendTimeoutError(f"{self._client.where}: no answer to a commit of {self.queue!r}")
+            late = SendTimeoutError(
+                f"{self._client.where}: no answer to a commit of {self.queue!r}"
+            )
             return {mine[one.partition]: late for one in offsets if one.partition in mine}
         found: dict[Partition, Outcome] = {}
         for number, error in call.result().items():
             if (partition := mine.get(number)) is None:
                 continue
-            outcome = None if error is None else translate(
-                error, self._client.where, queue=self.queue
+            outcome = (
+                None if error is None else translate(error, self._client.where, queue=self.queue)
             )
             found[partition] = outcome
             if isinstance(outcome, LeaseLostError):
@@ -487,7 +490,7 @@ class QueueConsumer:
                 except KafkaException as error:
                     self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
                     time.sleep(_POLL)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a thread has nobody to raise it to
             _LOG.exception("the consumer of %s has failed", self.queue)
         finally:
             try:

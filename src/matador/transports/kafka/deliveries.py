@@ -94,9 +94,7 @@ class Partition:
     time. ``owned`` is also read, and set, by the thread that polls.
     """
 
-    def __init__(
-        self, keeper: Keeper, topic: str, number: int, progress: Progress | None
-    ) -> None:
+    def __init__(self, keeper: Keeper, topic: str, number: int, progress: Progress | None) -> None:
         self.keeper = keeper
         self.topic = topic
         self.number = number
@@ -142,8 +140,10 @@ class Partition:
         first = max(start, progress.offset)
         kept = {one for one in (*progress.flying, *progress.moved) if first <= one < end}
         skipped = max(0, end - first) - progress.finished_behind(end) - len(kept)
-        for begin, stop in zip([first, *[one + 1 for one in sorted(kept)]], [*sorted(kept), end]):
+        begin = first
+        for stop in (*sorted(kept), end):
             progress.finish_all(begin, stop)
+            begin = stop + 1
         progress.counts = {one: n for one, n in progress.counts.items() if one in progress.flying}
         for key, line in list(self.lines.items()):
             self.waiting -= len(line) - 1

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - public
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - public
+)
 
 from matador.errors import MatadorError
 from matador.model.message import Finding, TopologyNote
@@ -93,11 +96,17 @@ def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator
         )
     retention = _whole(settings.get("retention.ms"), -1)
     if 0 <= retention < _DAY and not kept:
-        yield f"Kafka deletes messages after {retention / 1000:g} s, handled or not; raise retention.ms"
-    if 0 <= retention and kept and retention < _DAY:
+        yield (
+            f"Kafka deletes messages after {retention / 1000:g} s, handled or not; raise "
+            f"retention.ms"
+        )
+    if retention >= 0 and kept and retention < _DAY:
         yield f"what waits here is deleted after {retention / 1000:g} s; raise retention.ms"
     if "compact" in settings.get("cleanup.policy", "delete"):
-        yield "cleanup.policy compacts: of the messages with one key Kafka keeps the last; use delete"
+        yield (
+            "cleanup.policy compacts: of the messages with one key Kafka keeps the last one; use "
+            "delete"
+        )
 
 
 async def _settings(client: KafkaClient, resource: ConfigResource) -> dict[str, str]:

@@ -27,7 +27,9 @@ from matador.errors import (
 
 def _codes(*names: str) -> frozenset[int]:
     """The codes with these names; a client that does not know one cannot raise it."""
-    return frozenset(code for name in names if (code := getattr(KafkaError, name, None)) is not None)
+    return frozenset(
+        code for name in names if (code := getattr(KafkaError, name, None)) is not None
+    )
 
 
 _MISSING = _codes(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
@@ -71,7 +71,7 @@ class KafkaAddress(ServerAddress):
 
     kind = "Kafka"
     form = "kafka://user:password@host:9092,host:9092/?option=value"
-    schemes = {
+    schemes: ClassVar[Mapping[str, Scheme]] = {
         "kafka": Scheme(9092, several=True),
         "kafkas": Scheme(9093, tls=True, several=True),
     }
@@ -195,11 +195,8 @@ def read_kafka_address(url: str, given: Mapping[str, Any]) -> KafkaAddress:
         ConfigurationError: it is malformed, or an option is invalid.
     """
     options = dict(given)
-    config = options.pop("config", None) or {}
+    config: object = options.pop("config", None) or {}
     if not isinstance(config, Mapping):
         raise ConfigurationError("Kafka: config must be a mapping of librdkafka settings")
     made = read_address(KafkaAddress, url, options)
-    if not config:
-        return made
-    values = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return KafkaAddress(**(values | {"config": dict(cast("Mapping[str, Any]", config))}))
+    return replace(made, config=dict(cast("Mapping[str, Any]", config)))

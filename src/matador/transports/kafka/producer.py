@@ -92,9 +92,7 @@ class KafkaProducer:
         if not records:
             return []
         future: Future[list[Report]] = Future()
-        self._produce(
-            records, _Batch(len(records), lambda batch: future.set_result(batch.reports))
-        )
+        self._produce(records, _Batch(len(records), lambda batch: future.set_result(batch.reports)))
         return future.result()
 
     def refresh(self, topic: str, timeout: float) -> None:

@@ -149,9 +149,7 @@ def _advance(work: _Work) -> None:
     assert progress is not None
     if isinstance(work.settlement, Release):
         progress.release(hold.offset)
-        work.successor = Hold(
-            hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at
-        )
+        work.successor = Hold(hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at)
         work.successor.root = hold.root
         return
     if work.successor is not None:

@@ -56,19 +56,20 @@ class KafkaStore:
         """Store records. A declared topic that was deleted is made again."""
         reports = await self._put(made)
         for _ in range(_TRIES):
-            gone = [at for at, report in enumerate(reports) if self._is_gone(made[at], report)]
+            gone = [
+                (at, record)
+                for at, (record, report) in enumerate(zip(made, reports, strict=True))
+                if isinstance(report, QueueNotFoundError)
+                and isinstance(record, Record)
+                and self._topics.knows(record.topic)  # it was there, and was deleted
+            ]
             if not gone:
                 break
-            await self._look_again({made[at].topic for at in gone})  # pyright: ignore[reportAttributeAccessIssue] - records only
-            again = await self._put([made[at] for at in gone])
-            for at, report in zip(gone, again, strict=True):
+            await self._look_again({record.topic for _, record in gone})
+            again = await self._put([record for _, record in gone])
+            for (at, _), report in zip(gone, again, strict=True):
                 reports[at] = report
         return reports
-
-    def _is_gone(self, made: Made, report: Report) -> bool:
-        """Whether a topic that was there has been deleted."""
-        missing = isinstance(made, Record) and isinstance(report, QueueNotFoundError)
-        return missing and self._topics.knows(made.topic)
 
     async def _look_again(self, topics: Iterable[str]) -> None:
         timeout = self._client.address.timeout
@@ -100,9 +101,7 @@ class KafkaStore:
                 reports.append(None)
                 chosen.append(one)
         sent = iter(await self._client.producer.send(chosen))
-        return [
-            next(sent) if report is None else report for report in reports
-        ]
+        return [next(sent) if report is None else report for report in reports]
 
 
 def _of_queue(error: MatadorError, topic: str) -> MatadorError:

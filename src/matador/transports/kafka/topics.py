@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic  # pyright: ignore[reportPrivateImportUsage] - public
 
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
@@ -68,7 +68,8 @@ class Topics:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, Any]:
         """Each topic as the client library describes it, or why it cannot be described."""
-        return await self._client.ask(lambda admin: admin.describe_topics(TopicCollection(topics)))
+        names = TopicCollection(list(topics))
+        return await self._client.ask(lambda admin: admin.describe_topics(names))
 
     async def _make(self, topics: Sequence[str]) -> None:
         replication = self._address.replication or -1
