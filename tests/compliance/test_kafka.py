@@ -34,6 +34,7 @@ class TestKafka(TransportCompliance):
     quiet = 1.0
     orders_without_keys = False
     body_limit = 900_000
+    transactional = False
     server: OwnKafka
 
     @pytest_asyncio.fixture(autouse=True)
@@ -44,7 +45,7 @@ class TestKafka(TransportCompliance):
         forget_topics(server.url, self._namespace, f"Owner.{self._namespace}")
 
     async def make_transport(self) -> Transport:
-        return KafkaTransport(self.server.url, session=6)
+        return KafkaTransport(self.server.url, session=6, transactional=self.transactional)
 
     async def make_exact_queue(self, name: str) -> None:
         make_topics(self.server.url, topic_name(name))

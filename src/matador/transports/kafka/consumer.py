@@ -32,7 +32,7 @@ from matador.transports.coalescer import Coalescer
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import BrokerClock, DelayMover
 from matador.transports.kafka.deliveries import Hold, Partition, hold_of
-from matador.transports.kafka.errors import is_missing, translate
+from matador.transports.kafka.errors import is_missing, is_rebalancing, translate
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
 from matador.transports.kit.backoff import Backoff
@@ -81,6 +81,7 @@ class QueueConsumer:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits: Coalescer[Partition, Outcome] = Coalescer(self._commit, max_batch=100_000)
+        self.committing = asyncio.Lock()
         self._verified = time.monotonic()
         self._problem: MatadorError | None = None
         self._keeping = 0
@@ -250,16 +251,36 @@ class QueueConsumer:
             return None
         return await self.commit(partition)
 
+    async def membership(self) -> Any:
+        """See ``Keeper``."""
+        call: asyncio.Future[Any] = self._loop.create_future()
+        self._commands.append(
+            lambda: self._tell(_resolve, call, self._consumer.consumer_group_metadata())
+        )
+        self._woken.set()
+        done, _ = await asyncio.wait([call], timeout=self._timeout)
+        return call.result() if done else None
+
     async def _store(self, partitions: Iterable[Partition]) -> list[Outcome]:
         return await asyncio.gather(*[self._commits.submit(one) for one in partitions])
 
     async def _commit(self, partitions: Sequence[Partition]) -> list[Outcome]:
-        """One commit for all that have changed."""
-        chosen = {one: None for one in partitions if one.owned and one.progress is not None}
-        found: dict[Partition, Outcome] = dict(chosen)
-        offsets = [place for one in chosen if (place := _place(one)) is not None]
-        if offsets:
-            found |= await self._commit_offsets(offsets)
+        """One commit for all that have changed; again while the group is being rearranged."""
+        found: dict[Partition, Outcome] = {}
+        pending = set(partitions)
+        backoff = Backoff(0.01, 0.2)
+        until = self._loop.time() + self._timeout
+        while pending:
+            async with self.committing:
+                places = [_place(one) for one in pending if one.owned]
+                offsets = [place for place in places if place is not None]
+                outcomes = await self._commit_offsets(offsets) if offsets else {}
+            found |= outcomes
+            pending = {one for one, outcome in outcomes.items() if is_rebalancing(outcome)}
+            if pending and self._loop.time() > until:
+                break
+            if pending:
+                await backoff.sleep()
         self._change()
         return [found.get(one, None if one.owned else lease_lost(self.queue)) for one in partitions]
 
@@ -664,6 +685,6 @@ def _place(partition: Partition) -> TopicPartition | None:
     return TopicPartition(partition.topic, partition.number, offset, metadata=text)
 
 
-def _resolve(call: asyncio.Future[_Committed], found: _Committed) -> None:
+def _resolve(call: asyncio.Future[Any], found: object) -> None:
     if not call.done():
         call.set_result(found)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import Message as KafkaMessage
 
@@ -22,6 +23,15 @@ class Keeper(Protocol):
 
     async def commit(self, partition: Partition) -> MatadorError | None:
         """Store the progress of a partition; None, or why it is not stored."""
+        ...
+
+    @property
+    def committing(self) -> asyncio.Lock:
+        """Held while something is committed."""
+        ...
+
+    async def membership(self) -> Any:
+        """Who commits, for a transaction; None if it cannot be said."""
         ...
 
     def done(self, hold: Hold, successor: Hold | None = None) -> None:

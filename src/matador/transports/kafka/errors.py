@@ -103,6 +103,12 @@ def is_missing(error: BaseException | KafkaError) -> bool:
     return found is not None and found.code() in _MISSING
 
 
+def is_rebalancing(error: MatadorError | None) -> bool:
+    """Whether a commit has to wait until the group has been rearranged."""
+    found = None if error is None or error.__cause__ is None else error_of(error.__cause__)
+    return found is not None and found.code() == KafkaError.REBALANCE_IN_PROGRESS
+
+
 def is_fenced(error: BaseException) -> bool:
     """Whether a producer cannot be used any more: it must be made again."""
     found = error_of(error)

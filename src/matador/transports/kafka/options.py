@@ -48,7 +48,6 @@ class KafkaOptions(TypedDict, total=False):
     retention: Seconds | None
     create: bool | None
     transactional: bool | None
-    groups: Literal["consumer", "share"] | None
     timeout: Seconds | None
     session: Seconds | None
     revoke_wait: Seconds | None
@@ -84,7 +83,6 @@ class KafkaAddress(ServerAddress):
     retention: float = duration(_WEEK, minimum=60)
     create: bool = flag(True)
     transactional: bool = flag(False)
-    groups: str = choice("consumer", ("consumer", "share"))
     timeout: float = duration(10.0, minimum=0.5)
     session: float = duration(10.0, minimum=1)
     revoke_wait: float = duration(5.0)

@@ -81,15 +81,19 @@ class KafkaStore:
             except MatadorError:
                 continue  # whoever sends to it hears of it
 
-    async def _put(self, made: Sequence[Made]) -> list[Report]:
-        topics = {one.topic for one in made if isinstance(one, Record)}
+    async def missing(self, made: Sequence[Made]) -> dict[str, MatadorError]:
+        """The topics that cannot be found, and why."""
         missing: dict[str, MatadorError] = {}
-        for topic in topics:
+        for topic in {one.topic for one in made if isinstance(one, Record)}:
             if not self._topics.knows(topic):
                 try:
                     await self._topics.find(topic)
                 except MatadorError as error:
                     missing[topic] = _of_queue(error, topic)
+        return missing
+
+    async def _put(self, made: Sequence[Made]) -> list[Report]:
+        missing = await self.missing(made)
         reports: list[Report] = []
         chosen: list[Record] = []
         for one in made:

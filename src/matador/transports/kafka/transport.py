@@ -30,6 +30,7 @@ from matador.transports.kafka.settle import KafkaSettler
 from matador.transports.kafka.store import KafkaStore
 from matador.transports.kafka.subscription import KafkaSubscription
 from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
@@ -52,7 +53,6 @@ class KafkaTransport(BaseTransport):
         retention: seconds after which Kafka deletes messages of a queue, handled or not.
         create: make the topics of a topology that are missing.
         transactional: store a retry or a dead letter and commit its original in one transaction.
-        groups: ``consumer``, or ``share`` for share groups, a preview.
         timeout: seconds for connecting, for an answer, and for a confirmation.
         session: seconds after which a worker that is not heard of loses its partitions.
         revoke_wait: seconds for which a partition that goes to another worker waits for handlers
@@ -81,7 +81,8 @@ class KafkaTransport(BaseTransport):
         self._client = KafkaClient(address, self._change_state)
         self._topics = Topics(self._client)
         self._store = KafkaStore(self._client, self._topics)
-        self._settler = KafkaSettler(self._store)
+        self._transactions = KafkaTransactions(self._client) if address.transactional else None
+        self._settler = KafkaSettler(self._store, self._transactions)
         self._clock = BrokerClock()
         self._browser = KafkaBrowser(self._client, self._topics, self._group)
         self._purger = Purger(self._client, self._browser)
@@ -119,6 +120,8 @@ class KafkaTransport(BaseTransport):
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         consumers = [*self._consumers.values(), *self._leaving]
         await asyncio.gather(*[one.close() for one in consumers])
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._client.stop()
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
