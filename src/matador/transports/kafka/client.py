@@ -7,12 +7,12 @@ and as back once one has answered; until then nobody waits for it but the superv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from matador.errors import (
@@ -59,6 +59,7 @@ class KafkaClient:
         self._producer: KafkaProducer | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._session: _Session | None = None
+        self._trims: set[asyncio.Task[None]] = set()
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
             self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
         )
@@ -144,6 +145,21 @@ class KafkaClient:
             await backoff.sleep()
         raise AssertionError("unreachable")
 
+    def trim(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Delete the records of partitions before these offsets, in the background.
+
+        It does not matter if that fails: it is done again some day.
+        """
+        places = [TopicPartition(topic, number, at) for number, at in offsets.items() if at > 0]
+        if places and self._admin is not None:
+            task = asyncio.create_task(self._trim(places))
+            self._trims.add(task)
+            task.add_done_callback(self._trims.discard)
+
+    async def _trim(self, places: list[TopicPartition]) -> None:
+        with suppress(MatadorError):
+            await self.ask(lambda admin: admin.delete_records(places))
+
     async def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that blocks in a thread.
 
@@ -200,6 +216,8 @@ class KafkaClient:
 
     async def _drop(self) -> None:
         self._session = None
+        if self._trims:
+            await asyncio.wait(self._trims, timeout=self.address.timeout)
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.close()

@@ -32,7 +32,8 @@ from matador.transports.coalescer import Coalescer
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import BrokerClock, DelayMover
 from matador.transports.kafka.deliveries import Hold, Partition, hold_of
-from matador.transports.kafka.errors import is_missing, is_rebalancing, translate
+from matador.transports.kafka.errors import is_missing, is_rebalancing, still_ours, translate
+from matador.transports.kafka.names import is_dead_letters
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
 from matador.transports.kit.backoff import Backoff
@@ -45,6 +46,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there
 _LULL = 0.1  # seconds without room after which partitions are paused
 _MOST = 500  # messages read at a time
 _FEWEST_WAITING = 1000
+_LAST_COMMITS = 2.0
 _ASSIGN_TRIES = 30
 
 Outcome: TypeAlias = MatadorError | None
@@ -282,7 +284,13 @@ class QueueConsumer:
             if pending:
                 await backoff.sleep()
         self._change()
-        return [found.get(one, None if one.owned else lease_lost(self.queue)) for one in partitions]
+        return [self._outcome(one, found.get(one)) for one in partitions]
+
+    def _outcome(self, partition: Partition, outcome: Outcome) -> Outcome:
+        """Whether a partition is lost, a rebalance says, and not a commit that came in between."""
+        if not partition.owned:
+            return lease_lost(self.queue, "its partition is another worker's")
+        return still_ours(outcome) if isinstance(outcome, LeaseLostError) else outcome
 
     async def _commit_offsets(self, offsets: list[TopicPartition]) -> dict[Partition, Outcome]:
         asked = time.monotonic()
@@ -304,9 +312,7 @@ class QueueConsumer:
                 None if error is None else translate(error, self._client.where, queue=self.queue)
             )
             found[partition] = outcome
-            if isinstance(outcome, LeaseLostError):
-                self._lost([partition])
-            elif outcome is None:
+            if outcome is None:
                 self._verified = asked
             self._hold_if_crowded(partition)
         return found
@@ -335,8 +341,6 @@ class QueueConsumer:
         """See ``Keeper``."""
         partition = hold.partition
         if successor is not None:
-            if successor.offset != hold.offset:
-                partition.early.add(successor.offset)
             partition.replace(hold, successor)
             self._offer(successor, front=True)
         elif (following := partition.leave(hold)) is not None:
@@ -477,9 +481,13 @@ class QueueConsumer:
         until = self._loop.time() + (0.0 if self._forced else self._revoke_wait)
         while self._in_flight(partitions) and (left := until - self._loop.time()) > 0:
             await self._next_change(left)
-        if not self._forced:
-            await self._commits.drain()
+        # Those who wait for a commit are to hear that it was made, before it is too late for it.
+        draining = asyncio.ensure_future(self._commits.drain())
+        await asyncio.wait([draining], timeout=_LAST_COMMITS if self._forced else self._timeout)
+        draining.cancel()
         places = [place for one in partitions if (place := _place(one)) is not None]
+        if self._mover is None and is_dead_letters(self.queue):  # nobody needs those any more
+            self._client.trim(self.topic, {one.partition: one.offset for one in places})
         self._lost(partitions)
         return places
 
@@ -525,6 +533,8 @@ class QueueConsumer:
         timeout = _POLL
         if self._mover is not None:
             self._mover.wake(self._consumer)
+            if finished := self._mover.finished():
+                self._tell(self._client.trim, self._mover.topic, finished)
             timeout = self._mover.next_wait(_POLL)
         outstanding = self._handed - self._received
         room = self._room - outstanding
@@ -635,6 +645,8 @@ class QueueConsumer:
         return places
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        if self._mover is not None:
+            self._mover.commit(consumer)
         gone = self._unassigned(places)
         if gone:
             work = self._give_up(gone)

@@ -43,12 +43,12 @@ class Hold:
     """A message in our hands.
 
     ``root`` is the message in whose place it is handled: the first of a chain of retries with one
-    key, or itself. ``stored``: its successor is, and only the commit is missing.
+    key, or itself. ``stored``: its ``successor`` is, and only the commit is missing.
     """
 
     __slots__ = (
         *("content", "count", "offset", "partition", "queue", "record", "root", "settled"),
-        *("stored", "stored_at"),
+        *("stored", "stored_at", "successor"),
     )
 
     def __init__(
@@ -64,6 +64,7 @@ class Hold:
         self.count = 0
         self.settled = False
         self.stored = False
+        self.successor: Hold | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -179,11 +180,21 @@ class Partition:
         return False
 
     def replace(self, hold: Hold, successor: Hold) -> None:
-        """The successor takes the place of the first of a line."""
+        """The successor takes the place of the first of a line.
+
+        It may have been read from its own place meanwhile, or is yet to be.
+        """
         key = hold.record.key
         line = None if key is None else self.lines.get(key)
         if line and line[0] is hold:
             line[0] = successor
+            if successor.offset != hold.offset:
+                twins = [one for one in line if one.offset == successor.offset][1:]
+                for twin in twins:
+                    line.remove(twin)
+                    self.waiting -= 1
+                if not twins:
+                    self.early.add(successor.offset)
 
     def leave(self, hold: Hold) -> Hold | None:
         """The first of a line is finished; who is first now."""

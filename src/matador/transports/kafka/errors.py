@@ -42,6 +42,10 @@ _LOST = _codes(
     *("SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH", "_MAX_POLL_EXCEEDED"),
     *("MEMBER_ID_REQUIRED",),
 )
+_REARRANGED = _codes(
+    *("REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH"),
+    *("STALE_MEMBER_EPOCH", "_ASSIGNMENT_LOST"),
+)
 _TOO_LARGE = _codes("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE")
 _UNSTORABLE = _codes(
     *("INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_ARG", "_INVALID_TYPE"),
@@ -106,7 +110,14 @@ def is_missing(error: BaseException | KafkaError) -> bool:
 def is_rebalancing(error: MatadorError | None) -> bool:
     """Whether a commit has to wait until the group has been rearranged."""
     found = None if error is None or error.__cause__ is None else error_of(error.__cause__)
-    return found is not None and found.code() == KafkaError.REBALANCE_IN_PROGRESS
+    return found is not None and found.code() in _REARRANGED
+
+
+def still_ours(error: MatadorError) -> SendUnconfirmedError:
+    """A commit was refused, but no rebalance has taken the partition from us: try again."""
+    made = SendUnconfirmedError(f"the group is being rearranged; try again: {error}")
+    made.__cause__ = error.__cause__
+    return made
 
 
 def is_fenced(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ from matador.errors import LeaseLostError, MatadorError, SendUnconfirmedError
 from matador.model.message import DeadLetter, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.deliveries import Hold, Keeper, Partition
+from matador.transports.kafka.errors import still_ours
 from matador.transports.kafka.names import topic_name
 from matador.transports.kafka.producer import Location, Report
 from matador.transports.kafka.progress import Progress
@@ -38,7 +39,7 @@ class _Work:
         self.settlement = settlement
         self.hold = hold
         self.outcome: MatadorError | None = None
-        self.successor: Hold | None = None
+        self.successor: Hold | None = hold.successor
 
 
 class KafkaSettler:
@@ -134,8 +135,10 @@ class KafkaSettler:
         ]
         outcome = await transactions.commit(offsets, await keeper.membership())
         for work, _ in pending:
-            work.outcome = outcome
-            if outcome is None and work.hold.partition.owned:
+            owned = work.hold.partition.owned
+            lost = isinstance(outcome, LeaseLostError)
+            work.outcome = still_ours(outcome) if lost and owned else outcome
+            if outcome is None and owned:
                 _advance(work, work.hold.partition.progress)
 
     async def _one_after_the_other(self, works: Sequence[_Work]) -> None:
@@ -172,7 +175,7 @@ class KafkaSettler:
                 work.outcome = report
             else:
                 work.hold.stored = True
-                work.successor = _in_place(work, record, report)
+                work.successor = work.hold.successor = _in_place(work, record, report)
 
     def _successor(self, work: _Work) -> Made:
         hold, settlement = work.hold, work.settlement
