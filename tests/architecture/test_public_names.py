@@ -82,6 +82,7 @@ NAMES = {
     ],
     "matador.transports": [
         "BullMQTransport",
+        "KafkaTransport",
         "MemoryTransport",
         "MultiTransport",
         "RabbitMQTransport",
