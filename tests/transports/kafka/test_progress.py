@@ -13,9 +13,7 @@ from matador.transports.kafka.progress import Progress
 
 
 @given(st.permutations(range(60)), st.integers(0, 60), st.integers(0, 10**12))
-def test_what_is_finished_is_known_after_a_commit(
-    order: list[int], count: int, base: int
-) -> None:
+def test_what_is_finished_is_known_after_a_commit(order: list[int], count: int, base: int) -> None:
     progress = Progress(base)
     for number in order:
         assert progress.begin(base + number) == 1
@@ -70,7 +68,9 @@ def test_the_text_always_fits_and_says_when_it_is_crowded() -> None:
     assert progress.crowded
 
 
-@pytest.mark.parametrize("text", [None, "", "m1:", "m1:\x00", "m1:zzzz", "theirs", "m1:" + "0" * 99])
+@pytest.mark.parametrize(
+    "text", [None, "", "m1:", "m1:\x00", "m1:zzzz", "theirs", "m1:" + "0" * 99]
+)
 def test_a_text_of_somebody_else_means_nothing(text: str | None) -> None:
     progress = Progress.read(7, text)
     assert (progress.offset, progress.flying, progress.moved) == (7, set(), {})

@@ -496,6 +496,7 @@ class QueueConsumer:
         self._waiters.wake()
 
     def _ended(self) -> None:
+        self._stop()
         self._lost(list(self.partitions.values()))
         for task in self._tasks:
             task.cancel()
@@ -584,7 +585,7 @@ class QueueConsumer:
         late: list[KafkaMessage] = []
         for message in messages:
             if (error := message.error()) is not None:
-                self._read_failed(error)
+                self._read_failed(error, message)
             elif message.topic() != self.topic:
                 late.append(message)
             elif (partition := self._assigned.get(message.partition() or 0)) is not None:
@@ -595,10 +596,26 @@ class QueueConsumer:
         if late and self._mover is not None:
             self._mover.handle(self._consumer, late)
 
-    def _read_failed(self, error: KafkaError) -> None:
+    def _read_failed(self, error: KafkaError, message: KafkaMessage) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._start_over(message)
+            return
         passing = error.retriable() or (error.code() < 0 and not is_missing(error))
         if not passing:
             self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
+
+    def _start_over(self, message: KafkaMessage) -> None:
+        """Where we want to read there is nothing: the topic was made again, or cleaned up."""
+        topic, number = message.topic() or self.topic, message.partition() or 0
+        _LOG.warning("%s, partition %d, is read from its beginning", topic, number)
+        if topic == self.topic and (old := self._assigned.get(number)) is not None:
+            old.owned = False
+            made = self._assigned[number] = Partition(self, topic, number, None)
+            self._tell(self._lost, [old])
+            self._tell(self._gained, [made])
+        place = TopicPartition(topic, number, OFFSET_BEGINNING)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
 
     def _hold_back(self, held_back: bool) -> None:
         self._held_back = held_back

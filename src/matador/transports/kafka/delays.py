@@ -127,6 +127,11 @@ class DelayMover:
     def handle(self, consumer: Consumer, messages: Sequence[KafkaMessage]) -> None:
         """Move those that are due, in order; of the others read none until the first is due."""
         now = self._now()
+        if now is None:
+            for message in messages:
+                if message.partition() not in self._sleeping:
+                    self._sleep(consumer, message, _FAILED_WAIT)
+            return
         ready: dict[int, list[KafkaMessage]] = {}
         for message in messages:
             partition = message.partition()
@@ -140,14 +145,14 @@ class DelayMover:
         for part in ready.values():
             self._move(consumer, part, now)
 
-    def _now(self) -> float:
-        if (now := self._clock.now) is None:
+    def _now(self) -> float | None:
+        """The time on the broker; None: it cannot be asked at the moment."""
+        if self._clock.now is None:
             (report,) = self._producer.send_now([self._clock.question(self._target)])
             self._clock.saw(report)
-            if (now := self._clock.now) is None:  # the topic was made by others
-                self._clock.guess()
-                now = time.time()
-        return now
+            if self._clock.now is None and not isinstance(report, MatadorError):
+                self._clock.guess()  # the topic was made by others
+        return self._clock.now
 
     def _wait(self, message: KafkaMessage, now: float) -> float:
         stored_at = message.timestamp()[1] / 1000

@@ -187,7 +187,7 @@ def _of_code(
     if code in _UNSUPPORTED:
         return UnsupportedError(f"{said}; {_REMEDIES['UNSUPPORTED']}")
     if code in _FENCED or error.fatal():
-        return SendUnconfirmedError(f"the producer has to start again: {said}")
+        return SendUnconfirmedError(f"the client has to start again: {said}")
     if code < 0 or code in _PASSING or error.retriable():
         return SendUnconfirmedError(f"no answer, so the outcome is unknown: {said}")
     return TransportError(said)

@@ -171,7 +171,7 @@ class KafkaAddress(ServerAddress):
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "error",  # see QueueConsumer
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": round(self.session * 1000),

@@ -140,7 +140,7 @@ class KafkaTransport(BaseTransport):
         await self._client.require()
         consumer = await self._consumer(queue)
         subscription = KafkaSubscription(
-            consumer, self._topics, prefetch, self._subscriptions.discard
+            consumer, self._topics, prefetch, self._consumer, self._subscriptions.discard
         )
         self._subscriptions.add(subscription)
         return subscription
