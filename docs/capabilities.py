@@ -21,6 +21,7 @@ PROVIDERS = {
     "Redis (BullMQ)": "redis://localhost",
     "RabbitMQ": "amqp://localhost",
     "SQS": "sqs://eu-west-1",
+    "Kafka": "kafka://localhost",
 }
 """The columns, and an address of each."""
 

@@ -80,6 +80,7 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
+    "kafka_order.py",
     "job_processes.py",
     "lake_replays.py",
     "lake_tables.py",
