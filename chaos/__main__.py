@@ -44,7 +44,7 @@ def main() -> int:
         description="Kills, freezes and starves processes, and counts what was lost.",
         epilog="Without scenarios: the long run, then all of them. `long`: the long run alone.",
     )
-    parser.add_argument("transport", help="sqlite, rabbitmq, redis or sqs")
+    parser.add_argument("transport", help="sqlite, rabbitmq, redis, sqs or kafka")
     parser.add_argument("scenario", nargs="*", help="such as F4, F6-timeout or long")
     parser.add_argument("--messages", type=int, default=200_000, help="of the long run")
     parser.add_argument(

@@ -197,6 +197,7 @@ def make_profile(name: str, folder: Path) -> Profile:
     Raises:
         LookupError: there is none; those there are, are named.
     """
+    from chaos.kafka import KafkaProfile
     from chaos.rabbitmq import RabbitMQProfile
     from chaos.redis import RedisProfile
     from chaos.sqlite import SqliteProfile
@@ -207,6 +208,7 @@ def make_profile(name: str, folder: Path) -> Profile:
         "rabbitmq": RabbitMQProfile,
         "redis": RedisProfile,
         "sqs": SqsProfile,
+        "kafka": KafkaProfile,
     }
     if name not in known:
         raise LookupError(f"no transport {name!r} here; there is {', '.join(known)}")

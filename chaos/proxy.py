@@ -52,13 +52,14 @@ class Proxy:
 
     Args:
         server: the port to forward to.
+        port: where to listen; 0: on any that is free.
 
     Attributes:
         port: where it listens.
         accepted: when each connection came, in seconds of the monotonic clock.
     """
 
-    def __init__(self, server: int) -> None:
+    def __init__(self, server: int, port: int = 0) -> None:
         self.accepted: list[float] = []
         self._server_port = server
         self._ways: dict[Direction, _Way] = {"up": _Way(), "down": _Way()}
@@ -71,7 +72,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self.port = 0
+        self.port = port
         self._do(self._listen())
 
     def __enter__(self) -> Self:
