@@ -10,6 +10,7 @@ from chaos.scenarios import (
     fan_out,
     leases,
     network,
+    order,
     payloads,
     server,
     shutdown,
@@ -29,5 +30,6 @@ for module in (
     payloads,
     fan_out,
     dead_letters,
+    order,
 ):
     module.add_to(CATALOGUE)
