@@ -92,7 +92,10 @@ class KafkaProfile:
         self._up = True
         self._group = f"chaos-{time.time_ns():x}"
         self._consumers: dict[str, Consumer] = {}
-        self._settings: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{self._server.port}"}
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": f"127.0.0.1:{self._server.port}",
+            "log_level": 2,  # that the server is away is no news
+        }
         # Untyped: its answers are futures of anything.
         self._admin: Any = admin.AdminClient(self._settings)
         self._remove([one for one in self._topics() if one.startswith(f"{NAMESPACE}.")])

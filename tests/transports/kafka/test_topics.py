@@ -8,7 +8,7 @@ import pytest
 from tests.support.kafka import delete_topics, kafka_admin, make_topics
 from tests.transports.kafka.conftest import Open
 
-from matador.errors import QueueNotFoundError
+from matador.errors import MatadorError, QueueNotFoundError
 from matador.model.message import Complete, Delivery, Message
 from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
@@ -52,6 +52,29 @@ async def test_the_doctor_sees_what_can_lose_messages(
     assert any("one replica" in text for text in notes)
     findings = {finding.subject for finding in await transport.examine()}
     assert findings >= {"server", "replication"}
+
+
+async def test_a_topic_that_was_deleted_is_missed_by_who_knew_it(
+    url: str, open_transport: Open, topology: Topology
+) -> None:
+    queue = topology.full_name("events")
+    await open_transport()
+    other = await open_transport(apply=False)
+    assert (await other.depth(queue)).total == 0
+    await other.disconnect()
+    delete_topics(url, queue)
+    await other.connect()
+
+    async def is_missing() -> bool:
+        try:
+            await other.depth(queue)
+        except QueueNotFoundError:
+            return True
+        except MatadorError:  # for a moment it has no leader, and is not gone yet
+            return False
+        return False
+
+    await wait_for(is_missing, timeout=30)
 
 
 async def test_a_topic_that_was_made_again_is_read_from_its_beginning(

@@ -22,6 +22,7 @@ from matador.model.message import Delivery, MessageState, QueueDepth, StoredMess
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.deliveries import hold_of
+from matador.transports.kafka.errors import has_no_leader
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_range
@@ -118,8 +119,9 @@ class KafkaBrowser:
         found: dict[int, int] = {}
         for place, answer in answers.items():
             if isinstance(answer, MatadorError):
-                if isinstance(answer, QueueNotFoundError):
+                if isinstance(answer, QueueNotFoundError) or has_no_leader(answer):
                     self._topics.forget(topic)
+                    await self._topics.find(topic)  # it may be missing, or between two leaders
                 raise answer
             found[place.partition] = max(0, answer.offset)
         return found

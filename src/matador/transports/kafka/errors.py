@@ -107,6 +107,12 @@ def is_missing(error: BaseException | KafkaError) -> bool:
     return found is not None and found.code() in _MISSING
 
 
+def has_no_leader(error: MatadorError) -> bool:
+    """Whether no broker has a partition: its topic was deleted, or a broker is away."""
+    found = None if error.__cause__ is None else error_of(error.__cause__)
+    return found is not None and found.code() == KafkaError._NOENT
+
+
 def is_rebalancing(error: MatadorError | None) -> bool:
     """Whether a commit has to wait until the group has been rearranged."""
     found = None if error is None or error.__cause__ is None else error_of(error.__cause__)
