@@ -250,10 +250,24 @@ class KafkaProfile:
     def _forbid(self, topics: Sequence[str]) -> None:
         for future in self._admin.create_acls(list(_rules(topics))).values():
             future.result()
+        self._wait_for_rules(2 * len(topics))
 
     def _allow(self, topics: Sequence[str]) -> None:
         for future in self._admin.delete_acls(list(_rules(topics))).values():
             future.result()
+        self._wait_for_rules(0)
+
+    def _wait_for_rules(self, count: int) -> None:
+        """The broker hears of rules a little after they were made."""
+        any_of = _api.AclBindingFilter(
+            *(_api.ResourceType.TOPIC, None, _api.ResourcePatternType.ANY, None, None),
+            *(_api.AclOperation.ANY, _api.AclPermissionType.ANY),
+        )
+        deadline = time.monotonic() + _PATIENCE
+        while len(self._admin.describe_acls(any_of).result()) != count:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"there are not {count} rules after {_PATIENCE:g} s")
+            time.sleep(_LOOK)
 
 
 def _rules(topics: Sequence[str]) -> Iterator[Any]:

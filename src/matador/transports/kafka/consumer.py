@@ -613,9 +613,13 @@ class QueueConsumer:
             made = self._assigned[number] = Partition(self, topic, number, None)
             self._tell(self._lost, [old])
             self._tell(self._gained, [made])
+        elif topic != self.topic and self._mover is not None:
+            self._mover.revoked(number)
         place = TopicPartition(topic, number, OFFSET_BEGINNING)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])
+        if not self._held_back:
+            self._consumer.resume([place])
 
     def _hold_back(self, held_back: bool) -> None:
         self._held_back = held_back
@@ -647,6 +651,7 @@ class QueueConsumer:
                 gained.append(partition)
         self._tell(self._gained, gained)
         consumer.incremental_assign(start)
+        consumer.resume(start)  # it may have been lost while it was paused, and still be so
         if self._held_back:
             self._pause_or_resume(gained)
 

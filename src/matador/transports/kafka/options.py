@@ -178,7 +178,7 @@ class KafkaAddress(ServerAddress):
             "heartbeat.interval.ms": round(self.session * 1000 / 4),
             "fetch.wait.max.ms": 100,
             "queued.min.messages": 10_000,
-            "queued.max.messages.kbytes": 16_384,
+            "queued.max.messages.kbytes": 8_192,
         }
 
 
