@@ -12,18 +12,20 @@ import zlib
 from base64 import b85decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, TopicPartition, admin
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition, admin
+from confluent_kafka.cimpl import NewTopic
 
 from chaos.application import NAMESPACE
 from chaos.checker import Stored
 from chaos.processes import ROOT
 from chaos.profiles import SEND_TIMEOUT, Unplayable, target_of
 from chaos.proxy import Proxy
-from chaos.servers import own_server
+from chaos.servers import Server, own_server
 from matador.model.message import REASON_HEADER
 from matador.model.topology import DEAD_LETTER_KINDS
 
@@ -52,6 +54,7 @@ _DELAYED = ".delayed"
 _CLOCK = 15  # the partition of a topic of delayed messages in which there are none
 _ID = "x-matador-id"
 _USER = "User:ANONYMOUS"
+_FIRST = "first"
 
 T = TypeVar("T")
 
@@ -73,6 +76,23 @@ class _Rest:
         )
 
 
+@cache
+def _server(library: str) -> Server:
+    """This process's server. It makes its own topics when they are first needed: now."""
+    server = own_server("kafka", (("MATADOR_KAFKA_LIB", library), *_ENVIRONMENT))
+    settings: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 2}
+    making: Any = _api.AdminClient(settings).create_topics([NewTopic(_FIRST, 1, 1)])
+    making[_FIRST].result()
+    producer = Producer({**settings, "enable.idempotence": True})
+    producer.produce(_FIRST, b"")
+    consumer = Consumer({**settings, "group.id": _FIRST})
+    _until_it_answers(lambda: consumer.committed([TopicPartition(_FIRST, 0)], timeout=_ANSWER))
+    consumer.close()
+    if producer.flush(_PATIENCE):
+        raise RuntimeError(f"Kafka took no message for {_PATIENCE:g} s")
+    return server
+
+
 class KafkaProfile:
     """See ``Profile``, ``Restarts``, ``BehindProxy``, ``LosesQueues``, ``SpoilsQueues`` and
     ``RefusesDeadLetters``."""
@@ -87,7 +107,7 @@ class KafkaProfile:
         library = os.environ.get("MATADOR_KAFKA_LIB", str(shared / "kafka" / "lib"))
         if not Path(library).is_dir():
             raise Unplayable("there is no Kafka: script/brokers up kafka downloads it")
-        self._server = own_server("kafka", (("MATADOR_KAFKA_LIB", library), *_ENVIRONMENT))
+        self._server = _server(library)
         self._proxy: Proxy | None = None
         self._up = True
         self._group = f"chaos-{time.time_ns():x}"
@@ -131,6 +151,7 @@ class KafkaProfile:
             self.start()
         for consumer in self._consumers.values():
             consumer.close()
+        self._allow()
 
     def stop(self, *, kill: bool = False) -> None:
         """See ``Restarts``."""
@@ -160,7 +181,7 @@ class KafkaProfile:
 
     def mend_queue(self, queue: str) -> None:
         """See ``SpoilsQueues``."""
-        self._allow([queue])
+        self._allow()
 
     def refuse_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``: the same, for all of them."""
@@ -168,7 +189,7 @@ class KafkaProfile:
 
     def accept_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``."""
-        self._allow(self._dead_letters())
+        self._allow()
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -252,22 +273,25 @@ class KafkaProfile:
             future.result()
         self._wait_for_rules(2 * len(topics))
 
-    def _allow(self, topics: Sequence[str]) -> None:
-        for future in self._admin.delete_acls(list(_rules(topics))).values():
+    def _allow(self) -> None:
+        for future in self._admin.delete_acls([_any_rule()]).values():
             future.result()
         self._wait_for_rules(0)
 
     def _wait_for_rules(self, count: int) -> None:
         """The broker hears of rules a little after they were made."""
-        any_of = _api.AclBindingFilter(
-            *(_api.ResourceType.TOPIC, None, _api.ResourcePatternType.ANY, None, None),
-            *(_api.AclOperation.ANY, _api.AclPermissionType.ANY),
-        )
         deadline = time.monotonic() + _PATIENCE
-        while len(self._admin.describe_acls(any_of).result()) != count:
+        while len(self._admin.describe_acls(_any_rule()).result()) != count:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"there are not {count} rules after {_PATIENCE:g} s")
             time.sleep(_LOOK)
+
+
+def _any_rule() -> Any:
+    return _api.AclBindingFilter(
+        *(_api.ResourceType.TOPIC, None, _api.ResourcePatternType.ANY, None, None),
+        *(_api.AclOperation.ANY, _api.AclPermissionType.ANY),
+    )
 
 
 def _rules(topics: Sequence[str]) -> Iterator[Any]:
