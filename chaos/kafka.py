@@ -81,8 +81,8 @@ def _server(library: str) -> Server:
     """This process's server. It makes its own topics when they are first needed: now."""
     server = own_server("kafka", (("MATADOR_KAFKA_LIB", library), *_ENVIRONMENT))
     settings: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 2}
-    making: Any = _api.AdminClient(settings).create_topics([NewTopic(_FIRST, 1, 1)])
-    making[_FIRST].result()
+    client = _api.AdminClient(settings)  # it ends with its last reference
+    client.create_topics([NewTopic(_FIRST, 1, 1)])[_FIRST].result()
     producer = Producer({**settings, "enable.idempotence": True})
     producer.produce(_FIRST, b"")
     consumer = Consumer({**settings, "group.id": _FIRST})
