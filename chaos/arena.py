@@ -232,7 +232,12 @@ class Arena:
     def measure(self) -> Verdict:
         """The five numbers as they are now."""
         self.look()
-        self.verdict = check(self.history, waiting=self.waiting(), dead=self.dead_letters())
+        self.verdict = check(
+            self.history,
+            waiting=self.waiting(),
+            dead=self.dead_letters(),
+            late_repeats=not self.profile.atomic,
+        )
         return self.verdict
 
     def judge(self, *, duplicated: int = 0) -> Verdict:

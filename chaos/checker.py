@@ -4,7 +4,7 @@ stuck. Knows nothing of transports: what is left in the queues is handed in."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
@@ -94,15 +94,24 @@ class History:
 
 
 def check(
-    history: History, *, waiting: Iterable[Stored] = (), dead: Iterable[Stored] = ()
+    history: History,
+    *,
+    waiting: Iterable[Stored] = (),
+    dead: Iterable[Stored] = (),
+    late_repeats: bool = False,
 ) -> Verdict:
-    """The verdict on a run. ``waiting``: what is left in work queues; ``dead``: dead letters."""
+    """The verdict on a run. ``waiting``: what is left in work queues; ``dead``: dead letters.
+
+    ``late_repeats``: what was completed may be run again behind later messages of its key, as when
+    a worker is killed between storing a retry and acknowledging the original. It counts as
+    duplicated then, and not as reordered.
+    """
     left, dead = list(waiting), list(dead)
     somewhere = {stored.target for stored in (*left, *dead)} | history.completed.keys()
     lost = [target for target in history.sent if target not in somewhere]
     twice = {target: runs - 1 for target, runs in history.completed.items() if runs > 1}
     strange = list(_strange(history, [*left, *dead]))
-    disorder = list(_disorder(history))
+    disorder = list(_disorder(history, late_repeats))
     return Verdict(
         lost=len(lost),
         duplicated=sum(twice.values()),
@@ -141,10 +150,10 @@ def _strange(history: History, stored: Iterable[Stored]) -> Iterator[str]:
             yield f"{target} is there under several ids: {sorted(seen)}"
 
 
-def _disorder(history: History) -> Iterator[str]:
+def _disorder(history: History, late_repeats: bool) -> Iterator[str]:
     by_key: defaultdict[tuple[str, str], list[Start]] = defaultdict(list)
     for (_, subscriber), starts in history.starts.items():
-        for start in starts:
+        for start in _first_runs(history, starts) if late_repeats else starts:
             if start.key is not None:
                 by_key[subscriber, start.key].append(start)
     for (_, key), starts in by_key.items():
@@ -155,3 +164,12 @@ def _disorder(history: History) -> Iterator[str]:
                 yield f"{key}: {after.seq} started after {before.seq}"
             elif after.seq > before.seq and end is not None and end.at > after.at:
                 yield f"{key}: {after.seq} started while {before.seq} was running"
+
+
+def _first_runs(history: History, starts: Sequence[Start]) -> Iterator[Start]:
+    """The runs of a message up to the first that was completed."""
+    for start in sorted(starts, key=lambda start: start.at):
+        yield start
+        end = history.end_of(start)
+        if end is not None and end.result == "done":
+            return
