@@ -52,8 +52,9 @@ def stored(seq: int, *, id_: str | None = None) -> Stored:
     return Stored((seq, NAME), id_ or f"id-{seq}", "chaos.events", b"{}")
 
 
-def verdict(*facts: list[Fact], **left: list[Stored]) -> Verdict:
-    return check(History(fact for some in facts for fact in some), **left)
+def verdict(*facts: list[Fact], late_repeats: bool = False, **left: list[Stored]) -> Verdict:
+    history = History(fact for some in facts for fact in some)
+    return check(history, late_repeats=late_repeats, **left)
 
 
 def five(found: Verdict) -> tuple[int, int, int, int, int]:
@@ -154,6 +155,20 @@ def test_the_same_message_of_a_key_may_run_again_before_the_next() -> None:
     assert five(verdict(published(1, 2, key="k"), *again)) == (0, 0, 0, 0, 0)
     too_late = [run(1, 10, key="k"), run(2, 20, key="k"), run(1, 30, key="k")]
     assert five(verdict(published(1, 2, key="k"), *too_late)) == (0, 1, 0, 1, 0)
+
+
+def test_a_late_repeat_is_a_duplicate_where_it_may_happen() -> None:
+    sent = published(1, 2, key="k")
+    again = (run(1, 10, key="k"), run(2, 20, key="k"), run(1, 30, key="k"))
+    assert five(verdict(sent, *again)) == (0, 1, 0, 1, 0)
+    assert five(verdict(sent, *again, late_repeats=True)) == (0, 1, 0, 0, 0)
+
+
+def test_a_late_retry_is_out_of_order_everywhere() -> None:
+    failed = run(1, 10, key="k", result="raised")
+    late = (failed, run(2, 20, key="k"), run(1, 30, key="k"))
+    found = verdict(published(1, 2, key="k"), *late, late_repeats=True)
+    assert five(found) == (0, 0, 0, 1, 0)
 
 
 def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class KafkaTransport(BaseTransport):
 
     A queue is a topic with a consumer group of its own. A message is committed after it was
     handled, and only once its retry or dead letter is stored. Messages with one ordering key are
-    handled one at a time and in order, retries included.
+    handled one at a time and in order, retries included. If a worker dies after a retry was stored
+    and before its original was committed, both are handled, and the retry in its own place: behind
+    later messages of its key. ``transactional`` rules that out.
 
     Args:
         url: ``kafka://user:password@host:9092,host:9092/?replication=3``; ``kafkas://`` for TLS.
