@@ -69,6 +69,13 @@ def test_what_may_succeed_later_is_told_from_what_will_not(
     assert isinstance(translate(KafkaException(KafkaError(_CODES[name])), "Kafka"), expected)
 
 
+def test_a_record_that_may_not_be_written_is_refused_until_it_may() -> None:
+    error = KafkaError(_CODES["TOPIC_AUTHORIZATION_FAILED"])
+    found = translate(error, "Kafka", queue="shop.events.undeliverable", size=100)
+    assert isinstance(found, SendRefusedError)
+    assert "ACLs" in str(found)
+
+
 def test_other_exceptions() -> None:
     assert isinstance(translate(BufferError("full"), "Kafka"), SendRefusedError)
     assert isinstance(translate(ValueError("odd"), "Kafka"), UnstorableError)

@@ -141,7 +141,10 @@ def translate(
     limit: int = 0,
     size: int = 0,
 ) -> MatadorError:
-    """The error of this package for ``error``, which becomes its cause."""
+    """The error of this package for ``error``, which becomes its cause.
+
+    ``size`` is that of the record that could not be stored, if it is about one.
+    """
     if isinstance(error, MatadorError):
         return error
     if isinstance(error, KafkaError):
@@ -189,7 +192,9 @@ def _of_code(
     if code in _FULL:
         return StorageFullError(f"{said}; look at the disks of the brokers")
     if code in _ACCESS:
-        return TransportError(f"{said}; {_REMEDIES['ACCESS']}")
+        # A record is refused in every form until the rights are there: none is to be made simpler.
+        refused = SendRefusedError if size else TransportError
+        return refused(f"{said}; {_REMEDIES['ACCESS']}")
     if code in _UNSUPPORTED:
         return UnsupportedError(f"{said}; {_REMEDIES['UNSUPPORTED']}")
     if code in _FENCED or error.fatal():
