@@ -123,7 +123,7 @@ class KafkaProfile:
     def url(self, lease: float) -> str:
         """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
-        timeout = min(SEND_TIMEOUT, max(2.0, lease))
+        timeout = SEND_TIMEOUT if self._proxy is None else min(SEND_TIMEOUT, max(2.0, lease))
         return (
             f"kafka://127.0.0.1:{port}?group={self._group}"
             f"&session={max(1.0, lease):g}&timeout={timeout:g}"
