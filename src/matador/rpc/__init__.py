@@ -11,6 +11,7 @@ Example:
 
 from matador.errors import ConnectionLostError, RemoteError, RpcError, RpcTimeoutError
 from matador.messages.counters import MessageCounters
+from matador.messages.health import MessagingHealth
 from matador.policy.ack import AckStrategy, DeadLetterOptions
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.dedup import Deduplication
@@ -18,7 +19,7 @@ from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
 from matador.rpc.client import RpcClient
 from matador.rpc.context import RpcContext
-from matador.rpc.health import RpcClientHealth, RpcClientMetrics
+from matador.rpc.metrics import RpcClientMetrics
 from matador.rpc.retry import CallRetry
 from matador.rpc.server import RpcServer
 
@@ -30,10 +31,10 @@ __all__ = [
     "DeadLetterOptions",
     "Deduplication",
     "MessageCounters",
+    "MessagingHealth",
     "Recovery",
     "RemoteError",
     "RpcClient",
-    "RpcClientHealth",
     "RpcClientMetrics",
     "RpcContext",
     "RpcError",

@@ -22,13 +22,14 @@ from matador.errors import (
     ShuttingDownError,
 )
 from matador.messages.connection import Connection
+from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
 from matador.model.message import ConnectionState, Delivery, Headers, Message, Properties
 from matador.model.options import Seconds, seconds
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
-from matador.rpc.health import RpcClientHealth, RpcClientMetrics
+from matador.rpc.metrics import RpcClientMetrics
 from matador.rpc.replies import Replies
 from matador.rpc.retry import CallRetry
 from matador.rpc.wire import CORRELATION_ID, command_name, read_reply
@@ -94,7 +95,7 @@ class RpcClient:
         self._metrics = RpcClientMetrics()
 
     def __repr__(self) -> str:
-        return f"{self._where[:-1]}, {self.health.status})"
+        return f"{self._where[:-1]}, {self.health().status})"
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class RpcClient:
             result_type: the type of the result, which is checked; plain data by default.
             timeout: seconds to wait for the reply; None: as the client says.
             correlation_id: an id for tracing, which the handler sees; a new one by default.
-            metadata: headers for the handler: texts and numbers.
+            metadata: headers for the handler: texts and whole numbers.
             message_id: the id of the request, by which servers find duplicates; a new one by
                 default.
 
@@ -411,15 +412,13 @@ class RpcClient:
         """How many calls wait for their reply."""
         return len(self._pending)
 
-    @property
-    def health(self) -> RpcClientHealth:
+    def health(self) -> MessagingHealth:
         """How it is doing."""
         outbox = self._outbox
         if outbox is None:
-            return RpcClientHealth(_NO_CONNECTION)
-        return RpcClientHealth(self._state, outbox.circuit, len(self._pending), outbox.buffered)
+            return MessagingHealth(_NO_CONNECTION)
+        return MessagingHealth(self._state, circuit=outbox.circuit, buffered=outbox.buffered)
 
-    @property
     def metrics(self) -> RpcClientMetrics:
         """What it has done so far."""
         return replace(self._metrics)

@@ -11,11 +11,12 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from matador.errors import ConfigurationError, LifecycleError, NotStartedError
+from matador.errors import ConfigurationError, LifecycleError
 from matador.messages.connection import Connection
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction, read_function
 from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
+from matador.messages.health import MessagingHealth
 from matador.messages.outbox import Outbox
 from matador.model.message import ConnectionState
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
@@ -28,7 +29,6 @@ from matador.rpc.context import RpcContext
 from matador.rpc.handler import RpcHandler
 from matador.rpc.wire import command_name
 from matador.runtime.dedup import Deduplicator
-from matador.runtime.health import Health
 from matador.runtime.process import run as run_process
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Transport
@@ -38,6 +38,7 @@ log = logging.getLogger("matador.rpc")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NO_CONNECTION = ConnectionState("disconnected")
 _GRACE = 5.0  # seconds for giving back what could not be finished
 _NOT_IN_A_NAMESPACE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -62,7 +63,7 @@ class RpcServer:
         slow_call: seconds after which a call is logged as slow; None: never.
         hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
             ``RemoteError`` to tell them something.
-        create: False: the queue must be there; it is used as it is.
+        create: False: the queue must be there, on RabbitMQ; it is used as it is.
         recovery: what happens to replies while there is no connection. By default they wait.
 
     Raises:
@@ -295,16 +296,18 @@ class RpcServer:
         consumers = () if self._worker is None else self._worker.consumers
         return sum(consumer.in_progress for consumer in consumers)
 
-    @property
-    def health(self) -> Health:
+    def health(self) -> MessagingHealth:
         """How it is doing: its connection, and how the queue is being consumed."""
-        try:
-            state = self._connection.transport.state
-        except NotStartedError:
-            state = ConnectionState("disconnected")
-        return Health(state, () if self._worker is None else self._worker.health)
+        worker, outbox, counters = self._worker, self._outbox, self._counters
+        return MessagingHealth(
+            _NO_CONNECTION if outbox is None else self._connection.transport.state,
+            () if worker is None else worker.health,
+            consumes=True,
+            buffered=0 if outbox is None else outbox.buffered,
+            last_message_at=counters.last_message_at,
+            last_error=counters.last_error,
+        )
 
-    @property
     def metrics(self) -> MessageCounters:
         """What it has done so far."""
         return replace(self._counters)

@@ -1,35 +1,8 @@
-"""How a client is doing, and what it has done."""
+"""What a client has done."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-from matador.model.message import ConnectionState
-from matador.policy.circuit import CircuitState
-
-
-@dataclass(frozen=True, slots=True)
-class RpcClientHealth:
-    """How a client is doing.
-
-    Attributes:
-        connection: the state of its connection.
-        circuit: the state of its circuit breaker; None if it has none.
-        pending: calls that wait for their reply.
-        buffered: requests that wait for the connection.
-    """
-
-    connection: ConnectionState
-    circuit: CircuitState | None = None
-    pending: int = 0
-    buffered: int = 0
-
-    @property
-    def status(self) -> Literal["healthy", "unhealthy"]:
-        """In one word, for a probe."""
-        fine = self.connection.status == "connected" and self.circuit != "open"
-        return "healthy" if fine else "unhealthy"
 
 
 @dataclass(slots=True)
