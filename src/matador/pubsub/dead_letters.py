@@ -15,7 +15,6 @@ from matador.messages.context import Acknowledgement, Arrival
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions, MessageHandler, decoded
-from matador.model.message import Delivery
 from matador.policy.ack import AckStrategy
 from matador.pubsub.context import Received
 from matador.pubsub.registry import read_handler
@@ -53,7 +52,7 @@ class DeadLetterProcessor(MessageHandler):
         self._function = function
         self._exchange = exchange
 
-    def problem_of(self, delivery: Delivery) -> str | None:
+    def problem_of(self, arrival: Arrival) -> str | None:
         """See ``MessageHandler``. Dead letters may be of any kind."""
         return None
 
@@ -62,7 +61,7 @@ class DeadLetterProcessor(MessageHandler):
         attempt = 1
         while True:
             # Anew each time: the function may have changed the data.
-            data = decoded(self._function, arrival.delivery.body)
+            data = decoded(self._function, arrival.body)
             counted = msgspec.structs.replace(arrival, attempt=attempt)
             try:
                 await self.call(self._function, Received(counted, self._exchange), data)

@@ -95,7 +95,7 @@ class SubscriberHandler(MessageHandler):
         function = matching[0].function
         if not function.is_plain or function.decode is None:
             return None
-        data = decoded(function, arrival.delivery.body)
+        data = decoded(function, arrival.body)
         return function.bind(Received(arrival, self._exchange), data)()
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
@@ -128,7 +128,7 @@ class SubscriberHandler(MessageHandler):
     async def _call(
         self, one: Registered, arrival: Arrival, acknowledgement: Acknowledgement | None
     ) -> None:
-        data = decoded(one.function, arrival.delivery.body)
+        data = decoded(one.function, arrival.body)
         received = Received(arrival, self._exchange, acknowledgement)
         await self.call(one.function, received, data)
 
