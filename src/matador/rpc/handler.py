@@ -71,11 +71,11 @@ class RpcHandler(MessageHandler):
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
         """See ``MessageHandler``. Two commands never share a result."""
         key = super().key_of(dedup, arrival)
-        return f"{arrival.delivery.receipt.queue}:{_command_of(arrival)}:{key}"
+        return f"{arrival.delivery.receipt.queue}:{command_of(arrival)}:{key}"
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes:
         """See ``MessageHandler``. The result is the body of the reply."""
-        command = _command_of(arrival)
+        command = command_of(arrival)
         function = self._commands.get(command)
         if function is None:
             raise _unknown(command, self._commands)
@@ -126,7 +126,7 @@ class RpcHandler(MessageHandler):
         log.log(
             logging.INFO if expected else logging.ERROR,
             "%s of %s failed (%s: %s); the caller is told",
-            _command_of(arrival),
+            command_of(arrival),
             arrival.delivery.receipt.queue,
             type(error).__name__,
             error_text(error, SHORT_TEXT),
@@ -194,7 +194,8 @@ def _unknown(command: str, known: Mapping[str, MessageFunction]) -> _UnknownComm
     )
 
 
-def _command_of(arrival: Arrival) -> str:
+def command_of(arrival: Arrival) -> str:
+    """The command of a request, in upper case; empty if it has none."""
     properties = arrival.delivery.properties
     return "" if properties is None or properties.type is None else properties.type.upper()
 
