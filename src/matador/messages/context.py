@@ -26,16 +26,19 @@ _MOST = 1 << 53
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A delivery, with what every handler needs of it. Made without an error, whatever arrived.
 
-    ``has_id``: False if the sender gave it no id. ``attempt`` is the number of this attempt.
+    ``body`` is the plain body, decompressed. ``has_id``: False if the sender gave it no id.
+    ``problem`` says what cannot be read. ``attempt`` is the number of this attempt.
     ``first_failure`` and ``deadline`` are seconds since 1970.
     """
 
     delivery: Delivery
+    body: bytes
     message_id: str
     has_id: bool
     attempt: int
     first_failure: float | None
     deadline: float | None
+    problem: str | None = None
 
     @property
     def headers(self) -> Headers:
@@ -43,17 +46,28 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return self.delivery.headers
 
 
-def arrival_of(delivery: Delivery, new_id: Callable[[], str]) -> Arrival:
-    """Read what is common to all plain messages. One without an id gets a new one."""
+def arrival_of(
+    delivery: Delivery,
+    new_id: Callable[[], str],
+    body: bytes | None = None,
+    problem: str | None = None,
+) -> Arrival:
+    """Read what is common to all plain messages. One without an id gets a new one.
+
+    ``body``: the plain body, if it is another than the one that was delivered. ``problem``: why
+    it cannot be read, beside that of the delivery.
+    """
     properties = delivery.properties
     failed = header_number(delivery.headers, FIRST_FAILURE)
     return Arrival(
         delivery,
+        delivery.body if body is None else body,
         delivery.id or new_id(),
         bool(delivery.id),
         (header_number(delivery.headers, RETRY_COUNT) or 0) + 1,
         None if failed is None else failed / 1000,
         None if properties is None else properties.expires_at,
+        delivery.problem or problem,
     )
 
 

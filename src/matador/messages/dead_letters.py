@@ -15,7 +15,6 @@ from matador.messages.context import Acknowledgement, Arrival
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions, MessageHandler, decoded
-from matador.model.message import Delivery
 from matador.policy.ack import AckStrategy
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock
@@ -52,7 +51,7 @@ class DeadLetterProcessor(MessageHandler):
         self._function = function
         self._arrived = arrived
 
-    def problem_of(self, delivery: Delivery) -> str | None:
+    def problem_of(self, arrival: Arrival) -> str | None:
         """See ``MessageHandler``. Dead letters may be of any kind."""
         return None
 

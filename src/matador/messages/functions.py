@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from matador.codec.data import data_decoder
 from matador.errors import ConfigurationError
@@ -66,6 +66,7 @@ def read_function(
     *,
     context: type[Any],
     inject: Mapping[type[Any], Fill],
+    carrier: type[Any] | None = None,
 ) -> MessageFunction:
     """Read the signature of a handler.
 
@@ -73,7 +74,9 @@ def read_function(
         function: the handler.
         where: for errors: what it handles.
         context: the type of the context. A second parameter without a type takes it, too.
-        inject: what else a parameter may take, by its type.
+        inject: what a parameter may take, by its type.
+        carrier: one of these types that has the data in it, and says of which type they are:
+            ``Envelope[OrderCreated]``.
 
     Raises:
         ConfigurationError: it cannot be called, or has a parameter that nothing fills.
@@ -85,7 +88,7 @@ def read_function(
         raise ConfigurationError(
             f"{where}: the handler has a `yield`, so calling it would run nothing{place_of(bare)}"
         )
-    fills, kind = _fills(function, where, context, inject)
+    fills, kind = _fills(function, where, context, inject, carrier)
     decode = None if kind is None else data_decoder(kind[0], where, ConfigurationError)
     return MessageFunction(
         getattr(bare, "__qualname__", type(bare).__name__),
@@ -100,7 +103,11 @@ def read_function(
 
 
 def _fills(
-    function: Callable[..., Any], where: str, context: type[Any], inject: Mapping[type[Any], Fill]
+    function: Callable[..., Any],
+    where: str,
+    context: type[Any],
+    inject: Mapping[type[Any], Fill],
+    carrier: type[Any] | None,
 ) -> tuple[list[tuple[str | None, Fill | None]], tuple[Any] | None]:
     known = {**inject}
     hints = _hints(_unwrapped(function))
@@ -118,6 +125,8 @@ def _fills(
             fill = _injected(context, known)
         if fill is not None:
             fills.append((by_name, fill))
+            if carrier is not None and (get_origin(hint) or hint) is carrier and data is None:
+                data = get_args(hint)[:1] or (Any,)
         elif data is None and (parameter.default is parameter.empty or hint is not Any):
             if isinstance(hint, _Unknown):
                 raise ConfigurationError(
@@ -146,9 +155,14 @@ def _injected(hint: Any, known: Mapping[type[Any], Fill]) -> Fill | None:
     if not isinstance(found, type):
         return None
     for kind, fill in known.items():
-        if found is kind or (kind is not object and issubclass(found, kind)):
+        if found is kind or (not is_protocol(kind) and issubclass(found, kind)):
             return fill
     return None
+
+
+def is_protocol(kind: type[Any]) -> bool:
+    """Is it a protocol? Whether something implements one cannot be asked of its class."""
+    return getattr(kind, "_is_protocol", False)
 
 
 def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:

@@ -117,6 +117,10 @@ class MessageHandler(ABC):
 
     # -- what a way in decides --------------------------------------------------------------------
 
+    def arrive(self, delivery: Delivery) -> Arrival:
+        """Read a delivery. Must not raise an error, whatever arrived."""
+        return arrival_of(delivery, self._clock.new_id)
+
     @abstractmethod
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
         """Do the work for a message whose body is valid JSON. What it raises is a failure.
@@ -141,13 +145,13 @@ class MessageHandler(ABC):
 
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
         """The key under which duplicates of a message are found."""
-        body = arrival.delivery.body
+        body = arrival.body
         data = msgspec.json.decode(body) if dedup.needs_data else None
         return dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
-    def problem_of(self, delivery: Delivery) -> str | None:
+    def problem_of(self, arrival: Arrival) -> str | None:
         """Why a message is not run at all; None if it may be."""
-        return delivery.problem or self._validation.problem_of(delivery.body)
+        return arrival.problem or self._validation.problem_of(arrival.body)
 
     def judge(self, arrival: Arrival, error: Exception) -> Failure:
         """What becomes of a message whose work has failed."""
@@ -160,13 +164,13 @@ class MessageHandler(ABC):
         counters = self.counters
         counters.received += 1
         counters.last_message_at = self._clock.now()
-        arrival = arrival_of(delivery, self._clock.new_id)
+        arrival = self.arrive(delivery)
         try:
             deadline = arrival.deadline
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
-            problem = self.problem_of(delivery)
+            problem = self.problem_of(arrival)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
             again = await self._redelivered(arrival)
@@ -250,14 +254,18 @@ class MessageHandler(ABC):
 
     # -- calling handlers -------------------------------------------------------------------------
 
-    async def call(self, function: MessageFunction, arrived: Any, data: Any) -> Any:
+    async def call(
+        self, function: MessageFunction, arrived: Any, data: Any, limit: float | None = None
+    ) -> Any:
         """Call a handler: in a thread if it is sync, for as long as it may take.
+
+        ``limit``: seconds, instead of those of the options.
 
         Raises:
             TimeoutError: it took too long.
         """
         bound = function.bind(arrived, data)
-        limit, who = self._options.timeout, f"the handler {function.name}"
+        limit, who = limit or self._options.timeout, f"the handler {function.name}"
         if not function.is_async:
             return await self._calls.in_thread(bound, limit=limit, who=who)
         if limit is None:

@@ -1,12 +1,8 @@
-"""The waits of a loop that fails, and those between attempts to reconnect."""
+"""The waits of a loop that fails: each twice as long as the one before, up to a limit."""
 
 from __future__ import annotations
 
 import asyncio
-
-from matador.model.backoff import BackoffStrategy, ReconnectBackoff
-
-_AT_ONCE = 0.05  # seconds: a server that refuses at once must not keep a processor busy
 
 
 class Backoff:
@@ -38,17 +34,3 @@ class Backoff:
     async def sleep(self) -> None:
         """Wait."""
         await asyncio.sleep(self.next())
-
-
-def reconnect_backoff(
-    strategy: BackoffStrategy, *, base_delay: float, max_delay: float
-) -> ReconnectBackoff:
-    """The waits of the option ``reconnect``.
-
-    Example:
-        >>> reconnect_backoff("immediate", base_delay=1, max_delay=5).delay(attempt=9)
-        0.05
-    """
-    if strategy == "immediate":
-        return ReconnectBackoff("linear", base_delay=_AT_ONCE, max_delay=_AT_ONCE)
-    return ReconnectBackoff(strategy, base_delay=base_delay, max_delay=max_delay)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
@@ -53,7 +53,6 @@ class RabbitMQOptions(TypedDict, total=False):
     heartbeat: Seconds
     connect_timeout: Seconds
     send_timeout: Seconds
-    reconnect: BackoffStrategy
     window: int
     max_message_size: int
     delays: DelayMechanism
@@ -64,6 +63,7 @@ class RabbitMQOptions(TypedDict, total=False):
     tls_key: str | None
     tls_verify: bool
     tls_server_name: str | None
+    reconnect: BackoffStrategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,6 @@ class RabbitMQAddress(ServerAddress):
         connect_timeout: seconds to reach one host.
         send_timeout: seconds until a send fails if the message is not confirmed, or not even
             accepted because the broker blocks publishers.
-        reconnect: how the waits between attempts to reconnect grow.
         window: how many messages may be unconfirmed at once.
         max_message_size: bytes of the largest body (RabbitMQ 4 accepts 16 MiB by default).
         delays: ``levels``: with queues of our own; ``plugin``: with the delayed-message plugin;
@@ -103,7 +102,6 @@ class RabbitMQAddress(ServerAddress):
     heartbeat: float = duration(30.0)
     connect_timeout: float = duration(5.0, minimum=0.1)
     send_timeout: float = duration(30.0, minimum=0.1)
-    reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
     window: int = whole(2048, minimum=1)
     max_message_size: int = whole(16 * 1024 * 1024, minimum=1)
     delays: DelayMechanism = choice("auto", ("auto", "levels", "plugin"))

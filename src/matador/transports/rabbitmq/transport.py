@@ -27,7 +27,6 @@ from matador.model.message import (
 )
 from matador.model.topology import Topology
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.kit.backoff import reconnect_backoff
 from matador.transports.kit.options import read_address, read_options
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import ReplySubscription
@@ -50,6 +49,7 @@ from matador.transports.supervisor import ConnectionSupervisor
 log = logging.getLogger("matador.rabbitmq")
 
 # Back within seconds of the broker, however long it was away, and not all workers at once.
+_BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
 
 
 class RabbitMQTransport(BaseTransport):
@@ -105,7 +105,7 @@ class RabbitMQTransport(BaseTransport):
             self._open_session,
             AmqpSession.wait_lost,
             self._restore,
-            backoff=backoff or reconnect_backoff(address.reconnect, base_delay=0.25, max_delay=3.0),
+            backoff=backoff or _BACKOFF.growing(address.reconnect),
             on_state=self._change_state,
         )
 

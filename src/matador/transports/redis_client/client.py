@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
-from matador.model.backoff import BackoffStrategy
+from matador.model.backoff import BackoffStrategy, ReconnectBackoff
 from matador.model.message import ConnectionState
-from matador.transports.kit.backoff import reconnect_backoff
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
 
 # Quick at first: a server that restarts is back within a second or two.
+_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
 
 
@@ -68,7 +68,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
             self._connect,
             self._wait_lost,
             self._restore,
-            backoff=reconnect_backoff(reconnect, base_delay=0.1, max_delay=2.0),
+            backoff=_BACKOFF.growing(reconnect),
             on_state=on_state,
         )
 

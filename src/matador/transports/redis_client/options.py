@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from typing import Any, TypedDict
 from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
 from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds
-from matador.transports.kit.options import ServerAddress, choice, duration, whole
+from matador.transports.kit.options import ServerAddress, duration, whole
 
 PORT = 6379
 
@@ -21,7 +21,6 @@ class RedisServerOptions(TypedDict, total=False):
     lease: Seconds | None
     timeout: Seconds | None
     heartbeat: Seconds | None
-    reconnect: BackoffStrategy | None
     prefix: str | None
     db: int | None
     tls: bool | None
@@ -29,6 +28,7 @@ class RedisServerOptions(TypedDict, total=False):
     tls_cert: str | None
     tls_key: str | None
     tls_verify: bool | None
+    reconnect: BackoffStrategy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,12 @@ class RedisServerAddress(ServerAddress):
     Attributes:
         db: the number of the database.
         lease, timeout, heartbeat: seconds; see the transports.
-        reconnect: how the waits between attempts to reconnect grow.
     """
 
     db: int = whole(0)
     lease: float = duration(30.0, minimum=0.1)
     timeout: float = duration(10.0, minimum=0.1)
     heartbeat: float = duration(5.0, minimum=0.1)
-    reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
 
     def __post_init__(self) -> None:
         super().__post_init__()
