@@ -24,6 +24,7 @@ from matador.errors import (
     MatadorError,
     MessageTooLargeError,
     MissingExtraError,
+    RemoteError,
     SendFailedError,
     assert_event,
 )
@@ -39,6 +40,7 @@ SPECIAL: dict[type[MatadorError], tuple[Any, ...]] = {
     InvalidTopologyError: (["one", "two"],),
     MessageTooLargeError: (2_000_000, 1_048_576),
     MissingExtraError: ("RabbitMQ", "rabbitmq"),
+    RemoteError: ("ValidationError", "amount must be positive", {"field": "amount"}),
 }
 
 each_error = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)

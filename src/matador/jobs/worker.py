@@ -27,10 +27,12 @@ from matador.jobs.job import ActiveJob
 from matador.jobs.processes import Processes, reference
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
+from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Scheduler
 from matador.model.message import Delivery, Receipt
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import JobScheduling, Pausing, Prefetching, Subscription
 from matador.transports.clock import Clock, SystemClock
@@ -69,6 +71,8 @@ class Worker(Observable):
         executor: where handlers run.
         timeout: seconds that an attempt may take. What runs in a thread cannot be ended: it is
             waited for, and a warning is logged.
+        journal: records each attempt, for the data pipeline: ``matador.observe.Journal``. None:
+            that of the ``Queue``, if there is one.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -92,6 +96,7 @@ class Worker(Observable):
         executor: Executor = "async",
         timeout: Seconds | None = None,
         max_deliveries: int = MAX_DELIVERIES,
+        journal: Recorder | None = None,
     ) -> None:
         name = queue.name if isinstance(queue, Queue) else queue
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -123,6 +128,10 @@ class Worker(Observable):
             self._processes = Processes()
         self._timeout = optional_seconds(timeout, f"{where} timeout")
         self._max_deliveries = whole_number(max_deliveries, f"{where} max_deliveries", minimum=1)
+        if journal is None and isinstance(queue, Queue):
+            journal = queue.journal
+        check_recorder(journal, where)
+        self._recording = None if journal is None else JobRecording(journal, name)
         self._clock: Clock = SystemClock()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._provider: JobProvider | None = None
@@ -173,6 +182,8 @@ class Worker(Observable):
         else:
             provider = provider_for(given, self._queue, self._where)
         full_name = await provider.open(self._queue, self)
+        if self._recording is not None:
+            self._recording.start(provider.transport.name)
         worker = DeliveryWorker(
             provider.transport,
             clock=self._clock,
@@ -191,6 +202,7 @@ class Worker(Observable):
             clock=self._clock,
             timeout=self._timeout,
             max_deliveries=self._max_deliveries,
+            recording=self._recording,
         )
         self._provider, self._worker = provider, worker
         self._closing = None
@@ -209,7 +221,12 @@ class Worker(Observable):
         store = provider.store
         if isinstance(store, JobScheduling) and not store.fires_schedules:
             self._scheduler = Scheduler(
-                store, full_name, self._clock, self._provider_failed, self._error_backoff
+                store,
+                full_name,
+                self._clock,
+                self._provider_failed,
+                self._error_backoff,
+                None if self._recording is None else self._recording.added,
             )
             self._scheduler.start()
 
@@ -253,6 +270,8 @@ class Worker(Observable):
                 await self._processes.close()
         finally:
             self._worker = None
+            if self._recording is not None:
+                await self._recording.stop()
             await provider.close(self, disconnect=disconnect)
             await self._emitter.close()
 

@@ -27,6 +27,12 @@ MAX_ATTEMPTS = "job.maxAttempts"
 CREATED_AT = "job.createdAt"
 """Milliseconds since the epoch."""
 
+DUE_AT = "job.dueAt"
+"""Milliseconds since the epoch, in jobs that were added with a delay."""
+
+RETRY_AT = "job.retryAt"
+"""Milliseconds since the epoch: when the next attempt is due. Absent: nobody knows."""
+
 ATTEMPTS = "job.attempts"
 """How many attempts have ended so far. Absent: none."""
 

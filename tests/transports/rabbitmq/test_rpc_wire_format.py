@@ -10,6 +10,7 @@ from typing import Any
 
 import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 from tests.support.rabbitmq import Raw, cut_and_reconnect, eventually
 
 from matador.errors import QueueNotFoundError
@@ -76,7 +77,7 @@ async def test_a_request_has_these_properties_and_no_others(
     assert list(await transport.send([request])) == [None]
     method, properties, body = raw.get(request.queue)
     assert (method.exchange, method.routing_key, body) == ("", request.queue, b'{"a":1,"b":2}')
-    found = vars(properties)
+    found: dict[str, Any] = dict(properties.__dict__)
     assert is_now(found.pop("timestamp"))
     assert found.pop("reply_to").startswith("amq.rabbitmq.reply-to.")
     expected = UNSET | {
@@ -96,9 +97,11 @@ async def test_a_reply_has_a_content_type_and_the_correlation_id_only(
     await transport.apply_topology(served(f"{namespace}-maths"))
     replies: list[tuple[Any, bytes]] = []
     channel = raw.channel
-    channel.basic_consume(
-        "amq.rabbitmq.reply-to", lambda _, __, p, b: replies.append((p, b)), auto_ack=True
-    )
+
+    def note(_: Any, __: Any, properties: Any, body: bytes) -> None:
+        replies.append((properties, body))
+
+    channel.basic_consume("amq.rabbitmq.reply-to", note, auto_ack=True)
     channel.basic_publish(
         "",
         f"{namespace}-maths",
@@ -159,7 +162,7 @@ async def test_what_is_published_has_these_properties(
     method, properties, body = raw.get(mine)
     assert (method.exchange, method.routing_key) == ("amq.topic", f"{mine}.created")
     assert json.loads(body) == {"id": 1}
-    found = vars(properties)
+    found: dict[str, Any] = dict(properties.__dict__)
     assert is_now(found.pop("timestamp"))
     expected = UNSET | {
         "content_type": "application/json",
@@ -195,7 +198,7 @@ async def test_a_queue_is_declared_as_others_declare_it(
     _, _, body = raw.get(f"{name}.dlq")
     assert body == b"theirs"
     for unseen in ("unseen.exchange", "unseen.dlx"):
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+        with pytest.raises(ChannelClosedByBroker):
             raw.channel.exchange_declare(unseen, passive=True)
 
 
@@ -288,7 +291,7 @@ async def test_temporary_queues_and_bindings_are_back_after_a_reconnect(
         assert (await receiving)[0].body == b"a"
     other = Message("m", "", b"b", properties=Properties(routing_key="b.1"))
     assert list(await transport.publish(exchange.name, [other])) == [0]
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+    with pytest.raises(ChannelClosedByBroker):
         raw.channel.queue_declare(gone, passive=True)
 
 

@@ -1,5 +1,7 @@
 """Volume and health: how many messages each subscriber had, their outcomes, and their times.
 
+A job queue counts as a subscriber, and the name of a job as an event.
+
 Both are kept for windows of a minute and merged into longer ones when they are read. Counts add
 up; percentiles do not, so a window keeps mergeable sketches of its waiting and running times (KLL:
 a few kilobytes, about one percent of rank off).
@@ -15,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds, seconds
 from matador.policy.retry import Outcome
+from matador.spark.tables.reader import with_way
 
 WINDOW: Final = 60
 """The length of the stored windows, in seconds."""
@@ -36,18 +39,22 @@ OUTCOMES: Final[dict[Outcome, OutcomeNames]] = {
     "discard": OutcomeNames("discards", "discarded"),
 }
 
-_KEY = ("event_key", "subscriber", "window_start")
+WHO: Final[tuple[str, ...]] = ("way", "event_key", "subscriber")
+"""Whose counts and times these are: a subscriber of an event, or the jobs of a name in a queue."""
+
+_KEY = (*WHO, "window_start")
 _ENDED = {names.attempts: names.messages for names in OUTCOMES.values()}
 _COUNTS = ("count", *_ENDED, "ran")
 _SENT = ("sent", "replayed")
 
 VOLUME_PIECE: Final = (
-    "event_key STRING, subscriber STRING, window_start TIMESTAMP, sent BIGINT, replayed BIGINT"
+    "way STRING, event_key STRING, subscriber STRING, window_start TIMESTAMP, sent BIGINT, "
+    "replayed BIGINT"
 )
 HEALTH_PIECE: Final = (
-    "event_key STRING, subscriber STRING, window_start TIMESTAMP, count BIGINT, successes BIGINT, "
-    "retries BIGINT, dead_letters BIGINT, discards BIGINT, ran BIGINT, wait_max DOUBLE, "
-    "duration_max DOUBLE, wait_sketch BINARY, duration_sketch BINARY"
+    "way STRING, event_key STRING, subscriber STRING, window_start TIMESTAMP, count BIGINT, "
+    "successes BIGINT, retries BIGINT, dead_letters BIGINT, discards BIGINT, ran BIGINT, "
+    "wait_max DOUBLE, duration_max DOUBLE, wait_sketch BINARY, duration_sketch BINARY"
 )
 
 
@@ -57,7 +64,8 @@ HEALTH_PIECE: Final = (
 def volume_piece(events: DataFrame, length: int = WINDOW) -> DataFrame:
     """The volume of some envelopes."""
     return (
-        events.withColumn("window_start", start_of_window(F.col("recorded_at"), length))
+        with_way(events)
+        .withColumn("window_start", start_of_window(F.col("recorded_at"), length))
         .groupBy(*_KEY)
         .agg(F.count("*").alias("sent"), F.count("replay_id").alias("replayed"))
     )
@@ -71,7 +79,8 @@ def health_piece(deliveries: DataFrame, length: int = WINDOW) -> DataFrame:
     ]
     duration = F.when(F.col("ran"), F.col("duration_ms"))
     return (
-        deliveries.withColumn("window_start", start_of_window(F.col("started_at"), length))
+        with_way(deliveries)
+        .withColumn("window_start", start_of_window(F.col("started_at"), length))
         .groupBy(*_KEY)
         .agg(
             F.count("*").alias("count"),
@@ -110,7 +119,7 @@ def volume(sent: DataFrame, handled: DataFrame, window: Seconds = WINDOW) -> Dat
     length = whole_window(window)
     return (
         _in_windows(counts(sent, handled), length)
-        .groupBy("event_key", "subscriber", "window_start", "window_seconds")
+        .groupBy(*_KEY, "window_seconds")
         .agg(*[F.sum(name).alias(name) for name in (*_SENT, *_ENDED.values())])
     )
 
@@ -132,8 +141,8 @@ def health(pieces: DataFrame, window: Seconds = WINDOW) -> DataFrame:
 
     The sketches stay in the table, so that its rows can be merged further.
     """
-    keys = ("event_key", "subscriber", "window_start", "window_seconds")
-    return with_percentiles(merged_health(_in_windows(pieces, whole_window(window)), *keys))
+    windows = _in_windows(pieces, whole_window(window))
+    return with_percentiles(merged_health(windows, *_KEY, "window_seconds"))
 
 
 def with_percentiles(merged: DataFrame) -> DataFrame:

@@ -28,6 +28,7 @@ from matador.spark.runtime.files import (
 )
 from matador.spark.tables.batch_log import last_done
 from matador.spark.tables.layout import Layout, spark_schema
+from matador.spark.tables.reader import with_way
 
 FAN: Final = 8
 """How many pieces of one level are merged into one of the next."""
@@ -123,7 +124,8 @@ class Aggregates:
         folders = [str(self._layout.table(table) / piece.folder) for piece in chosen]
         if not folders:
             return cast("Any", self._spark).createDataFrame([], _COLUMNS[table])
-        return self._spark.read.schema(_COLUMNS[table]).parquet(*folders)
+        rows = self._spark.read.schema(_COLUMNS[table]).parquet(*folders)
+        return with_way(rows) if "way" in rows.columns else rows
 
     def _merge(self, fan: int) -> None:
         """Merge small pieces while there are ``fan`` of one level."""

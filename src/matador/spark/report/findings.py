@@ -20,7 +20,10 @@ from matador.spark.tables.reader import LakeTables
 
 @dataclass(frozen=True, slots=True)
 class SubscriberHealth:
-    """The health of one subscriber of an event. Times in milliseconds; None if it never ran.
+    """The health of one subscriber of an event, or of the jobs of one name in one queue.
+
+    Times in milliseconds; None if it never ran. The ``event_key`` of a job is its name, and its
+    ``subscriber`` is its queue; ``way`` tells them apart.
 
     ``sent_early`` and ``sent_late`` are the halves before and after the middle of the period.
     """
@@ -41,6 +44,7 @@ class SubscriberHealth:
     duration_p50: float | None
     duration_p95: float | None
     duration_p99: float | None
+    way: str = "event"
 
     @property
     def success_rate(self) -> float:
@@ -149,7 +153,7 @@ _STEPS = (
     *(86_400 * days for days in (2, 7, 30, 365, 3650)),
 )
 _VOLUME = ("sent", *(names.messages for names in health.OUTCOMES.values()))
-_KEY = ["event_key", "subscriber"]
+_KEY = list(health.WHO)
 
 
 def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliation) -> Findings:
@@ -259,6 +263,7 @@ def _subscriber(row: Row) -> SubscriberHealth:
     return SubscriberHealth(
         event_key=row["event_key"],
         subscriber=row["subscriber"],
+        way=row["way"],
         sent_late=number("sent") - number("sent_early"),
         **{name: number(name) for name in ("sent", "sent_early", "count", *outcomes)},
         **times,

@@ -33,6 +33,9 @@ from matador.spark.runtime.journal_lines import LONGEST
 from matador.spark.tables.dedup_index import Keys, delivery_keys, event_keys, text_keys
 from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
 
+EVENT = "event"
+"""The ``way`` of events."""
+
 OUT_OF_RANGE = "a time is before 1970 or after 9999"
 
 _MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
@@ -125,6 +128,8 @@ class LineDecoder:
 
     def _problem(self, record: SentRecord) -> QuarantineReason | None:
         assert self._events is not None
+        if record.way != EVENT:
+            return None  # only events are in a schema
         key = record.event_key
         event = self._events.get(key)
         if event is None:
@@ -189,15 +194,29 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
         replay_of=[one if isinstance(one, str) else None for one in replay_of],
         data_json=[bytes(one.data) for one in records],
         before_json=[None if one.earlier is None else bytes(one.earlier) for one in records],
+        options=[None if one.options is None else texts(one.options) for one in records],
     )
-    return Rows(batch, event_keys([one.id for one in records]))
+    return Rows(batch, event_keys([one.id if one.way == EVENT else _own(one) for one in records]))
+
+
+def _own(record: SentRecord | DeliveryRecord) -> str:
+    """What tells a message that is not an event from all others.
+
+    Its id is unique in its queue only. A job's id may be used again once the job is gone; the jobs
+    of a replay have ids of their own, whenever they are added.
+    """
+    parts = [record.way, record.subscriber, record.id]
+    if type(record) is SentRecord and record.replay_id is None:
+        parts.append(str(record.created_at))
+    return "\x1f".join(parts)
 
 
 def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
     batch = _batch(records, DELIVERIES)
     attempts = np.array([one.attempt for one in records], np.int64)
     started = np.array([one.started_at for one in records], np.int64)
-    return Rows(batch, delivery_keys([one.id for one in records], attempts, started))
+    ids = [one.id if one.way == EVENT else _own(one) for one in records]
+    return Rows(batch, delivery_keys(ids, attempts, started))
 
 
 def _quarantine(refused: Sequence[_Refused]) -> Rows:

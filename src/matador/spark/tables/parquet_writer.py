@@ -101,8 +101,13 @@ class PartWriter:
         )
 
     def write(self, batches: list[RecordBatch]) -> None:
-        """Append rows."""
-        rows = pa.Table.from_batches(batches, self._schema)
+        """Append rows. Those of an older version may lack columns, which are null then."""
+        rows = pa.Table.from_batches(batches)
+        if rows.schema.names != self._schema.names:
+            for column in self._schema:
+                if column.name not in rows.schema.names:
+                    rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+            rows = rows.select(self._schema.names)
         self._writer.write_table(rows, row_group_size=_ROW_GROUP)
 
     def close(self) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from matador.model.event import EventType, event_type_of
 from matador.model.schema import Schema
 from matador.observe.paths import local_path
 from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
+from matador.spark.tables.decode import EVENT
 from matador.spark.tables.layout import Layout, spark_schema
 from matador.spark.tables.maintenance import finish_interrupted
 
@@ -46,7 +48,10 @@ class LakeTables:
         return self._spark
 
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
-        """Every envelope that was sent, one row each; of one event, given by class or key.
+        """Every message that was sent, one row each; of one event, given by class or key.
+
+        ``way`` tells events and jobs apart; the ``event_key`` of a job is its name, and its
+        ``subscriber`` is its queue.
 
         With an event, the columns ``data`` and ``before`` hold the payload as a typed struct; a
         field that is missing has the default of its class, as subscribers see it.
@@ -57,10 +62,11 @@ class LakeTables:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        return with_payload(rows.where(rows.event_key.isin(list(found.keys))), found)
+        rows = rows.where((rows.way == EVENT) & rows.event_key.isin(list(found.keys)))
+        return with_payload(rows, found)
 
     def deliveries(self) -> DataFrame:
-        """Every attempt to handle an envelope and its outcome, one row each."""
+        """Every attempt to handle a message and its outcome, one row each."""
         return self.table("deliveries")
 
     def quarantine(self) -> DataFrame:
@@ -71,7 +77,8 @@ class LakeTables:
         """``events``, ``deliveries`` or ``quarantine``."""
         self.layout.make()
         finish_interrupted(self.layout)
-        return self.spark.read.schema(spark_schema(name)).parquet(str(self.layout.table(name)))
+        rows = self.spark.read.schema(spark_schema(name)).parquet(str(self.layout.table(name)))
+        return with_way(rows) if "way" in rows.columns else rows
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
         if isinstance(event, EventType):
@@ -79,3 +86,8 @@ class LakeTables:
         if not isinstance(event, str):
             return event_type_of(event)
         return None if self.schema is None else self.schema.find(event)
+
+
+def with_way(rows: DataFrame) -> DataFrame:
+    """Rows whose ``way`` is never null: what an older version has written is of events."""
+    return rows.withColumn("way", sql.coalesce(rows.way, sql.lit(EVENT)))

@@ -62,9 +62,10 @@ class Queues:
 
     async def declare(self, session: BullMQSession, topology: Topology) -> None:
         """Create the queues of a topology, ``exact`` ones, too: all it takes is a name."""
-        kinds = topology.dead_letters.enabled_kinds
         made = {
-            topology.full_name(queue.name): _QueueSettings(queue.priorities, kinds)
+            topology.full_name(queue.name): _QueueSettings(
+                queue.priorities, topology.kinds_of(queue)
+            )
             for queue in topology.queues
         }
         await self._write(session, made)

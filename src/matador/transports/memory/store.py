@@ -6,6 +6,7 @@ Knows nothing of connections. No change awaits anything, so each is atomic.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from math import inf, isnan
 from types import NoneType
 
@@ -212,6 +213,7 @@ class MemoryStore:
     def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
         """Store each message in the queues bound to its key. Returns how many, or an error."""
         outcomes: list[int | MatadorError] = []
+        copies: list[Message] = []
         for message in messages:
             key = message.properties.routing_key if message.properties is not None else None
             try:
@@ -219,9 +221,14 @@ class MemoryStore:
             except MatadorError as error:
                 outcomes.append(error)
                 continue
-            copies = [msgspec.structs.replace(message, queue=queue) for queue in queues]
-            errors = [error for error in self.put(copies) if error is not None]
-            outcomes.append(errors[0] if errors else len(copies))
+            copies += [msgspec.structs.replace(message, queue=queue) for queue in queues]
+            outcomes.append(len(queues))
+        stored = iter(self.put(copies))
+        for place, number in enumerate(outcomes):
+            if isinstance(number, int):
+                # The copies differ in their queue only: if one cannot be stored, none can.
+                errors = [error for error in islice(stored, number) if error is not None]
+                outcomes[place] = errors[0] if errors else number
         return outcomes
 
     def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
