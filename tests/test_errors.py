@@ -24,6 +24,7 @@ from matador.errors import (
     MatadorError,
     MessageTooLargeError,
     MissingExtraError,
+    QueueError,
     RemoteError,
     SendFailedError,
     assert_event,
@@ -68,6 +69,10 @@ def test_an_error_as_plain_data(kind: type[MatadorError]) -> None:
     if isinstance(error, JobError):
         fields |= {"type": error.type, "code": error.code, "retryable": error.retryable}
         fields |= {"queue": error.queue, "job_id": error.job_id}
+    if isinstance(error, QueueError):
+        fields |= {"queue_type": "", "operation": "", "queue": None, "message_id": None}
+    if isinstance(error, RemoteError):
+        fields |= {"code": error.code, "details": error.details}
     assert error.as_dict() == fields
 
 
