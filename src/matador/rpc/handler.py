@@ -6,7 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from matador.codec.data import encode_data
-from matador.errors import InvalidMessageError, MatadorError, RemoteError, UnstorableError
+from matador.errors import (
+    InvalidMessageError,
+    MatadorError,
+    RemoteError,
+    TimeoutError,
+    UnstorableError,
+)
 from matador.messages.context import Acknowledgement, Arrival
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
@@ -30,6 +36,8 @@ log = logging.getLogger("matador.rpc")
 
 _HIDDEN = "the command failed; the log of the server says why"
 _VALIDATION = "ValidationError"
+_SAFE = (InvalidMessageError, Nacked, TimeoutError)
+"""Errors of Matador's own about a call, whose texts callers may see."""
 
 
 class RpcHandler(MessageHandler):
@@ -139,7 +147,7 @@ class RpcHandler(MessageHandler):
         if isinstance(error, RemoteError):
             return error_reply(error.code, error.remote_message, error.details)
         code = type(error).__name__
-        if self._hide_errors and not isinstance(error, MatadorError):
+        if self._hide_errors and not isinstance(error, _SAFE):
             return error_reply(code, _HIDDEN)
         try:
             details = getattr(error, "details", None)
