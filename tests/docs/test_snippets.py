@@ -45,6 +45,13 @@ SAYS: dict[str, list[str]] = {
         "charge {'number': 8, 'amount': 0} 1 invoice 8 has no amount",
         "1 waiting, 1 completed, 0 failed",
     ],
+    "first_call.py": ["3", "ZeroDivisionError division by zero"],
+    "rpc_server.py": [
+        "charged 5 for ada",
+        "LIMIT {'limit': 1000}",
+        "payments: no reply to SLOW in 0.1 s",
+        "logged paid in attempt 3",
+    ],
     "job_data.py": ["ship pen ada@example.com 5 ring twice", "Address(city='Paris')"],
     "job_flows.py": ["3", "6"],
     "job_limits.py": [

@@ -12,6 +12,7 @@ from uuid import uuid4
 from matador.errors import ConfigurationError, LifecycleError, MatadorError
 from matador.messages.connection import Connection
 from matador.messages.counters import MessageCounters
+from matador.messages.dead_letters import DeadLetterProcessor, processor_of
 from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
 from matador.messages.health import MessagingHealth
 from matador.model.message import ConnectionState, Receipt
@@ -30,10 +31,10 @@ from matador.policy.ack import DEAD_LETTER, AckStrategy, DeadLetterOptions
 from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
-from matador.pubsub.dead_letters import DeadLetterProcessor, read_processor
+from matador.pubsub.context import Received
 from matador.pubsub.handler import ErrorHandler, SubscriberHandler
 from matador.pubsub.publisher import NAMESPACE, exchanges_of, require_routing
-from matador.pubsub.registry import Registry
+from matador.pubsub.registry import Registry, read_handler
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
 from matador.runtime.worker import DeliveryWorker
@@ -130,7 +131,9 @@ class Subscriber:
         self._registry = Registry(self._exchange, where)
         self._processor = None
         if self._letters.enabled and self._letters.handler is not None:
-            self._processor = read_processor(self._letters.handler, f"{where} dead letters")
+            self._processor = processor_of(
+                read_handler(self._letters.handler, f"{where} dead letters")
+            )
         self._topology()  # a wrong name is an error at once
         self._connection = Connection(url, where, recovery)
         self._counters = MessageCounters()
@@ -259,7 +262,7 @@ class Subscriber:
             processor = DeadLetterProcessor(
                 worker,
                 self._processor,
-                exchange=self._exchange.name,
+                arrived=lambda arrival: Received(arrival, self._exchange.name),
                 counters=MessageCounters(),
                 clock=self._clock,
             )
