@@ -50,7 +50,7 @@ async def test_either_side_ends_a_schedule_of_the_other(
     queue: Queue, node: Node, work: Work
 ) -> None:
     await queue.schedule("ours", "tick", 1, every=0.2)
-    template = {"name": "tock", "data": {}}
+    template: dict[str, Any] = {"name": "tock", "data": {}}
     await node.ask("schedule", QUEUE, id="theirs", repeat={"every": 200}, template=template)
     seen = Seen()
     await work(seen)
