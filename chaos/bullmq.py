@@ -35,6 +35,7 @@ class BullMQProfile(RedisServerProfile):
     ``KeepsJobs``."""
 
     scheme = "bullmq"
+    drains = False  # scripts that take jobs write, too, and Redis refuses them
 
     def stored(self, queue: str) -> Sequence[Stored]:
         """See ``Profile``. Dead letters are failed jobs of their kind."""

@@ -119,6 +119,11 @@ class BehindProxy(Protocol):
 class BlocksPublishers(Protocol):
     """The broker can be made to take no more messages for want of memory."""
 
+    @property
+    def drains(self) -> bool:
+        """Do workers go on meanwhile?"""
+        ...
+
     def block(self) -> None:
         """From now on it takes none."""
         ...

@@ -105,6 +105,7 @@ class RabbitMQProfile:
     leases = False
     ordered = False
     atomic = False
+    drains = True
 
     def __init__(self, folder: Path) -> None:
         if not (_BIN / "rabbitmq-server").exists() or shutil.which("escript") is None:

@@ -20,6 +20,7 @@ class RedisProfile(RedisServerProfile):
     """See ``RedisServerProfile``, ``LosesQueues``, ``SpoilsQueues`` and ``RefusesDeadLetters``."""
 
     scheme = "redis"
+    drains = True
 
     def stored(self, queue: str) -> Sequence[Stored]:
         """See ``Profile``."""
