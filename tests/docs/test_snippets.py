@@ -54,6 +54,11 @@ SAYS: dict[str, list[str]] = {
     ],
     "job_data.py": ["ship pen ada@example.com 5 ring twice", "Address(city='Paris')"],
     "job_flows.py": ["3", "6"],
+    "job_limits.py": [
+        "synchronised invoices of ada",
+        "synchronised orders of bob",
+        "synchronised orders of ada",
+    ],
     "job_schedules.py": [
         "clean-up 600.0 UTC",
         "daily-report 0 7 * * mon-fri Europe/Berlin",
@@ -82,6 +87,7 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
+    "kafka_order.py",
     "job_processes.py",
     "lake_replays.py",
     "lake_tables.py",

@@ -24,7 +24,7 @@ from matador.errors import (
     MatadorError,
     UniqueJobError,
 )
-from matador.jobs.adding import JobMaker, Unsupported
+from matador.jobs.adding import JobMaker
 from matador.jobs.declared import DeclaredJob, DeclareJob
 from matador.jobs.events import Observable, QueuePaused, QueueResumed
 from matador.jobs.flows import INTO, Step
@@ -36,6 +36,7 @@ from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error,
 from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Schedule, schedule_from
 from matador.jobs.stored import StoredJob, stored_message
+from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message, Once
@@ -120,7 +121,7 @@ class Queue(Observable):
         provider: ProviderLike | None = None,
         job_id: MakeId | None = None,
         default_options: JobOptions | None = None,
-        on_unsupported: Callable[[Unsupported], object] | None = None,
+        on_unsupported: OnUnsupported | None = None,
         journal: Recorder | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -128,13 +129,13 @@ class Queue(Observable):
         self._name = name
         self._where = f"[Queue:{name}]"
         super().__init__(self._where, name)
-        for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
-            if given is not None and not callable(given):
-                raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
+        if job_id is not None and not callable(job_id):
+            raise ConfigurationError(f"{self._where} job_id must be a function, got {job_id!r}")
+        self._unsupported = UnsupportedOptions(name, self._where, on_unsupported)
+        self._maker = JobMaker(name, self._where, default_options or {}, job_id, self._unsupported)
         check_recorder(journal, self._where)
         self._journal = journal
         self._recording = None if journal is None else JobRecording(journal, name)
-        self._maker = JobMaker(name, self._where, default_options or {}, job_id, on_unsupported)
         self._given = provider
         self._provider: JobProvider | None = None
         self._full_name: str | None = None
@@ -205,6 +206,11 @@ class Queue(Observable):
             if self._provider is not None:
                 await self._provider.close(self, disconnect=disconnect)
             self._full_name = self._adds = self._provider = None
+
+    @property
+    def on_unsupported(self) -> OnUnsupported | None:
+        """What is called for each option that the provider cannot honour."""
+        return self._unsupported.callback
 
     @property
     def journal(self) -> Recorder | None:

@@ -13,7 +13,7 @@ from matador.model import job as names
 from matador.model.message import Message
 from matador.transports.kit.jobs import job_body, whole
 
-_KEPT = (names.BACKOFF, names.KEEP_COMPLETED, names.KEEP_FAILED)
+_KEPT = (names.BACKOFF, names.CONCURRENCY_KEY, names.KEEP_COMPLETED, names.KEEP_FAILED)
 _PROVIDER = "job.provider."
 
 

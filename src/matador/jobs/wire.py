@@ -79,6 +79,8 @@ def new_message(
         headers[names.KEEP_COMPLETED] = options.keep_completed.text
     if options.keep_failed is not None:
         headers[names.KEEP_FAILED] = options.keep_failed.text
+    if options.concurrency_key is not None:
+        headers[names.CONCURRENCY_KEY] = options.concurrency_key
     if options.unique is not None:
         headers[names.UNIQUE] = options.unique.key
         if options.unique.within is not None:

@@ -60,7 +60,7 @@ class DeadLetterProcessor(MessageHandler):
         attempt = 1
         while True:
             # Anew each time: the function may have changed the data.
-            data = decoded(self._function, arrival.delivery.body)
+            data = decoded(self._function, arrival.body)
             counted = msgspec.structs.replace(arrival, attempt=attempt)
             try:
                 await self.call(self._function, self._arrived(counted), data)

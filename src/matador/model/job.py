@@ -55,6 +55,9 @@ PARENT = "job.parent"
 CHILDREN = "job.children"
 """How many jobs this one waits for."""
 
+CONCURRENCY_KEY = "job.concurrencyKey"
+"""The key of which only so many jobs run at once, if a worker says so."""
+
 UNIQUE = "job.unique"
 """The key that no two jobs may have at a time."""
 

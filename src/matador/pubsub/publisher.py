@@ -203,7 +203,7 @@ class Publisher:
             exchange: another exchange than the default one, or several.
             metadata: headers of the message. Names that start with ``x-retry``, ``x-hermes`` or
                 ``x-matador`` are reserved, and left out.
-            correlation_id: traces what belongs together; a new UUID by default.
+            correlation_id: traces what belongs together; the id of the message by default.
             message_id: identifies the message, also to detect duplicates; a new UUID by default.
             persistent: False: the message need not survive a restart of the broker.
             priority: higher ones are received first, where queues have priorities.
@@ -229,7 +229,9 @@ class Publisher:
         )
         if len(to) == 1:
             try:
-                return self._published(message, to, await outbox.publish(to[0], message))
+                queues = await outbox.publish(to[0], message)
+                self._counters.last_message_at = self._clock.now()
+                return self._published(message, to, queues)
             except QueueNotFoundError as error:
                 await self._declare_again(to, [error])
                 raise
@@ -282,6 +284,7 @@ class Publisher:
             raise InvalidMessageError(f"{_WHERE} publish_many takes one exchange, got {to!r}")
         found = await outbox.publish_many([(to[0], one) for one in made])
         await self._declare_again(to, found)
+        self._counters.last_message_at = self._clock.now()
         errors = self._errors(found)
         outcomes = [
             self._published(message, to, one) if isinstance(one, int) else one
@@ -340,16 +343,12 @@ class Publisher:
             raise InvalidMessageError(
                 f"{_WHERE} the routing key {key[:40]!r}… is longer than {_LONGEST_KEY} bytes"
             )
-        clock = self._clock
+        id_ = message_id or self._clock.new_id()
+        expires_at = None if ttl is None else self._clock.time() + ttl
         properties = Properties(
-            routing_key=key,
-            correlation_id=correlation_id or clock.new_id(),
-            expires_at=None if ttl is None else clock.time() + ttl,
-            transient=not persistent,
+            key, None, correlation_id or id_, None, expires_at, transient=not persistent
         )
-        return Message(
-            message_id or clock.new_id(), "", body, headers, 0.0, priority, None, properties
-        )
+        return Message(id_, "", body, headers, 0.0, priority, None, properties)
 
     async def _to(self, given: str | Sequence[str]) -> tuple[str, ...]:
         names = (given,) if isinstance(given, str) else tuple(given)
@@ -375,9 +374,9 @@ class Publisher:
     def _published(self, message: Message, to: tuple[str, ...], queues: int) -> Published:
         counters = self._counters
         counters.sent += 1
-        counters.last_message_at = self._clock.now()
-        properties = cast("Properties", message.properties)
-        published = Published(message.id, cast("str", properties.routing_key), to, queues)
+        properties = message.properties
+        key = "" if properties is None else properties.routing_key or ""
+        published = Published(message.id, key, to, queues)
         if not queues:
             counters.unroutable += 1
             self._unroutable(published)

@@ -19,6 +19,7 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.capabilities import Capabilities
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -175,6 +176,11 @@ class MemoryStore:
         self.jobs(name).retry(job_id, self._clock.monotonic())
         self._tend([self.queue(name)])
 
+    def remove_job(self, name: str, job_id: str) -> None:
+        """Forget a job that nobody is running."""
+        self.jobs(name).remove(job_id)
+        self._tend([self.queue(name)])
+
     def pause(self, name: str, paused: bool) -> None:
         """Pause a queue, or end the pause."""
         self.jobs(name)
@@ -253,11 +259,13 @@ class MemoryStore:
             if part.batch <= once.batch:
                 del self._once[part]
 
-    def take_next(self, queue: MemoryQueue, limit: int) -> list[MemoryHold]:
+    def take_next(
+        self, queue: MemoryQueue, limit: int, limits: JobLimits = NO_LIMITS
+    ) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are ready."""
         now = self._clock.monotonic()
         queue.pass_time(now)
-        holds = queue.take_next(limit, self._lease_until(now))
+        holds = queue.take_next(limit, self._lease_until(now), limits, now)
         self._set_alarm(queue.next_time())
         return holds
 
