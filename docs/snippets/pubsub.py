@@ -31,6 +31,8 @@ async def count(order: Order, ctx: MessageContext) -> None:
 @analytics.on("orders.created")
 def charge(order: Order) -> None:  # sync functions run in threads
     print(f"charged {order.amount}")
+
+
 # --8<-- [end:subscriber]
 
 
@@ -41,6 +43,8 @@ cache = Subscriber(URL, exchange="events")  # no queue: every process gets every
 @cache.on("orders.#", "prices.#")
 async def forget(message: dict[str, int], ctx: MessageContext) -> None:
     print(f"cache: {ctx.routing_key}")
+
+
 # --8<-- [end:broadcast]
 
 
@@ -56,10 +60,14 @@ async def collect(order: Order, ctx: MessageContext) -> None:
         ctx.ack()  # or later, from any thread
     else:
         ctx.nack(requeue=False)  # becomes a dead letter
+
+
 # --8<-- [end:manual]
 
 
 async def main() -> None:
+    from matador.testing import wait_for
+
     async with analytics, cache, batches:
         # --8<-- [start:publisher]
         async with Publisher(URL, exchange="events") as publisher:
@@ -67,8 +75,7 @@ async def main() -> None:
             print(f"stored in {published.queues} queues")
             await publisher.publish_many([("orders.paid", Order(n, 5)) for n in (2, 3)])
         # --8<-- [end:publisher]
-        while analytics.counters.succeeded < 3 or cache.counters.succeeded < 3:
-            await asyncio.sleep(0.01)
+        await wait_for(lambda: analytics.counters.succeeded == cache.counters.succeeded == 3)
 
 
 if __name__ == "__main__":
