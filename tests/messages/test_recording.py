@@ -108,9 +108,10 @@ async def test_channels_are_recorded_as_plain_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [Publisher, RpcClient, RpcServer, Subscriber])
 def test_a_wrong_journal_is_an_error_at_once(make: Any) -> None:
-    names: dict[str, Any] = {"exchange": "e"} if make in (Publisher, Subscriber) else {"queue": "q"}
+    given: dict[str, Any] = {"exchange": "e"} if make in (Publisher, Subscriber) else {"queue": "q"}
+    given["journal"] = "journal/"
     with pytest.raises(ConfigurationError, match=r"write Journal\('journal/'\)"):
-        make("memory://", journal="journal/", **names)
+        make("memory://", **given)
 
 
 async def test_a_recorder_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,13 +130,14 @@ async def test_a_recorder_that_fails_stops_nothing(caplog: pytest.LogCaptureFixt
 
     got: list[object] = []
     url = "memory://?name=broken"
-    subscriber = Subscriber(url, exchange="shop", queue="q", journal=Broken())
+    broken: Any = Broken()
+    subscriber = Subscriber(url, exchange="shop", queue="q", journal=broken)
 
     @subscriber.on("#")
     async def anything(data: object) -> None:
         got.append(data)
 
-    async with subscriber, Publisher(url, exchange="shop", journal=Broken()) as publisher:
+    async with subscriber, Publisher(url, exchange="shop", journal=broken) as publisher:
         await publisher.publish("a", {"n": 1})
         await publisher.publish("a", {"n": 2})
         await wait_for(lambda: len(got) == 2)
