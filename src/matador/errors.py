@@ -714,6 +714,10 @@ class RemoteError(RpcError):
         self.remote_message = message
         self.details = details
 
+    def as_dict(self) -> Mapping[str, Any]:
+        """The error as plain data, for logs and for JSON."""
+        return {**super().as_dict(), "code": self.code, "details": self.details}
+
 
 class RpcTimeoutError(RpcError, builtins.TimeoutError):
     """The server did not reply in time. It may be down or busy, or may not know that the call is

@@ -45,6 +45,13 @@ SAYS: dict[str, list[str]] = {
         "charge {'number': 8, 'amount': 0} 1 invoice 8 has no amount",
         "1 waiting, 1 completed, 0 failed",
     ],
+    "first_call.py": ["3", "ZeroDivisionError division by zero"],
+    "rpc_server.py": [
+        "charged 5 for ada",
+        "LIMIT {'limit': 1000}",
+        "payments: no reply to SLOW in 0.1 s",
+        "logged paid in attempt 3",
+    ],
     "job_data.py": ["ship pen ada@example.com 5 ring twice", "Address(city='Paris')"],
     "job_flows.py": ["3", "6"],
     "job_limits.py": [
@@ -57,6 +64,16 @@ SAYS: dict[str, list[str]] = {
         "daily-report 0 7 * * mon-fri Europe/Berlin",
         "cleaned up",
         "True",
+    ],
+    "pubsub.py": [
+        "stored in 3 queues",
+        "orders.created: order 1, attempt 1",
+        "charged 25",
+        "orders.paid: order 2, attempt 1",
+        "orders.paid: order 3, attempt 1",
+        "cache: orders.created",
+        "cache: orders.paid",
+        "cache: orders.paid",
     ],
     "channels.py": [
         "order 1 in attempt 1",
@@ -75,7 +92,7 @@ SAYS: dict[str, list[str]] = {
         "RedisPubSubTransport at-most-once",
     ],
 }
-IN_ANY_ORDER = {"channels.py"}  # consumers of several queues run side by side
+IN_ANY_ORDER = {"channels.py", "pubsub.py"}  # consumers of several queues run side by side
 ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",

@@ -413,8 +413,8 @@ async def test_stale_bindings(place: Place) -> None:
     ],
 )
 def test_a_wrong_argument_is_an_error_at_once(arguments: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"url": "memory://", "exchange": "e", "queue": "q", **arguments}
     with pytest.raises((ConfigurationError, InvalidTopologyError), match=text):
-        given: dict[str, Any] = {"url": "memory://", "exchange": "e", "queue": "q", **arguments}
         Subscriber(**given)
 
 

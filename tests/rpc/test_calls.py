@@ -504,6 +504,27 @@ async def test_with_dead_letters_a_failed_call_is_answered_and_kept(place: Place
         assert sorted(await _letters(place, 2)) == [b'"kept"', b'"kept, too"']
 
 
+async def test_dead_letters_are_processed(place: Place) -> None:
+    seen: list[tuple[Any, str]] = []
+
+    async def processed(data: Any, ctx: RpcContext) -> None:
+        seen.append((data, ctx.command))
+
+    server = place.server(
+        dead_letters=DeadLetterOptions(exchange=f"{place.queue}.dlx", handler=processed)
+    )
+
+    @server.handler("fail")
+    async def fail(data: str) -> None:
+        raise ValueError("no")
+
+    async with server, place.client() as client:
+        with pytest.raises(RemoteError, match="no"):
+            await client.call("fail", "kept", timeout=0.5 if place.name == "memory" else 20)
+        await wait_for(lambda: seen == [("kept", "FAIL")], timeout=30)
+    assert await _letters(place, 0) == []
+
+
 async def _letters(place: Place, count: int = 1) -> list[bytes]:
     """The bodies of the dead letters, once there are so many."""
     if place.name == "memory":

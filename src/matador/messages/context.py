@@ -73,9 +73,12 @@ def arrival_of(
 
 def header_number(headers: Headers, name: str) -> int | None:
     """A header as a whole number that is not negative; None if it is none."""
+    value = headers.get(name)
+    if value is None:
+        return None
     try:
-        found = int(headers[name])
-    except (KeyError, ValueError, TypeError, OverflowError):
+        found = int(value)
+    except (ValueError, TypeError, OverflowError):
         return None
     return found if 0 <= found <= _MOST else None
 

@@ -34,6 +34,7 @@ class MessageFunction:
         takes: the type of its data; ``Any`` if it says nothing, None if it takes no data.
         decode: reads the body of a message; None: it takes no data.
         returns: the type that its annotation says it returns; ``Any`` if it says nothing.
+        is_plain: it is an ``async def`` itself, so that calling it gives a coroutine.
     """
 
     name: str
@@ -42,6 +43,7 @@ class MessageFunction:
     takes: Any
     decode: Callable[[bytes], Any] | None
     returns: Any
+    is_plain: bool
     fills: tuple[tuple[str | None, Fill | None], ...]
     """For each parameter: its name if it is given by keyword, and what fills it; None: data."""
 
@@ -98,6 +100,7 @@ def read_function(
         None if kind is None else kind[0],
         decode,
         _hints(bare).get("return", Any),
+        inspect.iscoroutinefunction(function),
         tuple(fills),
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from matador.messages.context import (
 )
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
+from matador.messages.recording import failure_of
 from matador.model.message import (
     DELIVERIES_HEADER,
     ERROR_TYPE_HEADER,
@@ -39,7 +41,7 @@ from matador.model.text import SHORT_TEXT, error_text, storable_text
 from matador.policy.ack import DEAD_LETTER, AckStrategy
 from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
-from matador.runtime.calls import InOwnContext
+from matador.runtime.calls import InOwnContext, raising
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
@@ -113,6 +115,7 @@ class MessageHandler(ABC):
         self._manual = options.ack.mode == "manual"
         self.counters = counters or MessageCounters()
         self._dedup = dedup
+        self._quick = not self._manual and dedup is None
         self._clock = clock or SystemClock()
 
     # -- what a way in decides --------------------------------------------------------------------
@@ -149,6 +152,17 @@ class MessageHandler(ABC):
         data = msgspec.json.decode(body) if dedup.needs_data else None
         return dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
+    def plain_call(self, arrival: Arrival) -> Coroutine[Any, Any, Any] | None:
+        """The only call that a message needs, for the quick path; None: ``run`` does the work.
+
+        Asked in auto mode and without duplicate detection, for a message that has an object as
+        its body and is delivered for the first time. ``finished`` is not called.
+
+        Raises:
+            Unreadable: the body cannot be read.
+        """
+        return None
+
     def problem_of(self, arrival: Arrival) -> str | None:
         """Why a message is not run at all; None if it may be."""
         return arrival.problem or self._validation.problem_of(arrival.body)
@@ -170,6 +184,15 @@ class MessageHandler(ABC):
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
+            if self._is_plain(arrival):
+                try:
+                    call = self.plain_call(arrival)
+                except Unreadable as error:
+                    problem = self.problem_of(arrival)  # which says it in better words
+                    error = error if problem is None else Unreadable(problem)
+                    return await self._malformed(arrival, error)
+                if call is not None:
+                    return await self._run_plain(arrival, call)
             problem = self.problem_of(arrival)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
@@ -185,10 +208,37 @@ class MessageHandler(ABC):
         """See ``Handler``."""
         return self._kept_or_deleted(delivery, storable_text(reason))
 
+    def _is_plain(self, arrival: Arrival) -> bool:
+        """May a message go the quick path, where its body is read only once?"""
+        return (
+            self._quick
+            and not arrival.delivery.receipt.redelivered
+            and arrival.problem is None
+            and arrival.body.startswith(b"{")
+            and len(arrival.body) <= self._validation.max_size
+        )
+
+    async def _run_plain(self, arrival: Arrival, plain: Coroutine[Any, Any, Any]) -> Outcome:
+        context = copy_context()
+        try:
+            step = context.run(plain.send, None)
+        except StopIteration:  # it finished without waiting
+            self.counters.succeeded += 1
+            receipt = arrival.delivery.receipt
+            return Outcome(receipt, Complete(receipt))
+        except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
+            call: Awaitable[Any] = raising(error)
+        else:
+            call = InOwnContext(plain, context, step)
+        return await self._settled(arrival, call)
+
     async def _run(self, arrival: Arrival) -> Outcome:
-        receipt = arrival.delivery.receipt
         acknowledgement = Acknowledgement() if self._manual else None
-        ran = await self._calls.run(InOwnContext(self._once(arrival, acknowledgement)))
+        return await self._settled(arrival, InOwnContext(self._once(arrival, acknowledgement)))
+
+    async def _settled(self, arrival: Arrival, call: Awaitable[Any]) -> Outcome:
+        receipt = arrival.delivery.receipt
+        ran = await self._calls.run(call)
         try:
             if ran.interrupted:
                 return Outcome(receipt, Release(receipt))
@@ -393,6 +443,9 @@ class MessageHandler(ABC):
         return Outcome(receipt, Complete(receipt))
 
     def _note(self, error: Exception) -> None:
+        noted = failure_of.get()
+        if noted is not None:
+            noted.append(error)
         self.counters.last_error = f"{type(error).__name__}: {error_text(error, SHORT_TEXT)}"
 
     def _log(self, arrival: Arrival, error: Exception, decision: Decision) -> None:

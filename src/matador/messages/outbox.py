@@ -9,8 +9,8 @@ import asyncio
 import logging
 from bisect import insort
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import count
-from typing import Any
+from itertools import accumulate, count
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,7 @@ from matador.errors import (
     TransportClosedError,
     UnsupportedError,
 )
+from matador.messages.recording import MessageRecording
 from matador.model.message import ConnectionState, Message
 from matador.model.options import seconds
 from matador.policy.circuit import Circuit, CircuitBreaker, CircuitState
@@ -54,6 +55,10 @@ _COUNTED = (
 """Errors that say something against the broker, and not against the message."""
 
 
+_Outcomes: TypeAlias = Sequence[int | MatadorError]
+"""For each parcel: in how many queues it is, or why in none."""
+
+
 class Parcel(msgspec.Struct, frozen=True, gc=False):
     """A message, and the exchange it is published to; None: it goes to its queue."""
 
@@ -77,6 +82,7 @@ class Outbox:
         breaker: the circuit breaker; None: none.
         clock: where time comes from.
         on_state: called with each new state of the circuit breaker.
+        recording: records what was sent; None: nothing does.
     """
 
     def __init__(
@@ -87,7 +93,9 @@ class Outbox:
         breaker: CircuitBreaker | None = None,
         clock: Clock | None = None,
         on_state: Callable[[CircuitState], object] = lambda _: None,
+        recording: MessageRecording | None = None,
     ) -> None:
+        self._carry = self._carried if recording is None else recording.sending(self._carried)
         self._transport = transport
         self._recovery = recovery or Recovery()
         self._ttl = seconds(self._recovery.ttl, "Recovery: ttl")
@@ -96,7 +104,10 @@ class Outbox:
         self._on_state = on_state
         at_once = transport.sends_at_once if isinstance(transport, Pipelining) else 1
         size = transport.send_size if isinstance(transport, Pipelining) else _MAX_BATCH
-        self._sends = Coalescer(self._flush, max_batch=size, at_once=at_once)
+        self._router = transport if isinstance(transport, Routing) else None
+        self._sends: Coalescer[Sequence[Parcel], _Outcomes] = Coalescer(
+            self._flush, max_batch=size, at_once=at_once
+        )
         self._waiting: list[_Waiting] = []
         self._places = count()
         self._pump: asyncio.Task[None] | None = None
@@ -143,11 +154,15 @@ class Outbox:
         if self._closed:
             raise ShuttingDownError(_CLOSED)
         parcels = [(next(self._places), Parcel(message, to)) for to, message in messages]
+        outcomes: list[int | BaseException] = []
         if self._is_clear:
-            sent = self._sends.submit_many([parcel for _, parcel in parcels])
-            outcomes: list[int | BaseException] = [
-                *await asyncio.gather(*sent, return_exceptions=True)
+            whole = [parcel for _, parcel in parcels]
+            sent = [
+                self._sends.submit(whole[start : start + _MAX_BATCH])
+                for start in range(0, len(whole), _MAX_BATCH)
             ]
+            for batch in await asyncio.gather(*sent):
+                outcomes += batch
             for outcome in outcomes:
                 self._note(outcome)
         else:
@@ -180,8 +195,10 @@ class Outbox:
         outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         place, parcel = next(self._places), Parcel(message)
 
-        def sent(done: asyncio.Future[int | MatadorError]) -> None:
-            found = ShuttingDownError() if done.cancelled() else done.exception() or done.result()
+        def sent(done: asyncio.Future[_Outcomes]) -> None:
+            found: int | BaseException = ShuttingDownError()
+            if not done.cancelled():
+                found = done.exception() or done.result()[0]
             self._note(found)
             if outcome.done():
                 return
@@ -201,7 +218,7 @@ class Outbox:
         if self._closed:
             _fail(outcome, ShuttingDownError("it was closed, so nothing can be sent any more"))
         elif not self._waiting and self._is_away is None and self._room is None:
-            self._sends.submit(parcel).add_done_callback(sent)
+            self._sends.submit((parcel,)).add_done_callback(sent)
         else:
             wait()
         return outcome
@@ -225,7 +242,7 @@ class Outbox:
         )
 
     async def _sent_now(self, place: int, parcel: Parcel) -> int:
-        outcome = await self._sends.submit(parcel)
+        (outcome,) = await self._sends.submit((parcel,))
         self._note(outcome)
         if isinstance(outcome, int):
             return outcome
@@ -233,7 +250,15 @@ class Outbox:
             return await self._wait_for_connection(place, parcel)  # nothing was stored
         raise outcome
 
-    async def _flush(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
+    async def _flush(self, batches: Sequence[Sequence[Parcel]]) -> Sequence[_Outcomes]:
+        """Send batches in order, all in one go."""
+        outcomes = await self._flush_parcels([one for batch in batches for one in batch])
+        if len(outcomes) == len(batches):
+            return [(outcome,) for outcome in outcomes]
+        ends = list(accumulate(map(len, batches)))
+        return [outcomes[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
+
+    async def _flush_parcels(self, parcels: Sequence[Parcel]) -> _Outcomes:
         """Send parcels in order: each run of the same destination in one call."""
         outcomes: list[int | MatadorError] = []
         start = 0
@@ -243,21 +268,18 @@ class Outbox:
             while end < len(parcels) and parcels[end].exchange == exchange:
                 end += 1
             messages = [parcel.message for parcel in parcels[start:end]]
-            outcomes += await self._carried(exchange, messages)
+            outcomes += await self._carry(exchange, messages)
             start = end
         return outcomes
 
-    async def _carried(
-        self, exchange: str | None, messages: Sequence[Message]
-    ) -> Sequence[int | MatadorError]:
-        transport = self._transport
+    async def _carried(self, exchange: str | None, messages: Sequence[Message]) -> _Outcomes:
         try:
             if exchange is None:
-                sent = await transport.send(messages)
+                sent = await self._transport.send(messages)
                 return [1 if error is None else error for error in sent]
-            if not isinstance(transport, Routing):
-                raise UnsupportedError(f"the transport {transport.name!r} has no exchanges")
-            return await transport.publish(exchange, messages)
+            if self._router is None:
+                raise UnsupportedError(f"the transport {self._transport.name!r} has no exchanges")
+            return await self._router.publish(exchange, messages)
         except MatadorError as error:
             return [error for _ in messages]
 
@@ -330,9 +352,10 @@ class Outbox:
     async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
         if self._circuit is not None:
             self._circuit = self._circuit.at(self._clock.monotonic()).begun(len(batch))
-        outcomes = await asyncio.gather(
-            *self._sends.submit_many([one.parcel for one in batch]), return_exceptions=True
+        (found,) = await asyncio.gather(
+            self._sends.submit([one.parcel for one in batch]), return_exceptions=True
         )
+        outcomes = [found for _ in batch] if isinstance(found, BaseException) else found
         again: list[_Waiting] = []
         for one, outcome in zip(batch, outcomes, strict=True):
             self._note(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from matador.errors import DontRetry
@@ -84,7 +84,19 @@ class SubscriberHandler(MessageHandler):
         self._registry = registry
         self._exchange = exchange
         self._continues = continue_on_error
+        self._plain = not continue_on_error and options.timeout is None
         self._error_handler = error_handler
+
+    def plain_call(self, arrival: Arrival) -> Coroutine[Any, Any, Any] | None:
+        """See ``MessageHandler``. For an async handler that is the only one, and has no limit."""
+        matching = self._registry.matching(routing_key_of(arrival))
+        if len(matching) != 1 or not self._plain:
+            return None
+        function = matching[0].function
+        if not function.is_plain or function.decode is None:
+            return None
+        data = decoded(function, arrival.body)
+        return function.bind(Received(arrival, self._exchange), data)()
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
         """See ``MessageHandler``."""
@@ -116,7 +128,7 @@ class SubscriberHandler(MessageHandler):
     async def _call(
         self, one: Registered, arrival: Arrival, acknowledgement: Acknowledgement | None
     ) -> None:
-        data = decoded(one.function, arrival.delivery.body)
+        data = decoded(one.function, arrival.body)
         received = Received(arrival, self._exchange, acknowledgement)
         await self.call(one.function, received, data)
 

@@ -24,12 +24,14 @@ from matador.messages.counters import MessageCounters
 from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState, Message, Properties
 from matador.model.options import Seconds, optional_seconds, seconds
 from matador.model.text import SHORT_TEXT, error_text
 from matador.model.topology import Exchange, Topology
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
+from matador.runtime.recorder import Recorder
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 
@@ -81,6 +83,8 @@ class Publisher:
         recovery: sends wait for a lost connection in a buffer.
         circuit_breaker: sends fail at once while the broker keeps failing. None: never.
         on_unroutable: called with the ``Published`` of a message that no queue wanted.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         clock: where time and ids come from.
 
     Raises:
@@ -99,6 +103,7 @@ class Publisher:
         recovery: Recovery | None = None,
         circuit_breaker: CircuitBreaker | None = CircuitBreaker(),  # noqa: B008 - frozen
         on_unroutable: Callable[[Published], object] | None = None,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._exchanges = {one.name: one for one in exchanges_of(exchange, _WHERE)}
@@ -109,6 +114,7 @@ class Publisher:
             raise ConfigurationError(f"{_WHERE} on_unroutable must be a function")
         self._on_unroutable = on_unroutable
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "message", _WHERE, self._clock)
         self._connection = Connection(url, _WHERE, self._recovery)
         self._outbox: Outbox | None = None
         self._starting: asyncio.Lock | None = None
@@ -155,11 +161,14 @@ class Publisher:
                 except BaseException:
                     await self._connection.close()
                     raise
+                if self._recording is not None:
+                    self._recording.start(self._connection.transport.name)
                 self._outbox = Outbox(
                     self._connection.transport,
                     recovery=self._recovery,
                     breaker=self._breaker,
                     clock=self._clock,
+                    recording=self._recording,
                 )
             return self._outbox
 
@@ -177,6 +186,8 @@ class Publisher:
             await outbox.close(limit)
         finally:
             self._declared.clear()
+            if self._recording is not None:
+                await self._recording.stop()
             await self._connection.close()
 
     # -- publishing -------------------------------------------------------------------------------
@@ -203,7 +214,7 @@ class Publisher:
             exchange: another exchange than the default one, or several.
             metadata: headers of the message. Names that start with ``x-retry``, ``x-hermes`` or
                 ``x-matador`` are reserved, and left out.
-            correlation_id: traces what belongs together; a new UUID by default.
+            correlation_id: traces what belongs together; the id of the message by default.
             message_id: identifies the message, also to detect duplicates; a new UUID by default.
             persistent: False: the message need not survive a restart of the broker.
             priority: higher ones are received first, where queues have priorities.
@@ -229,7 +240,9 @@ class Publisher:
         )
         if len(to) == 1:
             try:
-                return self._published(message, to, await outbox.publish(to[0], message))
+                queues = await outbox.publish(to[0], message)
+                self._counters.last_message_at = self._clock.now()
+                return self._published(message, to, queues)
             except QueueNotFoundError as error:
                 await self._declare_again(to, [error])
                 raise
@@ -282,6 +295,7 @@ class Publisher:
             raise InvalidMessageError(f"{_WHERE} publish_many takes one exchange, got {to!r}")
         found = await outbox.publish_many([(to[0], one) for one in made])
         await self._declare_again(to, found)
+        self._counters.last_message_at = self._clock.now()
         errors = self._errors(found)
         outcomes = [
             self._published(message, to, one) if isinstance(one, int) else one
@@ -340,16 +354,12 @@ class Publisher:
             raise InvalidMessageError(
                 f"{_WHERE} the routing key {key[:40]!r}… is longer than {_LONGEST_KEY} bytes"
             )
-        clock = self._clock
+        id_ = message_id or self._clock.new_id()
+        expires_at = None if ttl is None else self._clock.time() + ttl
         properties = Properties(
-            routing_key=key,
-            correlation_id=correlation_id or clock.new_id(),
-            expires_at=None if ttl is None else clock.time() + ttl,
-            transient=not persistent,
+            key, None, correlation_id or id_, None, expires_at, transient=not persistent
         )
-        return Message(
-            message_id or clock.new_id(), "", body, headers, 0.0, priority, None, properties
-        )
+        return Message(id_, "", body, headers, 0.0, priority, None, properties)
 
     async def _to(self, given: str | Sequence[str]) -> tuple[str, ...]:
         names = (given,) if isinstance(given, str) else tuple(given)
@@ -375,9 +385,9 @@ class Publisher:
     def _published(self, message: Message, to: tuple[str, ...], queues: int) -> Published:
         counters = self._counters
         counters.sent += 1
-        counters.last_message_at = self._clock.now()
-        properties = cast("Properties", message.properties)
-        published = Published(message.id, cast("str", properties.routing_key), to, queues)
+        properties = message.properties
+        key = "" if properties is None else properties.routing_key or ""
+        published = Published(message.id, key, to, queues)
         if not queues:
             counters.unroutable += 1
             self._unroutable(published)

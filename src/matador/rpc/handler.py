@@ -6,7 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from matador.codec.data import encode_data
-from matador.errors import InvalidMessageError, MatadorError, RemoteError, UnstorableError
+from matador.errors import (
+    InvalidMessageError,
+    MatadorError,
+    RemoteError,
+    TimeoutError,
+    UnstorableError,
+)
 from matador.messages.context import Acknowledgement, Arrival
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
@@ -30,6 +36,8 @@ log = logging.getLogger("matador.rpc")
 
 _HIDDEN = "the command failed; the log of the server says why"
 _VALIDATION = "ValidationError"
+_SAFE = (InvalidMessageError, Nacked, TimeoutError)
+"""Errors of Matador's own about a call, whose texts callers may see."""
 
 
 class RpcHandler(MessageHandler):
@@ -71,11 +79,11 @@ class RpcHandler(MessageHandler):
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
         """See ``MessageHandler``. Two commands never share a result."""
         key = super().key_of(dedup, arrival)
-        return f"{arrival.delivery.receipt.queue}:{_command_of(arrival)}:{key}"
+        return f"{arrival.delivery.receipt.queue}:{command_of(arrival)}:{key}"
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes:
         """See ``MessageHandler``. The result is the body of the reply."""
-        command = _command_of(arrival)
+        command = command_of(arrival)
         function = self._commands.get(command)
         if function is None:
             raise _unknown(command, self._commands)
@@ -126,7 +134,7 @@ class RpcHandler(MessageHandler):
         log.log(
             logging.INFO if expected else logging.ERROR,
             "%s of %s failed (%s: %s); the caller is told",
-            _command_of(arrival),
+            command_of(arrival),
             arrival.delivery.receipt.queue,
             type(error).__name__,
             error_text(error, SHORT_TEXT),
@@ -139,7 +147,7 @@ class RpcHandler(MessageHandler):
         if isinstance(error, RemoteError):
             return error_reply(error.code, error.remote_message, error.details)
         code = type(error).__name__
-        if self._hide_errors and not isinstance(error, MatadorError):
+        if self._hide_errors and not isinstance(error, _SAFE):
             return error_reply(code, _HIDDEN)
         try:
             details = getattr(error, "details", None)
@@ -194,7 +202,8 @@ def _unknown(command: str, known: Mapping[str, MessageFunction]) -> _UnknownComm
     )
 
 
-def _command_of(arrival: Arrival) -> str:
+def command_of(arrival: Arrival) -> str:
+    """The command of a request, in upper case; empty if it has none."""
     properties = arrival.delivery.properties
     return "" if properties is None or properties.type is None else properties.type.upper()
 

@@ -15,6 +15,7 @@ from matador.errors import UnsupportedError
 from matador.model.message import Delivery
 from matador.transports.base import Replying, Subscription, Transport
 from matador.transports.kit.backoff import Backoff
+from matador.transports.kit.replies import ReplySubscription
 
 log = logging.getLogger("matador.rpc")
 
@@ -109,6 +110,8 @@ class Replies:
                     # Whoever owns the transport has disconnected it, and may connect it again.
                     self.address = await transport.reply_address()
                     subscription = self._subscription = await transport.replies()
+                if isinstance(subscription, ReplySubscription):
+                    subscription.listen(self._hand_over)
                 for reply in await subscription.receive(_AT_ONCE):
                     self._hand_over(reply)
                 pauses.reset()

@@ -14,22 +14,32 @@ from typing import Any, Self, TypeVar
 from matador.errors import ConfigurationError, LifecycleError
 from matador.messages.connection import Connection
 from matador.messages.counters import MessageCounters
+from matador.messages.dead_letters import DeadLetterProcessor, processor_of
 from matador.messages.functions import MessageFunction, read_function
 from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
 from matador.messages.health import MessagingHealth
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
-from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
-from matador.policy.ack import AckStrategy, DeadLetterOptions
+from matador.model.topology import (
+    DeadLetterQueue,
+    DeadLetters,
+    Topology,
+    WorkQueue,
+    dead_letter_name,
+)
+from matador.policy.ack import DEAD_LETTER, AckStrategy, DeadLetterOptions
 from matador.policy.dedup import Deduplication
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
 from matador.rpc.context import RpcContext
-from matador.rpc.handler import RpcHandler
+from matador.rpc.handler import RpcHandler, command_of
 from matador.rpc.wire import command_name
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
+from matador.runtime.settle import Handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
@@ -64,6 +74,8 @@ class RpcServer:
         hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
             ``RemoteError`` to tell them something.
         create: False: the queue must be there, on RabbitMQ; it is used as it is.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         recovery: what happens to replies while there is no connection. By default they wait.
 
     Raises:
@@ -92,6 +104,7 @@ class RpcServer:
         hide_errors: bool = False,
         create: bool = True,
         recovery: Recovery | None = None,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(queue, str) or not queue.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -110,16 +123,22 @@ class RpcServer:
             timeout=optional_seconds(handler_timeout, f"{where}: handler_timeout", minimum=0.001),
         )
         self._topology = _topology(queue, self._concurrency, self._letters, create)
+        self._processor: MessageFunction | None = None
+        if self._letters.enabled and self._letters.handler is not None:
+            read = _read(self._letters.handler, f"{where}: handler of dead letters")
+            self._processor = processor_of(read)
         self._deduplication = deduplication
         self._slow_call = optional_seconds(slow_call, f"{where}: slow_call")
         self._hide_errors = hide_errors
         self._recovery = recovery
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "rpc", self._where, self._clock)
         self._connection = Connection(url, where, recovery)
         self._commands: dict[str, MessageFunction] = {}
         self._counters = MessageCounters()
         self._changing = asyncio.Lock()
         self._worker: DeliveryWorker | None = None
+        self._letter_worker: DeliveryWorker | None = None
         self._outbox: Outbox | None = None
         self._dedup: Deduplicator | None = None
 
@@ -154,12 +173,7 @@ class RpcServer:
             ConfigurationError: the command is empty, or the function cannot be called so.
         """
         name = command_name(command, self._where)
-        read = read_function(
-            function,
-            f"{self._where}: {name}",
-            context=RpcContext,
-            inject={RpcContext: lambda arrived: RpcContext(*arrived)},
-        )
+        read = _read(function, f"{self._where}: {name}")
         if name in self._commands:
             log.info("%s: the handler of %s is replaced", self._where, name)
         self._commands[name] = read
@@ -229,7 +243,25 @@ class RpcServer:
             dedup=self._dedup,
             clock=self._clock,
         )
-        await worker.start(handler, {self._queue: self._concurrency})
+        recorded: Handler = handler
+        if self._recording is not None:
+            self._recording.start(transport.name)
+            recorded = self._recording.handling(handler)
+        await worker.start(recorded, {self._queue: self._concurrency})
+        if self._processor is not None:
+            await self._process_letters(transport, self._processor)
+
+    async def _process_letters(self, transport: Transport, function: MessageFunction) -> None:
+        self._letter_worker = worker = DeliveryWorker(transport, clock=self._clock)
+        processor = DeadLetterProcessor(
+            worker,
+            function,
+            arrived=lambda arrival: (arrival, None, command_of(arrival)),
+            counters=MessageCounters(),
+            clock=self._clock,
+        )
+        letters = dead_letter_name(self._queue, DEAD_LETTER)
+        await worker.start(processor, {letters: self._concurrency})
 
     async def stop(self, timeout: Seconds = 30.0, *, force: bool = False) -> None:
         """Receive no more requests, wait for those that run, and disconnect. Idempotent.
@@ -246,25 +278,30 @@ class RpcServer:
             await self._stop(0.0 if force else limit)
 
     async def _stop(self, limit: float) -> None:
-        worker, outbox, dedup = self._worker, self._outbox, self._dedup
+        outbox, dedup = self._outbox, self._dedup
+        workers = [one for one in (self._worker, self._letter_worker) if one is not None]
         try:
-            if worker is not None:
-                await worker.stop_receiving()
-                try:
-                    async with asyncio.timeout(limit):
-                        await worker.finish()
-                except TimeoutError:
-                    abandoned = await worker.interrupt(_GRACE)
-                    if abandoned:
-                        log.warning("%s: stopped early: %s", self._where, ", ".join(abandoned))
-                await worker.close()
+            await asyncio.gather(*(self._end(worker, limit) for worker in workers))
             if outbox is not None:
                 await outbox.close(_GRACE)
             if dedup is not None:
                 await dedup.close()
+            if self._recording is not None:
+                await self._recording.stop()
         finally:
-            self._worker = self._outbox = self._dedup = None
+            self._worker = self._letter_worker = self._outbox = self._dedup = None
             await self._connection.close()
+
+    async def _end(self, worker: DeliveryWorker, limit: float) -> None:
+        await worker.stop_receiving()
+        try:
+            async with asyncio.timeout(limit):
+                await worker.finish()
+        except TimeoutError:
+            abandoned = await worker.interrupt(_GRACE)
+            if abandoned:
+                log.warning("%s: stopped early: %s", self._where, ", ".join(abandoned))
+        await worker.close()
 
     async def shutdown(self) -> None:
         """``stop`` with its defaults."""
@@ -311,6 +348,15 @@ class RpcServer:
     def metrics(self) -> MessageCounters:
         """What it has done so far."""
         return replace(self._counters)
+
+
+def _read(function: Callable[..., Any], where: str) -> MessageFunction:
+    return read_function(
+        function,
+        where,
+        context=RpcContext,
+        inject={RpcContext: lambda arrived: RpcContext(*arrived)},
+    )
 
 
 def _topology(queue: str, concurrency: int, letters: DeadLetterOptions, create: bool) -> Topology:

@@ -618,8 +618,9 @@ class QueueConsumer:
         place = TopicPartition(topic, number, OFFSET_BEGINNING)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])
-        if not self._held_back:
-            self._consumer.resume([place])
+        self._consumer.resume([place])
+        if self._held_back:
+            self._pause_or_resume(list(self._assigned.values()))
 
     def _hold_back(self, held_back: bool) -> None:
         self._held_back = held_back

@@ -1,4 +1,4 @@
-"""Processes the dead letters of a subscriber with a function of the user's."""
+"""Processes the dead letters of a subscriber or a server with a function of the user's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions, MessageHandler, decoded
 from matador.policy.ack import AckStrategy
-from matador.pubsub.context import Received
-from matador.pubsub.registry import read_handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock
 
-log = logging.getLogger("matador.pubsub")
+log = logging.getLogger("matador.messages")
 
 ATTEMPTS = 3
 """How often a dead letter is given to the function."""
@@ -44,13 +42,14 @@ class DeadLetterProcessor(MessageHandler):
         worker: DeliveryWorker,
         function: MessageFunction,
         *,
-        exchange: str,
+        arrived: Callable[[Arrival], Any],
         counters: MessageCounters,
         clock: Clock | None = None,
     ) -> None:
+        """``arrived``: what the parameters of the function are filled from."""
         super().__init__(worker, _OPTIONS, counters=counters, clock=clock)
         self._function = function
-        self._exchange = exchange
+        self._arrived = arrived
 
     def problem_of(self, arrival: Arrival) -> str | None:
         """See ``MessageHandler``. Dead letters may be of any kind."""
@@ -61,10 +60,10 @@ class DeadLetterProcessor(MessageHandler):
         attempt = 1
         while True:
             # Anew each time: the function may have changed the data.
-            data = decoded(self._function, arrival.delivery.body)
+            data = decoded(self._function, arrival.body)
             counted = msgspec.structs.replace(arrival, attempt=attempt)
             try:
-                await self.call(self._function, Received(counted, self._exchange), data)
+                await self.call(self._function, self._arrived(counted), data)
             except Exception as error:
                 if attempt >= ATTEMPTS or isinstance(error, DontRetry):
                     raise
@@ -76,15 +75,11 @@ class DeadLetterProcessor(MessageHandler):
             attempt += 1
 
 
-def read_processor(function: Callable[..., Any], where: str) -> MessageFunction:
-    """Read the signature of a function for dead letters.
+def processor_of(read: MessageFunction) -> MessageFunction:
+    """A function for dead letters, which may be of any kind.
 
     Without a type, its data is what the body has as JSON, or the bytes of a body that has none.
-
-    Raises:
-        ConfigurationError: it cannot be called with a message.
     """
-    read = read_handler(function, where)
     if read.takes is bytes:
         return replace(read, decode=bytes)
     return replace(read, decode=_json_or_bytes) if read.takes is Any else read
