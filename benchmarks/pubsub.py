@@ -55,7 +55,13 @@ class Events:
             schema=Schema({shop.OrderPlaced: [shop.count]}),
             topology=Topology(
                 f"bench-{uuid.uuid4().hex[:12]}",
-                queues=[WorkQueue("events", concurrency=shop.CONCURRENCY, type="classic")],
+                queues=[
+                    WorkQueue(
+                        "events",
+                        concurrency=shop.CONCURRENCY,
+                        type="classic" if url.startswith("amqp") else None,
+                    )
+                ],
             ),
             consume_from=["events"],
         )

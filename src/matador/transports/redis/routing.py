@@ -18,7 +18,7 @@ from matador.model.topology import Exchange, Topology
 from matador.transports.kit.routing import RoutingTable, different_type
 from matador.transports.redis.client import RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.send import check_size, cut, refusal, written
+from matador.transports.redis.send import LARGEST, check_size, cut, refusal, written
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST = 500  # messages, or queues, in one call
@@ -273,14 +273,16 @@ def _written(
     arguments: list[Argument] = []
     for message, queues in zip(messages, chosen, strict=True):
         try:
-            check_size(message)
+            if len(message.body) > LARGEST:
+                check_size(message)
             form = written(message) if queues else _NOTHING
         except UNWRITABLE as error:
             outcomes.append(unstorable(f"message {message.id!r}", error))
         else:
             outcomes.append(None)
             arguments.append(len(queues))
-            arguments += (places.setdefault(queue, len(places) + 1) for queue in queues)
+            for queue in queues:
+                arguments.append(places.setdefault(queue, len(places) + 1))  # noqa: PERF401 - reads its own
             arguments += form
     return outcomes, places, arguments
 
