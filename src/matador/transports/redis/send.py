@@ -147,13 +147,15 @@ def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -
     return client.translated(connection, error_of(text.decode(errors="replace")))
 
 
-def written(message: Message) -> list[Argument]:
+def written(message: Message, fields: Sequence[Argument] | None = None) -> list[Argument]:
     """A message for the scripts of streams: delay, priority, number of fields, fields.
+
+    ``fields``: those of ``fields_of``, if they are known.
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
-    fields = fields_of(message)
+    fields = fields or fields_of(message)
     priority: Argument = "" if message.priority is None else int(message.priority)
     return [milliseconds(message.delay), priority, len(fields), *fields]
 
