@@ -164,9 +164,12 @@ class Outbox:
             for batch in await asyncio.gather(*sent):
                 outcomes += batch
             for outcome in outcomes:
-                self._note(outcome)
+                if type(outcome) is not int or not self._is_sound:
+                    self._note(outcome)
         else:
             outcomes = [NotConnectedError() for _ in parcels]
+        if all(type(outcome) is int for outcome in outcomes):
+            return outcomes
         return await self._wait_for_rest(parcels, outcomes)
 
     async def _wait_for_rest(
@@ -243,9 +246,11 @@ class Outbox:
 
     async def _sent_now(self, place: int, parcel: Parcel) -> int:
         (outcome,) = await self._sends.submit((parcel,))
-        self._note(outcome)
         if isinstance(outcome, int):
+            if not self._is_sound:
+                self._note(outcome)
             return outcome
+        self._note(outcome)
         if isinstance(outcome, _NOT_SENT) and not self._closed:
             return await self._wait_for_connection(place, parcel)  # nothing was stored
         raise outcome
@@ -394,6 +399,12 @@ class Outbox:
             return None
         self._put(self._circuit.at(self._clock.monotonic()))
         return self._circuit.room
+
+    @property
+    def _is_sound(self) -> bool:
+        """Is there nothing that a success would change?"""
+        circuit = self._circuit
+        return circuit is None or (circuit.state == "closed" and not circuit.failures)
 
     def _note(self, outcome: object) -> None:
         """Count the outcome of a send. A broker that refuses a message answers, at least.

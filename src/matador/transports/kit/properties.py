@@ -20,6 +20,20 @@ ALL_PROPERTIES: frozenset[PropertyName] = frozenset(
 )
 
 
+class _Carried(msgspec.Struct, omit_defaults=True, gc=False):
+    """The properties as they are written: those that are set."""
+
+    routing_key: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    type: str | None = None
+    expires_at: float | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Properties).decode
+
+
 def refused_properties(
     properties: Properties, carried: Set[PropertyName], transport: str
 ) -> UnsupportedError | None:
@@ -42,14 +56,15 @@ def headers_with_properties(message: Message) -> Headers:
     """The headers of a message, its properties among them."""
     if message.properties is None:
         return message.headers
-    given = {
-        name: value
-        for name, value in msgspec.structs.asdict(message.properties).items()
-        if value is not None and name != "transient"
-    }
-    if not given:
+    given = message.properties
+    carried = _encode(
+        _Carried(
+            given.routing_key, given.reply_to, given.correlation_id, given.type, given.expires_at
+        )
+    ).decode()
+    if carried == "{}":
         return message.headers
-    return {**message.headers, PROPERTIES_HEADER: msgspec.json.encode(given).decode()}
+    return {**message.headers, PROPERTIES_HEADER: carried}
 
 
 def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str | None]:
@@ -59,6 +74,6 @@ def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str 
     rest = dict(headers)
     text = rest.pop(PROPERTIES_HEADER)
     try:
-        return rest, msgspec.json.decode(str(text), type=Properties), None
+        return rest, _decode(str(text)), None
     except (msgspec.MsgspecError, UnicodeError):
         return rest, None, f"the header {PROPERTIES_HEADER} cannot be read"

@@ -18,13 +18,14 @@ from matador.model.topology import Exchange, Topology
 from matador.transports.kit.routing import RoutingTable, different_type
 from matador.transports.redis.client import RedisClient, script
 from matador.transports.redis.connection import Argument, PipelinedConnection
-from matador.transports.redis.send import check_size, cut, refusal, written
+from matador.transports.redis.send import LARGEST, check_size, cut, refusal, written
+from matador.transports.redis.wire import fields_of
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST = 500  # messages, or queues, in one call
 _TRIES = 20
 _GONE = -1
-_NOTHING: Sequence[Argument] = (0, "", 0)
+_PLAIN = 6  # names and values of a message with id, body and headers only
 
 _decode_bindings = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
@@ -265,23 +266,37 @@ class RedisRoutes:
 
 def _written(
     messages: Sequence[Message], chosen: Sequence[Sequence[str]]
-) -> tuple[list[MatadorError | None], dict[str, int], list[Argument]]:
-    """For each message None, or why it cannot be written; the numbers of all queues; the messages
-    for the script."""
+) -> tuple[list[int | MatadorError | None], dict[str, int], list[Argument]]:
+    """For each message 0 if no queue gets it, why it cannot be written, or None; the numbers of all
+    queues; the messages for the script, in runs of the same queues and form."""
     places: dict[str, int] = {}
-    outcomes: list[MatadorError | None] = []
+    outcomes: list[int | MatadorError | None] = []
     arguments: list[Argument] = []
+    run: tuple[Sequence[str], bool] | None = None
+    size, size_at = 0, 0  # of the run, and where it is written
     for message, queues in zip(messages, chosen, strict=True):
         try:
-            check_size(message)
-            form = written(message) if queues else _NOTHING
+            if len(message.body) > LARGEST:
+                check_size(message)
+            if not queues:
+                outcomes.append(0)
+                continue
+            fields = fields_of(message)
+            plain = message.delay <= 0 and len(fields) == _PLAIN and fields[4] == "h"
+            form = fields[1::2] if plain else written(message, fields)
         except UNWRITABLE as error:
             outcomes.append(unstorable(f"message {message.id!r}", error))
-        else:
-            outcomes.append(None)
+            continue
+        if run != (queues, plain):
+            run, size = (queues, plain), 0
             arguments.append(len(queues))
-            arguments += (places.setdefault(queue, len(places) + 1) for queue in queues)
-            arguments += form
+            arguments += [places.setdefault(queue, len(places) + 1) for queue in queues]
+            size_at = len(arguments) + 1
+            arguments += (int(plain), 0)
+        size += 1
+        arguments[size_at] = size
+        arguments += form
+        outcomes.append(None)
     return outcomes, places, arguments
 
 

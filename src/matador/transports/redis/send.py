@@ -19,7 +19,7 @@ Outcomes: TypeAlias = list[MatadorError | None]
 # A script blocks everybody else on the server: not for longer than a few milliseconds.
 _MOST = 500
 _MOST_BYTES = 1 << 20
-_LARGEST = 500 << 20  # bytes; a server drops the connection of whoever sends more than 512 MB
+LARGEST = 500 << 20  # bytes; a server drops the connection of whoever sends more than 512 MB
 _MOST_REMEMBERED = 10_000
 
 
@@ -123,7 +123,7 @@ def _arguments(
     for place in places:
         message = messages[place]
         try:
-            if len(message.body) > _LARGEST:
+            if len(message.body) > LARGEST:
                 check_size(message)
             if form.write is None:
                 arguments += (message.id.encode(), message.body)
@@ -147,21 +147,23 @@ def refusal(text: bytes, client: RedisClient, connection: PipelinedConnection) -
     return client.translated(connection, error_of(text.decode(errors="replace")))
 
 
-def written(message: Message) -> list[Argument]:
+def written(message: Message, fields: Sequence[Argument] | None = None) -> list[Argument]:
     """A message for the scripts of streams: delay, priority, number of fields, fields.
+
+    ``fields``: those of ``fields_of``, if they are known.
 
     Raises:
         TypeError, ValueError, OverflowError: a part of it cannot be stored.
     """
-    fields = fields_of(message)
+    fields = fields or fields_of(message)
     priority: Argument = "" if message.priority is None else int(message.priority)
     return [milliseconds(message.delay), priority, len(fields), *fields]
 
 
 def check_size(message: Message) -> None:
     """Raise ``MessageTooLargeError`` if no server accepts the message."""
-    if len(message.body) > _LARGEST:
-        raise MessageTooLargeError(len(message.body), _LARGEST)
+    if len(message.body) > LARGEST:
+        raise MessageTooLargeError(len(message.body), LARGEST)
 
 
 class OnceSender:

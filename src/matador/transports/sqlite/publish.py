@@ -20,18 +20,26 @@ def publish(
     Returns, for each message, the queues that got it, or why none did.
     """
     table, known = session.routes.table, session.queues
+    found: dict[str, list[str] | MatadorError] = {}  # by key: nearly all have the same
     outcomes: list[list[str] | MatadorError] = []
     copies: list[Message] = []
     for message in messages:
-        key = message.properties.routing_key if message.properties is not None else None
-        try:
-            queues = [name for name in table.queues(exchange, key or "") if name in known]
-        except QueueNotFoundError as error:
-            outcomes.append(error)
-            continue
-        copies += [msgspec.structs.replace(message, queue=name) for name in queues]
+        key = (message.properties.routing_key if message.properties is not None else None) or ""
+        queues = found.get(key)
+        if queues is None:
+            try:
+                queues = [name for name in table.queues(exchange, key) if name in known]
+            except QueueNotFoundError as error:
+                queues = error
+            found[key] = queues
+        if isinstance(queues, list):
+            for name in queues:
+                copies.append(msgspec.structs.replace(message, queue=name))  # noqa: PERF401 - nested
         outcomes.append(queues)
-    stored = iter(store(session, copies))
+    results = store(session, copies)
+    if not any(results):
+        return outcomes
+    stored = iter(results)
     for place, queues in enumerate(outcomes):
         if isinstance(queues, list):
             # The copies differ in their queue only: if one cannot be stored, none can.

@@ -1,6 +1,7 @@
 -- Store messages in the queues that are bound to an exchange. KEYS: the routes, then those of the queues. ARGV:
 -- the number of the bindings by which the queues were chosen, the names of the queues, whether all of them must
--- be there, then for each message: how many queues and which (from 1), delay, priority, number of fields, fields.
+-- be there, then runs of messages for the same queues: how many queues and which (from 1), whether they are plain,
+-- how many, and for each message: delay, priority, number of fields, fields; of a plain one id, body and headers.
 -- Returns nil if the bindings have changed, and {-1, the queues that are gone} if some are and must not be.
 -- Otherwise, for each message: in how many queues it is stored, or why in none.
 if (redis.call('HGET', routes, 'number') or '') ~= ARGV[1] then
@@ -36,20 +37,35 @@ local function refused(chosen)
   end
 end
 
-local sound = {} -- by the list of queues: nearly all messages of a batch have the same
+local sound = {} -- by the list of queues
 
-local function store(chosen, delay, priority, fields)
+local function problem(chosen)
   local list = table.concat(chosen, ' ')
   if sound[list] == nil then
     sound[list] = refused(chosen) or false
   end
-  if sound[list] then
-    return sound[list]
-  end
+  return sound[list]
+end
+
+local function store(chosen, delay, priority, fields)
   for _, which in ipairs(chosen) do
     local stored, why = pcall(put, KEYS[which + 1], queues[which], delay, priority, fields)
     if not stored then
       return said(why)
+    end
+  end
+  return #chosen
+end
+
+local function store_plain(chosen, id, body, headers)
+  for at = 1, #chosen do
+    local key, queue = KEYS[chosen[at] + 1], queues[chosen[at]]
+    local added = redis.pcall('XADD', key .. ':0', next_id(key, queue), 'i', id, 'b', body, 'h', headers)
+    if type(added) == 'table' then -- an error: an id is a text
+      local stored, why = pcall(add, key, queue, '0', { 'i', id, 'b', body, 'h', headers })
+      if not stored then
+        return said(why)
+      end
     end
   end
   return #chosen
@@ -64,11 +80,20 @@ while place <= #ARGV do
       chosen[#chosen + 1] = which
     end
   end
-  place = place + count + 1
-  local fields = { unpack(ARGV, place + 3, place + 2 + ARGV[place + 2]) }
-  outcomes[#outcomes + 1] = #chosen == 0 and 0
-    or store(chosen, tonumber(ARGV[place]), ARGV[place + 1], fields)
-  place = place + 3 + ARGV[place + 2]
+  local plain, size = ARGV[place + count + 1] == '1', tonumber(ARGV[place + count + 2])
+  place = place + count + 3
+  local all = #chosen == 0 and 0 or problem(chosen)
+  for _ = 1, size do
+    if plain then
+      outcomes[#outcomes + 1] = all or store_plain(chosen, ARGV[place], ARGV[place + 1], ARGV[place + 2])
+      place = place + 3
+    else
+      local last = place + 2 + tonumber(ARGV[place + 2])
+      outcomes[#outcomes + 1] = all
+        or store(chosen, tonumber(ARGV[place]), ARGV[place + 1], { unpack(ARGV, place + 3, last) })
+      place = last + 1
+    end
+  end
 end
 for which, queue in ipairs(queues) do
   if queue then
