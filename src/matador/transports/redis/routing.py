@@ -17,8 +17,8 @@ from matador.model.message import Message, TopologyNote
 from matador.model.topology import Exchange, Topology
 from matador.transports.kit.routing import RoutingTable, different_type
 from matador.transports.redis.client import RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import check_size, cut, refusal, written
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST = 500  # messages, or queues, in one call
