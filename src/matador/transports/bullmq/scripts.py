@@ -166,7 +166,7 @@ def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
     parts: list[bytes] = []
     for _, keys, arguments, _, _ in calls:
         parts.append(_bytes(keys[place]) if place >= 0 else b"")
-        parts += map(_bytes, arguments)
+        parts += [one if type(one) is bytes else _bytes(one) for one in arguments]
     # Not packed: the server's reader of that format knows no bytes.
     lengths = _pack(list(map(len, parts)))
     packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
