@@ -452,7 +452,7 @@ class TestLife:
 
 class TestHealthAndMetrics:
     async def test_health_while_connected_and_after(self, bench: Bench) -> None:
-        """Scenarios: health check for active connection, for disconnected state."""
+        """Scenarios: health check for active connection, health check for disconnected state."""
         log = Log(bench.name())
         service = bench.service(log.channel)
         assert service.health_check().status == "unhealthy"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import pytest_asyncio
 
 from matador.errors import (
     BufferExpiredError,
+    MatadorError,
     NotConnectedError,
     QueueNotFoundError,
+    SendUnconfirmedError,
     ShuttingDownError,
 )
 from matador.messages.outbox import Outbox
 from matador.model.message import Message
 from matador.model.topology import Topology
-from matador.policy.circuit import CircuitBreaker
+from matador.policy.circuit import Circuit, CircuitBreaker
 from matador.policy.recovery import Recovery
 from matador.testing import wait_for
 from matador.transports.memory import MemoryTransport
@@ -99,3 +101,65 @@ async def test_a_close_gives_up_what_cannot_be_sent(transport: MemoryTransport) 
     assert await outbox.close(timeout=0.01) == 1
     with pytest.raises(ShuttingDownError):
         await waiting
+
+
+class Hanging(MemoryTransport):
+    """Its sends wait to be let go, and then fail or succeed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self.begun = 0
+        self.go = asyncio.Event()
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        if self.hangs:
+            self.begun += 1
+            await self.go.wait()
+        return await super().send(messages)
+
+
+async def test_a_connection_lost_on_trial_is_tried_again_when_it_is_back() -> None:
+    transport = Hanging()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"]))
+    breaker = CircuitBreaker(threshold=1, successes=1, recovery_time=600)
+    outbox = Outbox(transport, recovery=Recovery(ttl=0.05), breaker=breaker)
+    await transport.disconnect()
+    with pytest.raises(BufferExpiredError):
+        await outbox.send(message(1))
+    assert outbox.circuit == "open"
+    await outbox.close()
+    outbox = Outbox(transport, recovery=Recovery(ttl=600), breaker=breaker)
+    outbox._circuit = Circuit(breaker, "half-open")
+    await transport.connect()
+    transport.hangs = True
+    sending = asyncio.create_task(outbox.send(message(2)))
+    await wait_for(lambda: transport.begun == 1)
+    await transport.disconnect()
+    transport.hangs = False
+    transport.go.set()
+    await wait_for(lambda: outbox.buffered == 1)
+    await transport.connect()
+    await asyncio.wait_for(sending, 10)
+    assert outbox.circuit == "closed"
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_a_close_leaves_nobody_waiting_for_what_is_under_way() -> None:
+    transport = Hanging()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"]))
+    outbox = Outbox(transport, recovery=Recovery(ttl=600))
+    await transport.disconnect()
+    waiting = asyncio.create_task(outbox.send(message(1)))
+    await wait_for(lambda: outbox.buffered == 1)
+    transport.hangs = True
+    await transport.connect()
+    await wait_for(lambda: transport.begun == 1)
+    await outbox.close(0.01)
+    with pytest.raises(SendUnconfirmedError, match="closed"):
+        await asyncio.wait_for(waiting, 10)
+    transport.go.set()
+    await transport.disconnect()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.support.pubsub import Place
 
+from matador import MemoryDuplicateStore
 from matador.pubsub import AckStrategy, Deduplication, MessageContext
 from matador.testing import wait_for
 
@@ -85,3 +86,24 @@ async def test_a_nack_after_the_return_is_no_result(place: Place) -> None:
         await publisher.publish("a", 1, message_id=contexts[0].message_id)
         await wait_for(lambda: sub.counters.duplicates == 1)
     assert len(contexts) == 2
+
+
+async def test_queues_that_share_a_store_get_every_message(place: Place) -> None:
+    """A published message has the same id in every queue: it is no duplicate of itself."""
+    store = MemoryDuplicateStore()
+    first = place.subscriber("first", deduplication=Deduplication(store=store))
+    second = place.subscriber("second", deduplication=Deduplication(store=store))
+    runs: list[str] = []
+
+    @first.on("#")
+    async def analytics(message: int) -> None:
+        runs.append("first")
+
+    @second.on("#")
+    async def mail(message: int) -> None:
+        runs.append("second")
+
+    async with first, second, place.publisher() as publisher:
+        await publisher.publish("a", 1)
+        await wait_for(lambda: first.counters.succeeded == second.counters.succeeded == 1)
+    assert sorted(runs) == ["first", "second"]

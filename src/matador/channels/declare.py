@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from matador.errors import ConfigurationError
+from matador.model.options import Seconds, optional_seconds, optional_whole_number
 from matador.model.subscriber import place_of
 
 C = TypeVar("C", bound=type[object])
@@ -97,7 +98,7 @@ def channel(name: str) -> Callable[[C], C]:
 
 
 def consume(
-    name: str, *, prefetch: int | None = None, timeout: float | None = None
+    name: str, *, prefetch: int | None = None, timeout: Seconds | None = None
 ) -> Callable[[F], F]:
     """Declare a method of a channel as the consumer of messages with that name.
 
@@ -110,9 +111,20 @@ def consume(
         timeout: seconds that the consumer may take; None: any time.
 
     Raises:
-        ConfigurationError: the name is invalid.
+        ConfigurationError: the name or an option is invalid.
+
+    Example:
+        >>> @channel("orders")
+        ... class Orders:
+        ...     @consume("created", prefetch=10, timeout=5)
+        ...     async def created(self, order: OrderCreated, ctx: MessageContext) -> None: ...
     """
-    declared = ConsumeMetadata(check_name(name, "consume"), prefetch, timeout)
+    where = f"consume({name!r})"
+    declared = ConsumeMetadata(
+        check_name(name, "consume"),
+        optional_whole_number(prefetch, f"{where}: prefetch", minimum=1),
+        optional_seconds(timeout, f"{where}: timeout", minimum=0.001),
+    )
 
     def declare(method: F) -> F:
         if not callable(method):

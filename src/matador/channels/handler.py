@@ -94,6 +94,10 @@ class ChannelHandler(MessageHandler):
         plain = decompressed(delivery, self._validation.max_size)
         return arrival_of(delivery, self._clock.new_id, plain.body, plain.problem)
 
+    def keeps(self, queue: str) -> bool:
+        """See ``MessageHandler``. What was published goes with its queue."""
+        return queue not in self._broadcasts and super().keeps(queue)
+
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
         """See ``MessageHandler``."""
         queue = arrival.delivery.receipt.queue

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias, TypeVar
 
 from matador.channels.compression import compressed, plain_body
 from matador.channels.declare import Consumer, check_name, consumers_of, queue_name
@@ -20,9 +21,12 @@ from matador.errors import (
     ConfigurationError,
     InvalidMessageError,
     MatadorError,
+    NotConnectedError,
     NotStartedError,
     QueueError,
+    QueueNotFoundError,
     ShuttingDownError,
+    TransportClosedError,
     UnsupportedError,
 )
 from matador.messages.connection import Connection
@@ -55,6 +59,8 @@ from matador.transports.base import Routing, Transport
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.channels")
+
+T = TypeVar("T")
 
 ServiceEvent: TypeAlias = Literal["state", "shutdown"]
 """``state``: the connection is in another state. ``shutdown``: the service has ended."""
@@ -379,8 +385,7 @@ class QueueService:
         outbox = self._sending()
         message = self._message(queue, name, data, headers, correlation_id, message_id, delay)
         try:
-            await self._make_queue(queue)
-            await outbox.send(message)
+            await self._stored(queue, self._make_queue, lambda: outbox.send(message))
         except MatadorError as error:
             raise self._error("send", error, queue, message.id) from error
         self._sent()
@@ -410,12 +415,13 @@ class QueueService:
         message = self._message(queue, name, data, headers, correlation_id, message_id, None)
         try:
             if self._connection.transport.capabilities.routing:
-                await self._make_exchange(channel)
-                if await outbox.publish(channel, message) == 0:
+                stored = await self._stored(
+                    channel, self._make_exchange, lambda: outbox.publish(channel, message)
+                )
+                if stored == 0:
                     self._counters.unroutable += 1
             elif self._settings.queue.mode == "pubsub" or self._is_pubsub:
-                await self._make_queue(queue)
-                await outbox.send(message)
+                await self._stored(queue, self._make_queue, lambda: outbox.send(message))
             else:
                 raise UnsupportedError(
                     f"{self._kind} delivers each message to one consumer; use send(), or a broker "
@@ -435,8 +441,25 @@ class QueueService:
     def _is_pubsub(self) -> bool:
         return self._settings.queue.type == "redis" and self._settings.queue.mode is None
 
+    async def _stored(
+        self, place: str, make: Callable[[str], Awaitable[None]], send: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Send to a queue or an exchange, which is made if it is not there.
+
+        Without a connection nothing can be made: the send waits first. Somebody may have deleted
+        what was made before.
+        """
+        with contextlib.suppress(NotConnectedError, TransportClosedError):
+            await make(place)
+        try:
+            return await send()
+        except QueueNotFoundError:
+            self._ready -= {place, _exchange_place(place)}
+            await make(place)
+            return await send()
+
     async def _make_exchange(self, channel: str) -> None:
-        place = f"exchange {channel}"
+        place = _exchange_place(channel)
         if place not in self._ready:
             topology = Topology("channels", queues=[], exchanges=[Exchange(channel)])
             await self._connection.apply(topology)
@@ -561,3 +584,7 @@ class QueueService:
 
     def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
         """See ``TransportObserver``."""
+
+
+def _exchange_place(channel: str) -> str:
+    return f"exchange {channel}"

@@ -147,10 +147,18 @@ class MessageHandler(ABC):
         return False
 
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
-        """The key under which duplicates of a message are found."""
+        """The key under which duplicates of a message are found, in the same queue alone.
+
+        What is published has the same id in every queue, and each queue has its own work to do.
+        """
         body = arrival.body
         data = msgspec.json.decode(body) if dedup.needs_data else None
-        return dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
+        key = dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
+        return f"{arrival.delivery.receipt.queue}:{key}"
+
+    def keeps(self, queue: str) -> bool:
+        """Are messages of this queue kept as dead letters?"""
+        return self._options.dead_letters
 
     def plain_call(self, arrival: Arrival) -> Coroutine[Any, Any, Any] | None:
         """The only call that a message needs, for the quick path; None: ``run`` does the work.
@@ -357,7 +365,7 @@ class MessageHandler(ABC):
         self._note(error)
         told = await self.refused(arrival, error)
         strategy = self._validation.malformed if isinstance(error, Unreadable) else "dead-letter"
-        kept = strategy == "dead-letter" and self._options.dead_letters
+        kept = strategy == "dead-letter" and self.keeps(delivery.receipt.queue)
         level = logging.DEBUG if told or strategy == "ignore" else logging.ERROR
         log.log(
             level,
@@ -379,7 +387,7 @@ class MessageHandler(ABC):
         self.counters.failed += 1
         self._note(error)
         if await self.failed(arrival, error):
-            if not self._options.dead_letters:
+            if not self.keeps(receipt.queue):
                 return Outcome(receipt, Complete(receipt))
             failure = Failure(error, SendToDeadLetters(DEAD_LETTER, error_text(error)))
         else:
@@ -394,7 +402,7 @@ class MessageHandler(ABC):
             return Outcome(
                 receipt, retry, simpler=lambda: self.give_up(delivery, error_text(error))
             )
-        if not isinstance(decision, SendToDeadLetters) or not self._options.dead_letters:
+        if not isinstance(decision, SendToDeadLetters) or not self.keeps(receipt.queue):
             self.counters.discarded += 1
             return Outcome(receipt, Complete(receipt))
         self.counters.dead_lettered += 1
@@ -434,7 +442,7 @@ class MessageHandler(ABC):
 
     def _kept_or_deleted(self, delivery: Delivery, reason: str) -> Outcome:
         receipt = delivery.receipt
-        if self._options.dead_letters:
+        if self.keeps(receipt.queue):
             self.counters.dead_lettered += 1
             log.error("a message of %s became a dead letter: %s", receipt.queue, reason)
             return kept_as_it_arrived(receipt, DEAD_LETTER, reason)
@@ -453,7 +461,8 @@ class MessageHandler(ABC):
         if isinstance(decision, RetryLater):
             what = f"retrying in {decision.delay:.3g} s" if decision.delay else "retrying"
         else:
-            what = "it becomes a dead letter" if self._options.dead_letters else "it is deleted"
+            kept = self.keeps(arrival.delivery.receipt.queue)
+            what = "it becomes a dead letter" if kept else "it is deleted"
         log.log(
             logging.WARNING if again else logging.ERROR,
             "message %s of %s failed in attempt %d (%s: %s); %s",

@@ -41,6 +41,7 @@ log = logging.getLogger("matador.messages")
 
 _MAX_BATCH = 1000
 _CLOSED = "it was closed, so nothing can be sent any more"
+_UNCONFIRMED = "it was closed before the broker confirmed the message, which may be stored"
 
 _NOT_SENT = (NotConnectedError, TransportClosedError)
 """Errors of a message that was not sent because there is no connection."""
@@ -357,9 +358,14 @@ class Outbox:
     async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
         if self._circuit is not None:
             self._circuit = self._circuit.at(self._clock.monotonic()).begun(len(batch))
-        (found,) = await asyncio.gather(
-            self._sends.submit([one.parcel for one in batch]), return_exceptions=True
-        )
+        try:
+            (found,) = await asyncio.gather(
+                self._sends.submit([one.parcel for one in batch]), return_exceptions=True
+            )
+        except asyncio.CancelledError:  # of ``close``, whose time ran out
+            for one in batch:
+                _fail(one.outcome, SendUnconfirmedError(_UNCONFIRMED))
+            raise
         outcomes = [found for _ in batch] if isinstance(found, BaseException) else found
         again: list[_Waiting] = []
         for one, outcome in zip(batch, outcomes, strict=True):
@@ -415,6 +421,8 @@ class Outbox:
         if isinstance(outcome, _COUNTED):
             if not self._recovery.buffer or self._is_away is None:
                 self._failed()
+            elif self._circuit is not None:
+                self._put(self._circuit.undecided())
         elif self._circuit is not None:
             self._put(self._circuit.succeeded_once())
 

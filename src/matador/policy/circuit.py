@@ -112,6 +112,12 @@ class Circuit:
             return Circuit(self.options, "open", failures, opened)
         return Circuit(self.options, self.state, failures, self.opened_at)
 
+    def undecided(self) -> Circuit:
+        """A send has ended, and says nothing: its connection was lost. Another may be tried."""
+        if self.state != "half-open":
+            return self
+        return self._as("half-open", max(0, self.trying - 1), self.succeeded)
+
     def connected(self) -> Circuit:
         """There is a connection again: an open circuit is tried at once."""
         return self._as("half-open") if self.state == "open" else self

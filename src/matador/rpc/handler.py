@@ -78,8 +78,7 @@ class RpcHandler(MessageHandler):
 
     def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
         """See ``MessageHandler``. Two commands never share a result."""
-        key = super().key_of(dedup, arrival)
-        return f"{arrival.delivery.receipt.queue}:{command_of(arrival)}:{key}"
+        return f"{command_of(arrival)}:{super().key_of(dedup, arrival)}"
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes:
         """See ``MessageHandler``. The result is the body of the reply."""

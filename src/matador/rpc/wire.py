@@ -37,7 +37,11 @@ def command_name(command: object, where: str) -> str:
 
 def error_reply(code: str, message: str, details: object = None) -> bytes:
     """The body of an error reply. Details that cannot be written as JSON are left out."""
-    error: dict[str, object] = {"code": storable_text(code), "message": storable_text(message)}
+    # A user's RemoteError may have anything as its code and message.
+    error: dict[str, object] = {
+        "code": storable_text(str(code)),
+        "message": storable_text(str(message)),
+    }
     if details is not None:
         try:
             return _encode({"error": {**error, "details": details}})

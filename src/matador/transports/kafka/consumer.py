@@ -44,7 +44,6 @@ _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds; also how long closing takes
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there may be commits
 _LULL = 0.1  # seconds without room after which partitions are paused
-_MOST = 500  # messages read at a time
 _FEWEST_WAITING = 1000
 _LAST_COMMITS = 2.0
 _ASSIGN_TRIES = 30
@@ -76,6 +75,7 @@ class QueueConsumer:
         self._revoke_wait = client.address.revoke_wait
         self._session = client.address.session
         self._timeout = client.address.timeout
+        self._most = client.address.batch_size
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Hold] = deque()
         self._waiters = Waiters()
@@ -544,7 +544,7 @@ class QueueConsumer:
         elif self._held_back:
             self._hold_back(False)
         if self._busy or outstanding:
-            found = self._consumer.consume(min(room, _MOST), 0) if room > 0 else []
+            found = self._consumer.consume(min(room, self._most), 0) if room > 0 else []
             found = found or self._poll(0)
             if not found:
                 self._woken.wait(min(timeout, self._wait_next))
@@ -552,8 +552,9 @@ class QueueConsumer:
                 return
         else:
             found = self._poll(timeout)
-            if found and room > 1:
-                found += self._consumer.consume(min(room, _MOST) - 1, 0)
+            more = min(room, self._most) - 1
+            if found and more > 0:
+                found += self._consumer.consume(more, 0)
         if found:
             self._wait_next = _SHORTEST_WAIT
             self._hand_over(found)
