@@ -110,6 +110,11 @@ class KafkaBrowser:
             found[number] = Extent(start, ends[number], progress)
         return found
 
+    async def ends(self, topic: str) -> dict[int, int]:
+        """For each partition of a topic the offset that is next."""
+        numbers = range(await self._topics.find(topic))
+        return await self._offsets(topic, numbers, OffsetSpec.latest())
+
     async def _offsets(
         self, topic: str, numbers: Sequence[int], which: OffsetSpec | None
     ) -> dict[int, int]:

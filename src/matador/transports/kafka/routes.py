@@ -6,6 +6,7 @@ decided by those who consume the queue, from the bindings that they have applied
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from matador.errors import (
     LeaseLostError,
     MatadorError,
     QueueNotFoundError,
+    SendUnconfirmedError,
     TransportError,
 )
 from matador.model.message import Message, TopologyNote
@@ -67,12 +69,19 @@ class Routes:
     async def apply(self, topology: Topology) -> list[TopologyNote]:
         """Bind. A queue that was not bound to an exchange gets what is published from now on."""
         notes = self._table.apply(topology)
-        for binding in topology.bindings:
-            queue = topology.full_name(binding.queue)
-            exchanges = self._bound.setdefault(queue, {})
-            if binding.exchange not in exchanges:
-                await self._start(queue, binding.exchange)
-            exchanges.setdefault(binding.exchange, set()).add(binding.pattern)
+        bound = [
+            (topology.full_name(one.queue), one.exchange, one.pattern) for one in topology.bindings
+        ]
+        pairs = {(queue, exchange) for queue, exchange, _ in bound}
+        await asyncio.gather(
+            *[
+                self._start(queue, exchange)
+                for queue, exchange in pairs
+                if exchange not in self._bound.get(queue, {})
+            ]
+        )
+        for queue, exchange, pattern in bound:
+            self._bound.setdefault(queue, {}).setdefault(exchange, set()).add(pattern)
         return notes
 
     async def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
@@ -144,12 +153,21 @@ class Routes:
 
     async def _start(self, queue: str, exchange: str) -> None:
         """Where the group has no place yet, it begins at the end."""
+        backoff, until = Backoff(0.1, 1.0), time.monotonic() + self._client.address.timeout
+        while True:
+            try:
+                return await self._place(queue, exchange)
+            except SendUnconfirmedError:  # a new topic has no leader for a moment
+                if time.monotonic() > until:
+                    raise
+            await backoff.sleep()
+
+    async def _place(self, queue: str, exchange: str) -> None:
         topic, group = exchange_topic(exchange), self.group(queue, exchange)
         placed = await self._browser.commits(group, topic)
         if any(offset >= 0 for offset, _ in placed.values()):
             return  # partitions that were added later are read from their beginning
-        extents = await self._browser.extents(topic, group=group)
-        await self._move(queue, exchange, {number: one.end for number, one in extents.items()})
+        await self._move(queue, exchange, await self._browser.ends(topic))
 
     async def _move(self, queue: str, exchange: str, ends: dict[int, int]) -> bool:
         """False: somebody consumes it, so it has a place already."""
@@ -170,8 +188,9 @@ class Routes:
         """Those that somebody is in stay. The brokers forget groups without members, too."""
         backoff, until = Backoff(0.05, 0.5), time.monotonic() + _LEAVING
         while groups and time.monotonic() < until:
-            asked = groups
-            answers = await self._client.ask(lambda admin: admin.delete_consumer_groups(asked))
+            answers = await self._client.ask(
+                lambda admin, asked=groups: admin.delete_consumer_groups(asked)
+            )
             groups = [
                 group
                 for group, answer in answers.items()
