@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from tests.support.brokers import broker_url
+from tests.support.kafka import forget_topics
 from tests.support.rabbitmq import Raw
 from tests.support.redis import forget_keys
 
@@ -24,6 +25,7 @@ BROKERS = [
     pytest.param("sqlite"),
     pytest.param("rabbitmq", marks=[pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]),
     pytest.param("redis", marks=pytest.mark.broker),
+    pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("kafka")]),
 ]
 
 
@@ -92,6 +94,8 @@ class Place:
                     raw.channel.exchange_delete(exchange)
         elif self.broker == "redis":
             await forget_keys(self.url.partition("?")[0], self.url.rpartition("=")[2])
+        elif self.broker == "kafka":
+            await asyncio.to_thread(forget_topics, self.url, self.name)
 
 
 @asynccontextmanager

@@ -305,7 +305,7 @@ class Routing(Protocol):
 
         All of these queues get it, or none. A queue with several matching bindings gets it once.
         ``Message.queue`` is ignored. For each, in order: in how many queues it is safely stored
-        (1 for a broker that does not say), 0 if no binding matches, or why it is not stored:
+        (1 for a broker that does not say, whoever wants it), 0 if no binding matches, or why not:
         ``QueueNotFoundError`` if there is no such exchange, ``DelaysNotSupportedError`` for a
         delay on a broker that cannot delay here. A message without a routing key has an empty one.
 

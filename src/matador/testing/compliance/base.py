@@ -49,6 +49,10 @@ class ComplianceBase:
     """Where there is an order at all, messages without an ordering key have one, too. False for
     brokers that order the messages of one key only."""
 
+    counts_queues: bool = True
+    """``publish`` says whether a message found a queue. False for brokers that store it without
+    knowing who reads it: then it is 1 also for what no binding matches."""
+
     delay_step: float = 0.1
     """Seconds by which two delays must differ to end one after the other."""
 

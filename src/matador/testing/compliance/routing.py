@@ -146,15 +146,20 @@ class RoutingCompliance(ComplianceBase):
 
         assert await publish(topic, "orders", "none of it") >= 1
         assert await publish(topic, "orders.7.paid", "both") >= 1
-        assert await publish(topic, "users.7.paid", "nobody") == 0
+        none = 0 if self.counts_queues else 1
+        assert await publish(topic, "users.7.paid", "nobody") == none
         assert await publish(direct, "orders.*", "the same key") >= 1
-        assert await publish(direct, "orders.7", "not the same") == 0
+        assert await publish(direct, "orders.7", "not the same") == none
         assert await publish(fan, None, "everybody") >= 1
         found = bodies(await bench.drain(bench.name("all"), 3))
-        assert found == ["none of it", "both", "everybody"]
+        assert self._in_order(found) == self._in_order(["none of it", "both", "everybody"])
         found = bodies(await bench.drain(bench.name("paid"), 3))
-        assert found == ["both", "the same key", "everybody"]
+        assert self._in_order(found) == self._in_order(["both", "the same key", "everybody"])
         await bench.drain(bench.name("other"), 0)
+
+    def _in_order(self, found: list[str]) -> list[str]:
+        """Messages with several routing keys, of several exchanges: comparable."""
+        return found if self.orders_without_keys else sorted(found)
 
     async def test_what_is_published_keeps_its_routing_key_and_its_properties(self) -> None:
         bench = await self.open(topology=self._routed())
@@ -181,8 +186,9 @@ class RoutingCompliance(ComplianceBase):
         keys = ["orders.1", "users", "orders.2"]
         messages = [bench.message(key, properties=Properties(routing_key=key)) for key in keys]
         first, second, third = await routing.publish(topic, messages)
-        assert (first, second, third) == (1, 0, 1)
-        assert bodies(await bench.drain(bench.name("all"), 2)) == ["orders.1", "orders.2"]
+        assert (first, second, third) == (1, 0 if self.counts_queues else 1, 1)
+        found = bodies(await bench.drain(bench.name("all"), 2))
+        assert self._in_order(found) == ["orders.1", "orders.2"]
         (outcome,) = await routing.publish(f"{topic}.unknown", messages[:1])
         assert isinstance(outcome, QueueNotFoundError)
         assert list(await routing.publish(topic, [])) == []
@@ -210,7 +216,8 @@ class RoutingCompliance(ComplianceBase):
             return
         topic = bench.topology.exchanges[0].name
         new = Message("m", "", b"new", properties=Properties(routing_key="new.key"))
-        assert list(await routing.publish(topic, [new])) == [0]
+        none = 0 if self.counts_queues else 1
+        assert list(await routing.publish(topic, [new])) == [none]
         more = Topology(
             bench.topology.namespace,
             queues=["more"],
@@ -222,7 +229,8 @@ class RoutingCompliance(ComplianceBase):
         assert bodies(await other.drain(other.name("more"), 1)) == ["new"]
         assert isinstance(other.transport, Routing)
         await other.transport.unbind(topic, other.name("more"), "new.*")
-        assert list(await routing.publish(topic, [new])) == [0]
+        assert list(await routing.publish(topic, [new])) == [none]
+        await other.drain(other.name("more"), 0)
 
     async def test_a_topology_may_have_exchanges_only(self) -> None:
         bench = await self.open(topology=self._routed())
@@ -333,7 +341,10 @@ class RoutingCompliance(ComplianceBase):
         await subscription.close()
 
         async def unbound() -> bool:
-            return list(await routing.publish(topic, [bench.message("c")])) == [0]
+            if self.counts_queues:
+                return list(await routing.publish(topic, [bench.message("c")])) == [0]
+            outcomes = await bench.transport.send([bench.message("c")])
+            return isinstance(outcomes[0], QueueNotFoundError)
 
         await wait_for(unbound, timeout=self.patience + 10, message="the queue deleted")
         with pytest.raises(QueueNotFoundError):

@@ -101,7 +101,7 @@ class KafkaBrowser:
         starts, ends, commits = await asyncio.gather(
             self._offsets(topic, numbers, OffsetSpec.earliest()),
             self._offsets(topic, numbers, OffsetSpec.latest()),
-            self._commits(group or self._group(topic), topic, numbers),
+            self.commits(group or self._group(topic), topic),
         )
         found: dict[int, Extent] = {}
         for number in numbers:
@@ -110,6 +110,11 @@ class KafkaBrowser:
             progress = Progress.read(offset, text) if offset >= 0 else Progress(start)
             found[number] = Extent(start, ends[number], progress)
         return found
+
+    async def ends(self, topic: str) -> dict[int, int]:
+        """For each partition of a topic the offset that is next."""
+        numbers = range(await self._topics.find(topic))
+        return await self._offsets(topic, numbers, OffsetSpec.latest())
 
     async def _offsets(
         self, topic: str, numbers: Sequence[int], which: OffsetSpec | None
@@ -126,9 +131,9 @@ class KafkaBrowser:
             found[place.partition] = max(0, answer.offset)
         return found
 
-    async def _commits(
-        self, group: str, topic: str, numbers: Sequence[int]
-    ) -> dict[int, tuple[int, str | None]]:
+    async def commits(self, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
+        """For each partition the offset and the text that a group has committed; -1 for none."""
+        numbers = range(await self._topics.find(topic))
         places = [TopicPartition(topic, number) for number in numbers]
         asked = ConsumerGroupTopicPartitions(group, places)
         answers = await self._client.ask(

@@ -36,6 +36,7 @@ from matador.transports.kafka.errors import is_missing, is_rebalancing, still_ou
 from matador.transports.kafka.names import is_dead_letters
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
+from matador.transports.kafka.wire import received, record_of
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.wakeup import Waiters, Wakeup
@@ -63,13 +64,15 @@ class QueueConsumer:
         group: str,
         clock: BrokerClock,
         *,
-        delays: bool,
+        delays: bool = False,
+        wants: Callable[[str], bool] | None = None,
         closed: Callable[[QueueConsumer], None],
     ) -> None:
         self.queue = queue
         self.topic = topic
         self.partitions: dict[int, Partition] = {}
         self._client = client
+        self._wants = wants
         self._clock = clock
         self._closed = closed
         self._revoke_wait = client.address.revoke_wait
@@ -126,7 +129,7 @@ class QueueConsumer:
             await asyncio.shield(self.stopped)
 
     async def receive(self, receiver: Wakeup, limit: int) -> list[Hold]:
-        """Up to ``limit`` messages, counted as delivered; none if ``receiver`` has parted.
+        """Up to ``limit`` messages, counted as delivered; none if there are none at the moment.
 
         Raises:
             TransportError: the topic cannot be read.
@@ -138,8 +141,7 @@ class QueueConsumer:
                 raise problem
             taken = self._take(limit)
             if not taken:
-                await self._waiters.wait(receiver)
-                continue
+                return []
             outcome = await self._begin(taken)
             if receiver not in self._receivers:
                 self._give_back(taken)
@@ -152,6 +154,20 @@ class QueueConsumer:
                 await backoff.sleep()
         self._waiters.wake()
         return []
+
+    def is_joined(self, receiver: Wakeup) -> bool:
+        """Whether it gets messages: not once it has parted, or the consumer has ended."""
+        return receiver in self._receivers
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``receive`` would return something, or raise."""
+        return bool(self._ready) or self._problem is not None
+
+    @property
+    def waiters(self) -> Waiters:
+        """Those who wait for messages."""
+        return self._waiters
 
     async def owned(self, timeout: float) -> dict[int, Partition]:
         """The partitions that we have, once we have some or ``timeout`` seconds have passed.
@@ -380,12 +396,28 @@ class QueueConsumer:
 
     def _arrived(self, messages: list[tuple[Partition, KafkaMessage]]) -> None:
         self._received += len(messages)
+        skipped: set[Partition] = set()
         for partition, message in messages:
             if partition.owned and partition.arrived(message.offset() or 0):
-                hold = hold_of(self.queue, partition, message)
-                if partition.line_up(hold):
+                hold = self._wanted(partition, message)
+                if hold is None:
+                    skipped.add(partition)
+                elif partition.line_up(hold):
                     self._offer(hold)
+        for partition in skipped:
+            self._commits.submit(partition)
         self._update()
+
+    def _wanted(self, partition: Partition, message: KafkaMessage) -> Hold | None:
+        """What is to be delivered; None: nothing, and it is finished."""
+        if self._wants is None:
+            return hold_of(self.queue, partition, message)
+        record, routing_key = received(record_of(message))
+        if self._wants(routing_key):
+            return hold_of(self.queue, partition, message, record)
+        if partition.progress is not None:
+            partition.progress.finish(message.offset() or 0)
+        return None
 
     def _offer(self, hold: Hold, *, front: bool = False) -> None:
         """Have it received, once it is due."""
@@ -486,7 +518,8 @@ class QueueConsumer:
         await asyncio.wait([draining], timeout=_LAST_COMMITS if self._forced else self._timeout)
         draining.cancel()
         places = [place for one in partitions if (place := _place(one)) is not None]
-        if self._mover is None and is_dead_letters(self.queue):  # nobody needs those any more
+        letters = self._mover is None and self._wants is None and is_dead_letters(self.queue)
+        if letters:  # nobody needs those any more
             self._client.trim(self.topic, {one.partition: one.offset for one in places})
         self._lost(partitions)
         return places

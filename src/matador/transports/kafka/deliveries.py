@@ -95,7 +95,9 @@ class Hold:
         """What its receiver gets."""
         found, count = self.content, self.count
         receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
-        return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+        return Delivery(
+            found.body, found.headers, receipt, found.problem, found.properties, found.id
+        )
 
 
 class Partition:
@@ -218,7 +220,9 @@ class Partition:
         self.waiting = 0
 
 
-def hold_of(queue: str, partition: Partition, message: KafkaMessage) -> Hold:
-    """What was read from a partition. Never fails."""
+def hold_of(
+    queue: str, partition: Partition, message: KafkaMessage, record: Record | None = None
+) -> Hold:
+    """What was read from a partition; ``record``: as what it is handled. Never fails."""
     stored_at = message.timestamp()[1] / 1000
-    return Hold(queue, partition, message.offset() or 0, record_of(message), stored_at)
+    return Hold(queue, partition, message.offset() or 0, record or record_of(message), stored_at)

@@ -10,6 +10,7 @@ from matador.model.topology import DEAD_LETTER_KINDS
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
 _LONGEST = 249
 _DELAYED = ".delayed"
+_EXCHANGE = ".exchange"
 
 
 def topic_name(queue: str) -> str:
@@ -39,6 +40,16 @@ def delayed_topic(topic: str) -> str:
         'shop.events.delayed'
     """
     return topic + _DELAYED
+
+
+def exchange_topic(exchange: str) -> str:
+    """The topic of an exchange. A queue of the same name has another one.
+
+    Example:
+        >>> exchange_topic("shop.orders")
+        'shop.orders.exchange'
+    """
+    return topic_name(exchange + _EXCHANGE)
 
 
 def is_dead_letters(queue: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import TopicCollection
@@ -16,7 +16,7 @@ from matador.model.topology import Topology
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.errors import error_of
-from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kafka.names import delayed_topic, exchange_topic, topic_name
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
 
@@ -47,6 +47,13 @@ class Topics:
     def declare_one(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         """Have a topic made when it is looked for, if it is not there."""
         self._declared[topic] = partitions, settings
+
+    def undeclare(self, topics: Iterable[str]) -> None:
+        """Never make them again, unless they are declared again."""
+        for topic in topics:
+            self._declared.pop(topic, None)
+            self.retentions.pop(topic, None)
+            self.forget(topic)
 
     async def find(self, topic: str, *, queue: str | None = None) -> int:
         """How many partitions it has. A declared one that was deleted is made again.
@@ -103,10 +110,21 @@ class Topics:
                 return
             await backoff.sleep()
 
+    async def wait_until_gone(self, topics: Sequence[str]) -> None:
+        """A topic that was deleted is there a little longer."""
+        backoff = Backoff(0.02, 0.5)
+        until = time.monotonic() + self._address.timeout
+        while time.monotonic() < until:
+            found = await self.describe(topics)
+            if all(isinstance(one, QueueNotFoundError) for one in found.values()):
+                return
+            await backoff.sleep()
+
     # -- topology ----------------------------------------------------------------------------------
 
     async def declare(self, topology: Topology) -> list[TopologyNote]:
-        """Make what is missing. What is there is used as it is, and what others own is not made.
+        """Make what is missing. What is there is used as it is; ``exact`` queues are not made
+        unless they say ``create``.
 
         Raises:
             QueueNotFoundError: a topic is missing, and the option ``create`` is off.
@@ -149,6 +167,11 @@ class Topics:
                 retention = max(self._address.retention, queue.retention or 0.0)
                 wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
             wanted[delayed_topic(name)] = PARTITIONS, kept
+        for exchange in topology.exchanges:
+            wanted[exchange_topic(exchange.name)] = (
+                self._address.partitions or _DEFAULT_PARTITIONS,
+                stamped | {"retention.ms": str(round(self._address.retention * 1000))},
+            )
         for _, kind, full_name in topology.dead_letter_names():
             ttl = topology.dead_letters[kind].ttl
             limited = {} if ttl is None else {"retention.ms": str(max(1, round(ttl * 1000)))}

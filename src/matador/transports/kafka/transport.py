@@ -23,16 +23,23 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.delays import BrokerClock
 from matador.transports.kafka.doctor import check, examine
-from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
+from matador.transports.kafka.names import (
+    delayed_topic,
+    exchange_topic,
+    is_dead_letters,
+    topic_name,
+)
 from matador.transports.kafka.options import KafkaOptions, read_kafka_address
 from matador.transports.kafka.purge import Purger
 from matador.transports.kafka.replies import Replies
+from matador.transports.kafka.routes import Routes
 from matador.transports.kafka.settle import KafkaSettler
 from matador.transports.kafka.store import KafkaStore
 from matador.transports.kafka.subscription import KafkaSubscription
+from matador.transports.kafka.temporary import TemporaryQueues
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.transactions import KafkaTransactions
-from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import ReplySubscription
 from matador.transports.kit.transport import BaseTransport
@@ -92,7 +99,11 @@ class KafkaTransport(BaseTransport):
         self._browser = KafkaBrowser(self._client, self._topics, self._group)
         self._replies = Replies(self._client, self._topics, self._browser)
         self._purger = Purger(self._client, self._browser)
-        self._consumers: dict[str, QueueConsumer] = {}
+        self._routes = Routes(self._client, self._topics, self._store, self._browser, self._group)
+        self._temporary = TemporaryQueues(
+            self._client, self._in_use, self._group, self.delete_queue
+        )
+        self._consumers: dict[tuple[str, str], QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
         self._subscriptions: set[KafkaSubscription] = set()
         self._capabilities = Capabilities(
@@ -106,6 +117,7 @@ class KafkaTransport(BaseTransport):
             purge=True,
             depth=True,
             replay=True,
+            routing=True,
             properties=ALL_PROPERTIES,
             max_message_size=address.max_message_size,
         )
@@ -123,6 +135,7 @@ class KafkaTransport(BaseTransport):
 
     async def _close(self) -> None:
         """Others get what is still held."""
+        await self._temporary.close()
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         await self._replies.close()
         consumers = [*self._consumers.values(), *self._leaving]
@@ -135,7 +148,12 @@ class KafkaTransport(BaseTransport):
         """See ``Transport``."""
         await self._client.require()
         notes = await self._topics.declare(topology)
-        return [*ignored_arguments(topology), *ignored_exchanges(topology), *notes]
+        notes += await self._routes.apply(topology)
+        self._temporary.apply(topology)
+        queues = {topology.full_name(one.queue) for one in topology.bindings}
+        for subscription in [one for one in self._subscriptions if one.queue in queues]:
+            await subscription.refresh()
+        return [*ignored_arguments(topology), *notes]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
@@ -143,11 +161,11 @@ class KafkaTransport(BaseTransport):
         return await self._store.send(messages)
 
     async def subscribe(self, queue: str, *, prefetch: int) -> KafkaSubscription:
-        """See ``Transport``. All subscriptions of a queue share one member of its group."""
+        """See ``Transport``. All subscriptions of a queue share one member of each group."""
         await self._client.require()
-        consumer = await self._consumer(queue)
+        consumers = await self._all_consumers(queue)
         subscription = KafkaSubscription(
-            consumer, self._topics, prefetch, self._consumer, self._subscriptions.discard
+            consumers, self._topics, prefetch, self._all_consumers, self._subscriptions.discard
         )
         self._subscriptions.add(subscription)
         return subscription
@@ -185,12 +203,30 @@ class KafkaTransport(BaseTransport):
     async def purge(self, queue: str) -> int:
         """See ``Purging``. What waits behind a message that another process holds stays."""
         await self._client.require()
-        return await self._purger.purge(queue, self._consumers.get(queue))
+        purged = await self._purger.purge(queue, self._consumers.get((queue, topic_name(queue))))
+        for exchange, extents in (await self._routes.extents(queue)).items():
+            member = self._consumers.get((queue, exchange_topic(exchange)))
+            if member is None:
+                purged += await self._routes.skip_all(queue, exchange, extents)
+                continue
+            for number, one in extents.items():
+                purged += await member.skip(number, one.start, one.end)
+        return purged
 
     async def depth(self, queue: str) -> QueueDepth:
-        """See ``Measuring``."""
+        """See ``Measuring``. Counts what is in an exchange before it is known who wants it."""
         await self._client.require()
-        return await self._browser.depth(queue)
+        own = await self._browser.depth(queue)
+        found = [
+            one
+            for extents in (await self._routes.extents(queue)).values()
+            for one in extents.values()
+        ]
+        flying = sum(one.in_flight for one in found)
+        ready = max(0, sum(one.left for one in found) - flying)
+        return QueueDepth(
+            ready=own.ready + ready, delayed=own.delayed, in_flight=own.in_flight + flying
+        )
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
@@ -198,6 +234,28 @@ class KafkaTransport(BaseTransport):
         """See ``Replaying``. In order of the time when Kafka stored them."""
         await self._client.require()
         return await self._browser.read(queue, after, limit)
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """See ``Routing``. 1 for what is stored: Kafka does not know who will read it."""
+        await self._client.require()
+        return await self._routes.publish(exchange, messages)
+
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """See ``Routing``. For this process, and what the queue has not read yet is left out."""
+        await self._client.require()
+        await self._routes.unbind(exchange, queue, pattern)
+        for subscription in [one for one in self._subscriptions if one.queue == queue]:
+            await subscription.refresh()
+
+    async def delete_queue(self, queue: str) -> None:
+        """See ``Routing``."""
+        await self._client.require()
+        self._temporary.forget(queue)
+        members = [one for (name, _), one in self._consumers.items() if name == queue]
+        await asyncio.gather(*[one.close() for one in members])
+        await self._routes.delete_queue(queue)
 
     async def reply_address(self) -> str:
         """See ``Replying``."""
@@ -228,7 +286,7 @@ class KafkaTransport(BaseTransport):
         topic = topic_name(queue)
         await self._topics.find(topic, queue=queue)
         delays = await self._has_delays(topic)
-        if (found := self._consumers.get(queue)) is not None:
+        if (found := self._consumers.get((queue, topic))) is not None:
             return found
         consumer = QueueConsumer(
             self._client,
@@ -239,8 +297,33 @@ class KafkaTransport(BaseTransport):
             delays=delays,
             closed=self._left,
         )
-        self._consumers[queue] = consumer
+        self._consumers[queue, topic] = consumer
         return consumer
+
+    async def _all_consumers(self, queue: str) -> list[QueueConsumer]:
+        """Of its own topic, and of its exchanges."""
+        return [
+            await self._consumer(queue),
+            *[self._exchange_consumer(queue, one) for one in self._routes.exchanges(queue)],
+        ]
+
+    def _exchange_consumer(self, queue: str, exchange: str) -> QueueConsumer:
+        topic = exchange_topic(exchange)
+        if (found := self._consumers.get((queue, topic))) is not None:
+            return found
+        consumer = self._consumers[queue, topic] = QueueConsumer(
+            self._client,
+            queue,
+            topic,
+            self._routes.group(queue, exchange),
+            self._clock,
+            wants=self._routes.wants(queue, exchange),
+            closed=self._left,
+        )
+        return consumer
+
+    def _in_use(self, queue: str) -> bool:
+        return any(one.queue == queue for one in self._subscriptions)
 
     async def _has_delays(self, topic: str) -> bool:
         try:
@@ -250,7 +333,7 @@ class KafkaTransport(BaseTransport):
         return True
 
     def _left(self, consumer: QueueConsumer) -> None:
-        if self._consumers.get(consumer.queue) is consumer:
-            del self._consumers[consumer.queue]
+        if self._consumers.get((consumer.queue, consumer.topic)) is consumer:
+            del self._consumers[consumer.queue, consumer.topic]
         self._leaving.add(consumer)
         consumer.stopped.add_done_callback(lambda _: self._leaving.discard(consumer))

@@ -21,13 +21,20 @@ from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import MessageTooLargeError, UnstorableError
 from matador.model.message import REASON_HEADER, Message, Properties
-from matador.transports.kit.properties import headers_with_properties, split_properties
+from matador.transports.kit.properties import (
+    PROPERTIES_HEADER,
+    headers_with_properties,
+    split_properties,
+)
 
 ID_HEADER = "x-matador-id"
 DELAY_HEADER = "x-matador-delay"
 _PRIORITY = "x-matador-priority"
 _NUMBERS = "x-matador-numbers"
-_OURS = frozenset((ID_HEADER, DELAY_HEADER, _PRIORITY, _NUMBERS))
+ROUTING_KEY_HEADER = "x-matador-routing-key"
+_ORDERING_KEY = "x-matador-ordering-key"
+_PUBLISHED = frozenset((ROUTING_KEY_HEADER, _ORDERING_KEY, DELAY_HEADER))
+_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS)) | _PUBLISHED
 _MOST = 2**63
 _LONGEST_DELAY = 100 * 366 * 86_400.0
 _LONGEST_REASON = 1000
@@ -94,6 +101,43 @@ def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0)
     if limit and (size := record.size) > limit:
         raise MessageTooLargeError(size, limit, why=" (headers and key are counted)")
     return record
+
+
+def published(message: Message, topic: str, *, limit: int) -> Record:
+    """The record for a message in the topic of an exchange.
+
+    The key is the ordering key, or else the routing key: what has the same stays in order.
+
+    Raises:
+        UnstorableError: a part of it cannot be encoded.
+        MessageTooLargeError: it is larger than ``limit``.
+    """
+    record = written(message, topic, limit=limit)
+    properties = message.properties
+    try:
+        routing_key = ((properties and properties.routing_key) or "").encode()
+    except UnicodeEncodeError as error:
+        raise UnstorableError(f"the routing key cannot be encoded: {error}") from error
+    added: RecordHeaders = [(ROUTING_KEY_HEADER, routing_key)]
+    if record.key is not None:
+        added.append((_ORDERING_KEY, record.key))
+    key = routing_key if record.key is None else record.key
+    return Record(topic, record.value, key, [*record.headers, *added])
+
+
+def received(record: Record) -> tuple[Record, str]:
+    """A record of an exchange as one of a queue, and its routing key. Never fails.
+
+    Of a record from another program, the key is the routing key.
+    """
+    found = dict(record.headers)
+    kept = [one for one in record.headers if one[0] not in _PUBLISHED]
+    routing_key = found.get(ROUTING_KEY_HEADER, record.key)
+    text = _text(routing_key)
+    if ROUTING_KEY_HEADER not in found and text and PROPERTIES_HEADER not in found:
+        given = msgspec.json.encode({"routing_key": text})
+        kept.append((PROPERTIES_HEADER, given))
+    return Record(record.topic, record.value, found.get(_ORDERING_KEY), kept), text
 
 
 def _written_headers(message: Message) -> RecordHeaders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 
 class Wakeup:
@@ -51,6 +52,18 @@ class Wakeup:
         return woken
 
 
+async def wait_in_lines(wakeup: Wakeup, lines: Iterable[Waiters]) -> None:
+    """Wait in several lines at once until ``wakeup`` is woken. See ``Waiters.wait``."""
+    entered = list(lines)
+    for line in entered:
+        line.enter(wakeup)
+    try:
+        await wakeup.wait()
+    finally:
+        for line in entered:
+            line.leave(wakeup)
+
+
 class Waiters:
     """Receivers that wait for items of one queue, the longest waiting first."""
 
@@ -77,8 +90,12 @@ class Waiters:
 
         A waiter that was woken and takes nothing must ``wake`` another.
         """
+        await wait_in_lines(wakeup, [self])
+
+    def enter(self, wakeup: Wakeup) -> None:
+        """Put it at the end of the line. Idempotent."""
         self._line[wakeup] = None
-        try:
-            await wakeup.wait()
-        finally:
-            self._line.pop(wakeup, None)
+
+    def leave(self, wakeup: Wakeup) -> None:
+        """Take it out of the line. Idempotent."""
+        self._line.pop(wakeup, None)
