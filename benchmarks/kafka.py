@@ -3,8 +3,8 @@
     script/benchmark kafka [--rounds 3] [--messages 15000] [--only CONTEST] [--without PEER]
 
 On the Kafka of ``script/brokers``: one node, topics of 8 partitions. One producer process, one
-worker process, JSON payloads of about 200 bytes, an idempotent producer with ``acks=all``, each send
-confirmed by its own delivery report, commits after a handler that counts.
+worker process, JSON payloads of about 200 bytes, an idempotent producer with ``acks=all``, each
+send confirmed by its own delivery report, commits after a handler that counts.
 
 - **send, concurrent**: 64 callers that each await their own confirmation. The bare client sends
   groups of 64, the next one when all of the one before are confirmed.
