@@ -57,7 +57,8 @@ class KafkaTransport(BaseTransport):
         session: seconds after which a worker that is not heard of loses its partitions.
         revoke_wait: seconds for which a partition that goes to another worker waits for handlers
             that run.
-        linger: seconds for which the client collects messages; a batch does not wait for it.
+        linger: seconds for which the client may collect messages at most; what was sent together
+            leaves at once.
         compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
         max_message_size: bytes, headers and key included.
         client_id: shown by the brokers.
