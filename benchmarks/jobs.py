@@ -6,7 +6,7 @@
 On a Redis that this starts, without persistence, as ``benchmarks.redis`` does it. A job of ours is
 a BullMQ job with its state; others keep less. Each add is confirmed, each job acknowledged after a
 handler that counts. 64 callers add (libraries without asyncio: 8 threads), 100 jobs run at once
-(threads: 8).
+(threads: 8). Two rows show what adding in bulk does, ``add_many`` and BullMQ's ``addBulk``.
 
 With ``--sqlite``: against huey on SQLite, both durable at every add.
 """
@@ -28,17 +28,29 @@ MODULE = "benchmarks.job_contestant"
 CONTESTANTS = (
     Contestant("matador.jobs", "ours", module=MODULE, options=("100",)),
     Contestant(
+        "matador.jobs, add_many",
+        "variant",
+        module=MODULE,
+        contests=("send-many",),
+        options=("100", "bulk"),
+    ),
+    Contestant(
         "BullMQ (Node)",
         "node",
         "bullmq.mjs",
         contests=("send-many", "send-one", "consume"),
-        options=("100",),
+        options=("100", "callers"),
     ),
     Contestant("huey", "peer", "huey_redis.py", "huey.txt", {"send-many": 0.5, "consume": 0.4}),
     Contestant("Dramatiq", "peer", "dramatiq_redis.py", share={"send-many": 0.3, "consume": 0.2}),
     Contestant(
-        "bullmq (Python)", "peer", "bullmq_redis.py", share={"send-many": 0.4, "consume": 0.15}
+        "bullmq (Python)",
+        "peer",
+        "bullmq_redis.py",
+        share={"send-many": 0.4, "consume": 0.15},
+        options=("callers",),
     ),
+    Contestant("bullmq (Python), addBulk", "variant", "bullmq_redis.py", contests=("send-many",)),
     Contestant(
         "Taskiq", "peer", "taskiq_redis_streams.py", share={"send-many": 0.2, "consume": 0.15}
     ),

@@ -15,11 +15,13 @@ from typing import NoReturn
 
 from chaos.arena import Arena
 from chaos.catalogue import Played, Scenario, play
+from chaos.job_run import job_run
 from chaos.long_run import long_run
 from chaos.progress import Progress
 from chaos.scenarios import CATALOGUE
 
 LONG = "long"
+JOBS = "jobs"
 _SCALE = 3
 _RESTARTS = {"sqlite": 0}  # no server, nothing to restart
 
@@ -31,7 +33,9 @@ class Options:
     transport: str
     names: Sequence[str]
     messages: int
+    jobs: int
     kills: int
+    job_kills: int
     restarts: int
     seed: int
     keep: bool
@@ -42,13 +46,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="chaos/run",
         description="Kills, freezes and starves processes, and counts what was lost.",
-        epilog="Without scenarios: the long run, then all of them. `long`: the long run alone.",
+        epilog="Without scenarios: the long run, the run of jobs, then all of them. "
+        "`long`, `jobs`: these runs alone.",
     )
-    parser.add_argument("transport", help="sqlite, rabbitmq, redis or sqs")
-    parser.add_argument("scenario", nargs="*", help="such as F4, F6-timeout or long")
+    parser.add_argument("transport", help="sqlite, rabbitmq, redis, bullmq or sqs")
+    parser.add_argument("scenario", nargs="*", help="such as F4, F6-timeout, long or jobs")
     parser.add_argument("--messages", type=int, default=200_000, help="of the long run")
+    parser.add_argument("--jobs", type=int, default=5000, help="of the run of jobs")
     parser.add_argument(
-        "--kills", type=int, help="of workers in the long run: 50, or 20 with restarts"
+        "--kills",
+        type=int,
+        help="of workers: 50 in the long run, or 20 with restarts; 20 in the run of jobs",
     )
     parser.add_argument(
         "--restarts", type=int, help="of the broker in the long run: 5, where it is a server"
@@ -59,6 +67,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.list:
         print(f"{LONG:11} many messages, workers and publishers killed all the while: none lost")
+        print(f"{JOBS:11} many jobs, workers killed in the middle of them: each ends once")
         for scenario in CATALOGUE.all():
             print(f"{scenario.name:11} {scenario.holds}")
         return 0
@@ -67,7 +76,9 @@ def main() -> int:
         transport=given.transport,
         names=given.scenario,
         messages=given.messages,
+        jobs=given.jobs,
         kills=given.kills if given.kills is not None else 20 if restarts else 50,
+        job_kills=given.kills if given.kills is not None else 20,
         restarts=restarts,
         seed=given.seed,
         keep=given.keep,
@@ -92,11 +103,18 @@ def _chosen(options: Options) -> Iterator[Scenario]:
         f"{options.restarts} restarts of the broker: none lost",
         lambda arena: _play_long_run(arena, options),
     )
+    jobs = Scenario(
+        JOBS,
+        f"{options.jobs:,} jobs, {options.job_kills} workers killed in the middle of them: "
+        f"each is done or failed, none lost",
+        lambda arena: _play_job_run(arena, options),
+    )
+    own = {LONG: long, JOBS: jobs}
     if not options.names:
-        yield long
+        yield from own.values()
         yield from CATALOGUE.all()
     for name in options.names:
-        yield from [long] if name == LONG else CATALOGUE.find(name)
+        yield from [own[name]] if name in own else CATALOGUE.find(name)
 
 
 def _play_long_run(arena: Arena, options: Options) -> str:
@@ -109,6 +127,14 @@ def _play_long_run(arena: Arena, options: Options) -> str:
             kills=options.kills,
             restarts=options.restarts,
         )
+    finally:
+        progress.finish()
+
+
+def _play_job_run(arena: Arena, options: Options) -> str:
+    progress = Progress()
+    try:
+        return job_run(arena, progress, jobs=options.jobs, kills=options.job_kills)
     finally:
         progress.finish()
 

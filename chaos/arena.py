@@ -18,11 +18,18 @@ from chaos.facts import FactReader, Ready, Start
 from chaos.processes import (
     Process,
     command_arguments,
+    job_arguments,
     publisher_arguments,
     worker_arguments,
 )
 from chaos.profiles import Profile, make_profile
-from chaos.settings import AppSettings, PublisherSettings, Publishing, WorkerSettings
+from chaos.settings import (
+    AppSettings,
+    JobSettings,
+    PublisherSettings,
+    Publishing,
+    WorkerSettings,
+)
 from matador.model.topology import DeadLetters, dead_letter_name
 
 PATIENCE = 100.0
@@ -85,7 +92,7 @@ class Arena:
     def app(self, *, lease: float = 30.0, **options: Any) -> AppSettings:
         """The application of this scenario."""
         settings = AppSettings(url=self.profile.url(lease), **options)
-        self._queues = tuple(f"{NAMESPACE}.{queue}" for queue in settings.queues)
+        self.watch(*(f"{NAMESPACE}.{queue}" for queue in settings.queues))
         return settings
 
     def worker(
@@ -120,6 +127,17 @@ class Arena:
             moved_clock=moved_clock,
         )
         return self._start(name, publisher_arguments(settings), environment, False)
+
+    def job_process(self, settings: JobSettings) -> Process:
+        """Start a process that adds jobs, or a worker of jobs; do not wait until it is ready."""
+        name = self._name("jobs")
+        facts = str(self.folder / f"{name}.facts")
+        settings = msgspec.structs.replace(settings, facts=facts)
+        return self._start(name, job_arguments(settings), None, False)
+
+    def watch(self, *queues: str) -> None:
+        """These are the work queues, by their full names. ``app`` says so for an application."""
+        self._queues = queues
 
     def command(self, app: AppSettings, *command: str) -> Process:
         """Start the ``matador`` command; ``APPLICATION`` names this application."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chaos.arena import Arena
 from chaos.processes import Process
-from chaos.settings import AppSettings
 
 
 class Crew:
-    """So many workers, kept up by ``tend``, which a wait's condition calls."""
+    """So many workers, kept up by ``tend``, which a wait's condition calls.
 
-    def __init__(self, arena: Arena, app: AppSettings, size: int) -> None:
+    ``start`` starts one, and does not wait until it is ready.
+    """
+
+    def __init__(self, arena: Arena, start: Callable[[], Process], size: int) -> None:
         self._arena = arena
-        self._app = app
-        self._workers = [arena.worker(app, wait=False) for _ in range(size)]
+        self._start = start
+        self._workers = [start() for _ in range(size)]
         self.deaths = 0
 
     @property
@@ -26,7 +30,7 @@ class Crew:
         for place, worker in enumerate(self._workers):
             if not worker.alive:
                 self.deaths += 1
-                self._workers[place] = self._arena.worker(self._app, wait=False)
+                self._workers[place] = self._start()
 
     def kill_one(self) -> None:
         """Kill one at random; ``tend`` replaces it."""

@@ -92,7 +92,7 @@ def long_run(
     )
     half = messages // 2
     lanes = [Lane(arena, app, "a", 0, half), Lane(arena, app, "b", _FAR, messages - half)]
-    crew = Crew(arena, app, WORKERS)
+    crew = Crew(arena, lambda: arena.worker(app, wait=False), WORKERS)
     draw = arena.random.random
     worker_kills = [messages * (kill + draw()) / kills for kill in range(kills)]
     publisher_kills = [messages * (kill + draw()) / (kills // 5 + 1) for kill in range(kills // 5)]

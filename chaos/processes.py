@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.settings import PublisherSettings, WorkerSettings
+from chaos.settings import JobSettings, PublisherSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +24,11 @@ def worker_arguments(settings: WorkerSettings) -> list[str]:
 def publisher_arguments(settings: PublisherSettings) -> list[str]:
     """What makes a process a publisher."""
     return ["-m", "chaos.publisher", msgspec.json.encode(settings).decode()]
+
+
+def job_arguments(settings: JobSettings) -> list[str]:
+    """What makes a process one that adds jobs, or a worker of jobs."""
+    return ["-m", "chaos.job_process", msgspec.json.encode(settings).decode()]
 
 
 def command_arguments(*command: str) -> list[str]:

@@ -20,6 +20,12 @@ SEND_TIMEOUT = 5.0
 """Seconds after which a publish must have an outcome, where the product can be told."""
 
 
+JOB = "job"
+"""What stands for the subscriber of a job."""
+
+_OF_JOB = b'{"_jobData":'
+
+
 class Unplayable(Exception):
     """What a scenario needs cannot be had on this machine."""
 
@@ -113,6 +119,11 @@ class BehindProxy(Protocol):
 class BlocksPublishers(Protocol):
     """The broker can be made to take no more messages for want of memory."""
 
+    @property
+    def drains(self) -> bool:
+        """Do workers go on meanwhile?"""
+        ...
+
     def block(self) -> None:
         """From now on it takes none."""
         ...
@@ -157,6 +168,19 @@ class RefusesDeadLetters(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsJobs(Protocol):
+    """The broker is a provider of jobs. Failed ones are dead letters of their queue."""
+
+    def job_queue(self, name: str) -> str:
+        """The full name of a queue of jobs."""
+        ...
+
+    def completed_jobs(self, queue: str) -> set[str] | None:
+        """The ids of completed jobs, of a queue by its full name; None: it keeps none."""
+        ...
+
+
 class _Data(msgspec.Struct):
     seq: int
 
@@ -173,7 +197,12 @@ class _Body(_Event):
     docket: _Docket
 
 
+class _Job(msgspec.Struct):
+    data: _Data = msgspec.field(name="_jobData")
+
+
 _read = msgspec.json.Decoder(_Body).decode
+_read_job = msgspec.json.Decoder(_Job).decode
 _read_event = msgspec.json.Decoder(_Event).decode
 
 
@@ -185,6 +214,8 @@ def target_of(body: bytes, subscriber: str | None = None) -> Target | None:
     try:
         if subscriber:
             return _read_event(body).data.seq, subscriber
+        if body.startswith(_OF_JOB):
+            return _read_job(body).data.seq, JOB
         found = _read(body)
     except msgspec.DecodeError:
         return None
@@ -197,6 +228,7 @@ def make_profile(name: str, folder: Path) -> Profile:
     Raises:
         LookupError: there is none; those there are, are named.
     """
+    from chaos.bullmq import BullMQProfile
     from chaos.rabbitmq import RabbitMQProfile
     from chaos.redis import RedisProfile
     from chaos.sqlite import SqliteProfile
@@ -206,6 +238,7 @@ def make_profile(name: str, folder: Path) -> Profile:
         "sqlite": SqliteProfile,
         "rabbitmq": RabbitMQProfile,
         "redis": RedisProfile,
+        "bullmq": BullMQProfile,
         "sqs": SqsProfile,
     }
     if name not in known:

@@ -99,12 +99,13 @@ def _server() -> tuple[Server, Probe]:
 
 class RabbitMQProfile:
     """See ``Profile``, ``Restarts``, ``BehindProxy``, ``BlocksPublishers``, ``LosesQueues``,
-    ``SpoilsQueues`` and ``RefusesDeadLetters``."""
+    ``SpoilsQueues``, ``RefusesDeadLetters`` and ``KeepsJobs``."""
 
     durable = True
     leases = False
     ordered = False
     atomic = False
+    drains = True
 
     def __init__(self, folder: Path) -> None:
         if not (_BIN / "rabbitmq-server").exists() or shutil.which("escript") is None:
@@ -223,6 +224,14 @@ class RabbitMQProfile:
     def accept_dead_letters(self) -> None:
         """See ``RefusesDeadLetters``."""
         self._ask("accept", self._vhost)
+
+    def job_queue(self, name: str) -> str:
+        """See ``KeepsJobs``."""
+        return f"jobs.{name}"
+
+    def completed_jobs(self, queue: str) -> None:
+        """See ``KeepsJobs``: a job that is done is gone."""
+        return
 
     def _ask(self, *words: object) -> str | None:
         return self._probe.ask_until_it_answers(*words)

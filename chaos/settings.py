@@ -104,3 +104,23 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True):
     facts: str
     publishing: Publishing
     moved_clock: float = 0.0
+
+
+class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is told that adds jobs, or works on them.
+
+    Attributes:
+        add: how many jobs to add; 0: it is a worker.
+        seconds: how long a job takes.
+        flaky: every so many jobs, one fails in its first attempt.
+        doomed: every so many jobs, one fails for good.
+    """
+
+    url: str
+    facts: str
+    queue: str
+    add: int = 0
+    concurrency: int = 10
+    seconds: float = 0.02
+    flaky: int = 10
+    doomed: int = 50

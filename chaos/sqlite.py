@@ -18,7 +18,8 @@ _FINISHED = 3  # the state of a message that is kept for its retention only
 
 
 class SqliteProfile:
-    """See ``Profile``, ``FillsUp``, ``LosesQueues``, ``SpoilsQueues``, ``RefusesDeadLetters``."""
+    """See ``Profile``, ``FillsUp``, ``LosesQueues``, ``SpoilsQueues``, ``RefusesDeadLetters`` and
+    ``KeepsJobs``."""
 
     durable = True
     leases = True
@@ -119,6 +120,20 @@ class SqliteProfile:
         """See ``RefusesDeadLetters``."""
         with self._connected() as connection:
             connection.execute("DROP TRIGGER refuse_dead_letters")
+
+    def job_queue(self, name: str) -> str:
+        """See ``KeepsJobs``."""
+        return name
+
+    def completed_jobs(self, queue: str) -> set[str]:
+        """See ``KeepsJobs``."""
+        with self._connected() as connection:
+            rows = connection.execute(
+                "SELECT messages.id FROM messages JOIN queues ON queues.id = messages.queue "
+                "WHERE queues.name = ? AND state = ?",
+                (queue, _FINISHED),
+            )
+            return {id_ for (id_,) in rows}
 
     @contextmanager
     def _connected(self) -> Generator[sqlite3.Connection]:

@@ -28,7 +28,7 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 
 
 class SqsProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy`` and ``LosesQueues``."""
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``LosesQueues`` and ``KeepsJobs``."""
 
     durable = True
     leases = True
@@ -132,6 +132,14 @@ class SqsProfile:
         if url is not None:
             self._client.delete_queue(QueueUrl=url)
 
+    def job_queue(self, name: str) -> str:
+        """See ``KeepsJobs``."""
+        return name
+
+    def completed_jobs(self, queue: str) -> None:
+        """See ``KeepsJobs``: a job that is done is gone."""
+        return
+
     def _find(self, queue: str) -> str | None:
         try:
             return self._client.get_queue_url(QueueName=queue.replace(".", "__"))["QueueUrl"]
@@ -140,12 +148,13 @@ class SqsProfile:
 
 
 def _stored(queue: str, message: dict[str, Any]) -> Stored:
-    attribute = message.get("MessageAttributes", {}).get("matador", {}).get("StringValue", "{}")
-    ours: dict[str, Any] = json.loads(attribute)
+    attributes: dict[str, dict[str, str]] = message.get("MessageAttributes", {})
+    ours: dict[str, Any] = json.loads(attributes.get("matador", {}).get("StringValue", "{}"))
+    id_ = ours.get("id") or attributes.get("job.id", {}).get("StringValue", "")
     body = message["Body"].encode()
     if ours.get("encoding") == "base64":
         body = b64decode(body)
     elif ours.get("encoding") == "empty":
         body = b""
     reason = ours.get("headers", {}).get(REASON_HEADER)
-    return Stored(target_of(body), ours.get("id", ""), queue, body, reason)
+    return Stored(target_of(body), id_, queue, body, reason)

@@ -43,6 +43,7 @@ SLOW = (
 BROKER = (
     "tests/cli/test_jobs.py",
     "tests/cli/test_jobs_rabbitmq.py",
+    "tests/cli/test_kafka_commands.py",
     "tests/cli/test_rabbitmq_commands.py",
     "tests/cli/test_sqs_commands.py",
     "tests/docs/test_broker_snippets.py",

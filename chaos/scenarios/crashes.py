@@ -65,7 +65,7 @@ def killed_after_the_effect(arena: Arena) -> str:
         lease=LEASE, concurrency=1, handlers=(Handler(deadly=deadly, death="after-effect"),)
     )
     arena.publish(app, count, together=count)
-    crew = Crew(arena, app, 1)
+    crew = Crew(arena, lambda: arena.worker(app, wait=False), 1)
     arena.wait(crew.is_done, "all to be handled")
     runs = Counter(numbers(arena.starts()))
     expect(
@@ -88,7 +88,7 @@ def steps_are_not_repeated(arena: Arena) -> str:
         handlers=(Handler(idempotent="resumable", steps=3, deadly=deadly, death="after-effect"),),
     )
     arena.publish(app, count, together=count)
-    crew = Crew(arena, app, 1)
+    crew = Crew(arena, lambda: arena.worker(app, wait=False), 1)
     arena.wait(crew.is_done, "all to be handled")
     effects = Counter(
         (fact.seq, fact.step) for fact in arena.history.others if isinstance(fact, Effect)
@@ -111,7 +111,7 @@ def killed_in_a_storm_of_retries(arena: Arena) -> str:
         handlers=(Handler(failures=0.7),),
     )
     arena.publish(app, count, together=count)
-    crew = Crew(arena, app, 2)
+    crew = Crew(arena, lambda: arena.worker(app, wait=False), 2)
     for kill in range(kills):
         share = count * (kill + arena.random.random()) / kills
 
@@ -131,7 +131,7 @@ def killed_in_a_storm_of_retries(arena: Arena) -> str:
 def poison(arena: Arena) -> str:
     """One message kills every worker it is given to."""
     bad, app = _publish_poison(arena)
-    crew = Crew(arena, app, 1)
+    crew = Crew(arena, lambda: arena.worker(app, wait=False), 1)
     arena.wait(crew.is_done, "all to be handled, or dead")
     return _only_poison_died(arena, app, bad)
 

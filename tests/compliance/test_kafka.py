@@ -33,6 +33,7 @@ class TestKafka(TransportCompliance):
     patience = 30.0
     quiet = 1.0
     orders_without_keys = False
+    delay_step = 2.0  # all are due at once where joining the group takes longer
     body_limit = 900_000
     transactional = False
     server: OwnKafka

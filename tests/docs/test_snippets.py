@@ -65,6 +65,16 @@ SAYS: dict[str, list[str]] = {
         "cleaned up",
         "True",
     ],
+    "pubsub.py": [
+        "stored in 3 queues",
+        "orders.created: order 1, attempt 1",
+        "charged 25",
+        "orders.paid: order 2, attempt 1",
+        "orders.paid: order 3, attempt 1",
+        "cache: orders.created",
+        "cache: orders.paid",
+        "cache: orders.paid",
+    ],
     "channels.py": [
         "order 1 in attempt 1",
         "1 new prices",
@@ -82,7 +92,7 @@ SAYS: dict[str, list[str]] = {
         "RedisPubSubTransport at-most-once",
     ],
 }
-IN_ANY_ORDER = {"channels.py"}  # consumers of several queues run side by side
+IN_ANY_ORDER = {"channels.py", "pubsub.py"}  # consumers of several queues run side by side
 ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",

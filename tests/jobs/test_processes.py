@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,20 @@ async def test_a_process_that_dies_is_a_failed_attempt(running: Running) -> None
     ended = await running.outcome("exit", attempts=1)
     assert "ended with exit code 7" in str(ended.error)
     assert (await running.outcome("pid")).result != os.getpid()
+
+
+async def test_a_process_that_dies_with_nothing_to_do_costs_no_attempt(running: Running) -> None:
+    first = (await running.outcome("pid")).result
+    os.kill(first, signal.SIGKILL)
+    await wait_for(lambda: _has_ended(first))
+    second = await running.outcome("pid", attempts=1)
+    assert isinstance(second, JobCompleted)
+    assert second.result != first
+
+
+def _has_ended(pid: int) -> bool:
+    """With all its threads; whoever waits for it still learns of it."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 async def test_a_job_that_takes_too_long_is_ended_with_its_process(tmp_path: Path) -> None:

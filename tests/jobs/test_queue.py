@@ -135,6 +135,17 @@ async def test_an_option_that_is_not_supported_is_reported(
     await queue.close(disconnect=True)
 
 
+async def test_what_a_provider_always_does_is_not_reported() -> None:
+    reported: list[Unsupported] = []
+    transport = MemoryTransport(without=["jobs", "priorities"])
+    queue = Queue("few", provider=transport, on_unsupported=reported.append)
+    await queue.add("any", 1, remove_on_complete=True, remove_on_fail=False)
+    assert reported == []
+    await queue.add("any", 1, remove_on_complete=False, remove_on_fail=True, priority=0)
+    assert [one.option for one in reported] == ["priority", "remove_on_complete", "remove_on_fail"]
+    await queue.close(disconnect=True)
+
+
 async def test_a_callback_that_raises_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(found: Unsupported) -> None:
         raise RuntimeError("callback")

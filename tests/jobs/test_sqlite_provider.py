@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.pausing import assert_nothing_is_held_while_paused
 
 from matador.testing.jobs import JobProviderContract
 from matador.transports.base import Transport
@@ -28,3 +29,8 @@ class TestSqlite(JobProviderContract):
             name for name in self.can.__dataclass_fields__ if getattr(self.can, name) is False
         }
         assert lacking == {"provider_options"}
+
+
+async def test_a_paused_worker_holds_nothing(tmp_path: Path) -> None:
+    transport = SqliteTransport(tmp_path / "jobs.db", lease=30)
+    await assert_nothing_is_held_while_paused(transport, "paused")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.pausing import assert_nothing_is_held_while_paused
 from tests.support.sqs import CREDENTIALS, OwnElasticMQ, forget_queues, sqs_client
 
 from matador.jobs import ActiveJob
@@ -89,3 +90,13 @@ class TestSqs(JobProviderContract):
             "job.createdAt": str(round(job.created_at.timestamp() * 1000)),
         }
         assert attributes["job.maxAttempts"]["DataType"] == "Number"
+
+
+@pytest.mark.broker
+@pytest.mark.xdist_group("sqs")
+async def test_a_paused_worker_holds_nothing() -> None:
+    transport = SqsTransport(_server.url, lease=30, wait=1)
+    try:
+        await assert_nothing_is_held_while_paused(transport, "paused")
+    finally:
+        await forget_queues(_server.url, "paused")

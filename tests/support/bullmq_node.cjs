@@ -57,17 +57,19 @@ const commands = {
     await job.retry();
     return true;
   },
-  // A worker that fails the first `failures` times.
-  work: async ({ queue, failures = 0, result, limiter }) => {
+  remove: async ({ queue, id }) => (await (await queueOf(queue).getJob(id)).remove(), true),
+  // A worker that fails the first `failures` times, or never ends its jobs.
+  work: async ({ queue, failures = 0, result, hang = false, limiter, options = {} }) => {
     let left = failures;
     const worker = new Worker(
       queue,
       async (job) => {
         say("job", { id: job.id, name: job.name, data: job.data, attempts: job.attemptsMade });
+        if (hang) await new Promise(() => {});
         if (left-- > 0) throw new Error("Node says no");
         return result;
       },
-      { connection, prefix, limiter },
+      { connection, prefix, limiter, ...options },
     );
     workers.push(worker);
     await worker.waitUntilReady();

@@ -85,10 +85,12 @@ def make_topics(url: str, *names: str, partitions: int = 1) -> None:
 
 
 def delete_topics(url: str, *names: str) -> None:
-    """Delete topics, which must be there."""
+    """Delete topics, which must be there; returns once the broker takes nothing for them."""
     admin = kafka_admin(url)
     for future in admin.delete_topics(list(names)).values():
         future.result()
+    while admin.list_topics(timeout=10).topics.keys() & set(names):
+        pass  # what it would store now, it would delete
 
 
 def forget_topics(url: str, *prefixes: str) -> None:

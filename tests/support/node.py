@@ -91,6 +91,12 @@ class Node:
             await self._process.wait()
             raise
 
+    async def kill(self) -> None:
+        """SIGKILL: no goodbye. Nothing can be asked any more."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
     async def ask(self, do: str, queue: str, **more: Any) -> Any:
         """The answer to one command."""
         assert self._process is not None

@@ -1,7 +1,8 @@
 // BullMQ on Node, started as the scripts in Python are, see harness.py: send and consume.
 import { Queue, Worker } from "bullmq";
 
-const [action, url, count, concurrency] = process.argv.slice(2);
+// With `callers` as the last argument 64 callers add jobs, one each at a time; without, in bulk.
+const [action, url, count, concurrency, how] = process.argv.slice(2);
 const { hostname, port, pathname } = new URL(url);
 const number = Number(count);
 const connection = {
@@ -54,6 +55,12 @@ if (action === "send-one") {
     await queue.add("count", payload, opts);
     times.push(Number(process.hrtime.bigint() - before) / 1e9);
   }
+} else if (how === "callers") {
+  let next = 0;
+  const call = async () => {
+    while (next < number) await queue.add("count", payloads[next++], opts);
+  };
+  await Promise.all(Array.from({ length: 64 }, call));
 } else {
   for (let at = 0; at < number; at += BULK) {
     await queue.addBulk(

@@ -6,7 +6,7 @@ import zlib
 
 import msgspec
 
-from matador.model.message import Delivery, Headers
+from matador.model.message import Delivery, Headers, Message
 
 ENCODING = "content-encoding"
 """The header of a compressed message; its value is ``gzip``."""
@@ -19,6 +19,13 @@ def compressed(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
     """The body as gzip, and the headers that say so."""
     made = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
     return made.compress(body) + made.flush(), {**headers, ENCODING: "gzip"}
+
+
+def plain_body(message: Message) -> bytes:
+    """The body of a message of ours before it was compressed."""
+    if ENCODING not in message.headers:
+        return message.body
+    return zlib.decompress(message.body, _GZIP)
 
 
 def decompressed(delivery: Delivery, limit: int) -> Delivery:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
-from matador.channels.compression import compressed
+from matador.channels.compression import compressed, plain_body
 from matador.channels.declare import Consumer, check_name, consumers_of, queue_name
 from matador.channels.handler import ChannelHandler, read_consumer
 from matador.channels.settings import Settings
@@ -30,6 +30,7 @@ from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState, ConnectionStatus, Message, Properties
 from matador.model.options import Seconds, optional_seconds
 from matador.model.text import SHORT_TEXT, error_text
@@ -47,6 +48,8 @@ from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
+from matador.runtime.settle import Handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Routing, Transport
 from matador.transports.clock import Clock, SystemClock
@@ -103,6 +106,8 @@ class QueueService:
         validation: what messages must be like.
         circuit_breaker: None: none.
         recovery: the buffer for the time without a connection.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         transport: a transport to use instead of the one in the settings.
 
     Raises:
@@ -123,6 +128,7 @@ class QueueService:
         validation: Validation | None = None,
         circuit_breaker: CircuitBreaker | None = CircuitBreaker(),  # noqa: B008 - frozen
         recovery: Recovery | None = None,
+        journal: Recorder | None = None,
         transport: Transport | None = None,
     ) -> None:
         if not isinstance(settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -136,6 +142,7 @@ class QueueService:
         given = settings.queue.address if transport is None else transport
         self._connection = Connection(given, "QueueService", self._recovery)
         self._clock: Clock = SystemClock()
+        self._recording = recording_of(journal, "message", "QueueService", self._clock, plain_body)
         self._counters = MessageCounters()
         self._listeners: dict[ServiceEvent, list[Callable[[object], object]]] = {}
         self._disconnected_since: datetime | None = None
@@ -200,8 +207,14 @@ class QueueService:
             try:
                 self._unobserve = await self._connection.open(self)
                 transport = self._connection.transport
+                if self._recording is not None:
+                    self._recording.start(transport.name)
                 self._outbox = Outbox(
-                    transport, recovery=self._recovery, breaker=self._breaker, clock=self._clock
+                    transport,
+                    recovery=self._recovery,
+                    breaker=self._breaker,
+                    clock=self._clock,
+                    recording=self._recording,
                 )
                 if self._dedup is not None:
                     await self._dedup.open()
@@ -243,7 +256,10 @@ class QueueService:
         )
         handler.bind(self._consumers, self._broadcasts, transport, self)
         self._worker = worker
-        await worker.start(handler, queues, read_ahead=lambda _: False)
+        recorded: Handler = handler
+        if self._recording is not None:
+            recorded = self._recording.handling(handler)
+        await worker.start(recorded, queues, read_ahead=lambda _: False)
 
     async def _make_queue(self, queue: str) -> None:
         """Create the queue of one consumer, once."""
@@ -315,6 +331,8 @@ class QueueService:
             await self._delete_broadcasts()
             if self._dedup is not None and outbox is not None:
                 await self._dedup.close()
+            if self._recording is not None:
+                await self._recording.stop()
         finally:
             self._worker = self._outbox = None
             self._ready.clear()

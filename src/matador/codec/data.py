@@ -57,6 +57,7 @@ def data_decoder(kind: Any, where: str, error: type[MatadorError]) -> Callable[[
         MatadorError: an ``error``: the type is none that can be read.
     """
     try:
-        return msgspec.json.Decoder(kind, dec_hook=_from_plain).decode
+        wanted = Any if kind is object else kind  # both mean: as it comes
+        return msgspec.json.Decoder(wanted, dec_hook=_from_plain).decode
     except TypeError as cause:
         raise error(f"{where}: {kind!r} cannot be read from JSON: {cause}") from cause

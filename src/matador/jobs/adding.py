@@ -14,7 +14,7 @@ from matador.jobs.job import Job, metadata_json
 from matador.jobs.options import CheckedOptions, MakeId, check_id, check_options
 from matador.jobs.unsupported import UnsupportedOptions
 from matador.jobs.wire import new_id, new_message
-from matador.model.job import JobCapabilities
+from matador.model.job import KEEP_ALL, KEEP_NONE, JobCapabilities, Keep
 from matador.model.message import Message
 
 # Which ability an option needs, and what it is once it is left out.
@@ -107,13 +107,20 @@ class JobMaker:
         """The options that the provider can honour. The others are warned about and left out."""
         can, lacking = self._can, dict[str, Any]()
         for name, (ability, nothing) in _NEEDS.items():
-            if getattr(options, name) not in (None, 0.0, {}) and not getattr(can, ability):
+            value = getattr(options, name)
+            if value != nothing and not getattr(can, ability):
                 lacking[name] = nothing
-                value = getattr(options, name)
-                self._unsupported.report(_NAMES.get(name, name), value, self._provider)
+                if value != self._always(name):
+                    self._unsupported.report(_NAMES.get(name, name), value, self._provider)
         if can.max_delay is not None and can.delays and options.delay > can.max_delay:
             raise InvalidJobError(
                 f"{self._where} add: the provider delays by at most {can.max_delay:g} s, "
                 f"got {options.delay:g} s"
             )
         return replace(options, **lacking) if lacking else options
+
+    def _always(self, option: str) -> Keep | None:
+        """What a provider does with finished jobs that cannot be told how long to keep them."""
+        if option == "keep_completed":
+            return KEEP_NONE
+        return KEEP_ALL if option == "keep_failed" and self._can.dead_letters else None

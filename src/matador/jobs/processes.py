@@ -57,7 +57,7 @@ class Processes:
         Raises:
             JobProcessError: the process died.
         """
-        child = self._idle.pop() if self._idle else self._start()
+        child = self._take_idle() or self._start()
         try:
             result = await child.run(reference(function), job)
         except _Raised as raised:
@@ -68,6 +68,14 @@ class Processes:
             raise
         self._idle.append(child)
         return result
+
+    def _take_idle(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if child.alive:
+                return child
+            self._end(child)  # it died while it had nothing to do: no job's fault
+        return None
 
     def _start(self) -> _Child:
         child = _Child(self._context)
@@ -120,6 +128,11 @@ class _Child:
         )
         self._process.start()
         theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.is_alive()
 
     async def run(self, where: str, job: ActiveJob[Any]) -> Any:
         control = job.control

@@ -33,7 +33,7 @@ from matador.jobs.handle import FlowStep
 from matador.jobs.job import Job, job_from
 from matador.jobs.options import JobOptions, MakeId, check_id
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
-from matador.jobs.recording import JobRecording, check_recorder
+from matador.jobs.recording import JobRecording
 from matador.jobs.schedules import Schedule, schedule_from
 from matador.jobs.stored import StoredJob, stored_message
 from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
@@ -42,7 +42,7 @@ from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobSta
 from matador.model.message import Message, Once
 from matador.model.options import Seconds, optional_seconds, suggestion
 from matador.policy.recurrence import check_recurrence, first_time
-from matador.runtime.recorder import Recorder
+from matador.runtime.recorder import Recorder, check_recorder
 from matador.transports.base import Deduplicating, JobFlows, JobScheduling, Transport
 from matador.transports.coalescer import Coalescer
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from matador.errors import ConfigurationError, MatadorError
+from matador.errors import MatadorError
 from matador.jobs.wire import ReceivedJob
 from matador.model import job as names
 from matador.model.message import Delivery, Headers, Message
@@ -29,16 +29,6 @@ PRIORITY = "priority"
 """The recorded option for the priority of a job, which is no header."""
 
 _FACTS = frozenset((names.ID, names.NAME, names.CREATED_AT, names.DUE_AT))
-
-
-def check_recorder(given: object, where: str) -> None:
-    """Raise ``ConfigurationError`` unless this is a recorder, or None."""
-    if given is not None and not isinstance(given, Recorder):
-        hint = f"; write Journal({given!r})" if isinstance(given, str) else ""
-        raise ConfigurationError(
-            f"{where} journal must be a matador.observe.Journal or another Recorder, "
-            f"got {given!r}{hint}"
-        )
 
 
 class JobRecording:

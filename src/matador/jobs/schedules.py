@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from matador.errors import MatadorError
 from matador.jobs.job import metadata_from, moment, plain
 from matador.model import job as names
 from matador.model.job import JobSchedule, Missed
@@ -80,7 +79,7 @@ class Scheduler:
         store: JobScheduling,
         queue: str,
         clock: Clock,
-        failed: Callable[[MatadorError], None],
+        failed: Callable[[Exception], None],
         error_backoff: float,
         added: Callable[[Sequence[Message]], None] | None = None,
     ) -> None:
@@ -107,7 +106,7 @@ class Scheduler:
         while True:
             try:
                 pause = await self.fire()
-            except MatadorError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may do better
                 self._failed(error)
                 log.warning("the schedules of %s were not looked at: %s", self._queue, error)
                 pause = self._error_backoff

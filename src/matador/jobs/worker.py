@@ -27,7 +27,7 @@ from matador.jobs.job import ActiveJob
 from matador.jobs.processes import Processes, reference
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
-from matador.jobs.recording import JobRecording, check_recorder
+from matador.jobs.recording import JobRecording
 from matador.jobs.schedules import Scheduler
 from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
@@ -40,7 +40,7 @@ from matador.model.options import (
     whole_number,
 )
 from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder
+from matador.runtime.recorder import Recorder, check_recorder
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import (
     JobLimiting,

@@ -25,6 +25,7 @@ from matador.messages.context import (
 )
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
+from matador.messages.recording import failure_of
 from matador.model.message import (
     DELIVERIES_HEADER,
     ERROR_TYPE_HEADER,
@@ -442,6 +443,9 @@ class MessageHandler(ABC):
         return Outcome(receipt, Complete(receipt))
 
     def _note(self, error: Exception) -> None:
+        noted = failure_of.get()
+        if noted is not None:
+            noted.append(error)
         self.counters.last_error = f"{type(error).__name__}: {error_text(error, SHORT_TEXT)}"
 
     def _log(self, arrival: Arrival, error: Exception, decision: Decision) -> None:

@@ -28,6 +28,7 @@ from matador.errors import (
     TransportClosedError,
     UnsupportedError,
 )
+from matador.messages.recording import MessageRecording
 from matador.model.message import ConnectionState, Message
 from matador.model.options import seconds
 from matador.policy.circuit import Circuit, CircuitBreaker, CircuitState
@@ -81,6 +82,7 @@ class Outbox:
         breaker: the circuit breaker; None: none.
         clock: where time comes from.
         on_state: called with each new state of the circuit breaker.
+        recording: records what was sent; None: nothing does.
     """
 
     def __init__(
@@ -91,7 +93,9 @@ class Outbox:
         breaker: CircuitBreaker | None = None,
         clock: Clock | None = None,
         on_state: Callable[[CircuitState], object] = lambda _: None,
+        recording: MessageRecording | None = None,
     ) -> None:
+        self._carry = self._carried if recording is None else recording.sending(self._carried)
         self._transport = transport
         self._recovery = recovery or Recovery()
         self._ttl = seconds(self._recovery.ttl, "Recovery: ttl")
@@ -264,7 +268,7 @@ class Outbox:
             while end < len(parcels) and parcels[end].exchange == exchange:
                 end += 1
             messages = [parcel.message for parcel in parcels[start:end]]
-            outcomes += await self._carried(exchange, messages)
+            outcomes += await self._carry(exchange, messages)
             start = end
         return outcomes
 

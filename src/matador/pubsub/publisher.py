@@ -24,12 +24,14 @@ from matador.messages.counters import MessageCounters
 from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState, Message, Properties
 from matador.model.options import Seconds, optional_seconds, seconds
 from matador.model.text import SHORT_TEXT, error_text
 from matador.model.topology import Exchange, Topology
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
+from matador.runtime.recorder import Recorder
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 
@@ -81,6 +83,8 @@ class Publisher:
         recovery: sends wait for a lost connection in a buffer.
         circuit_breaker: sends fail at once while the broker keeps failing. None: never.
         on_unroutable: called with the ``Published`` of a message that no queue wanted.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         clock: where time and ids come from.
 
     Raises:
@@ -99,6 +103,7 @@ class Publisher:
         recovery: Recovery | None = None,
         circuit_breaker: CircuitBreaker | None = CircuitBreaker(),  # noqa: B008 - frozen
         on_unroutable: Callable[[Published], object] | None = None,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._exchanges = {one.name: one for one in exchanges_of(exchange, _WHERE)}
@@ -109,6 +114,7 @@ class Publisher:
             raise ConfigurationError(f"{_WHERE} on_unroutable must be a function")
         self._on_unroutable = on_unroutable
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "message", _WHERE, self._clock)
         self._connection = Connection(url, _WHERE, self._recovery)
         self._outbox: Outbox | None = None
         self._starting: asyncio.Lock | None = None
@@ -155,11 +161,14 @@ class Publisher:
                 except BaseException:
                     await self._connection.close()
                     raise
+                if self._recording is not None:
+                    self._recording.start(self._connection.transport.name)
                 self._outbox = Outbox(
                     self._connection.transport,
                     recovery=self._recovery,
                     breaker=self._breaker,
                     clock=self._clock,
+                    recording=self._recording,
                 )
             return self._outbox
 
@@ -177,6 +186,8 @@ class Publisher:
             await outbox.close(limit)
         finally:
             self._declared.clear()
+            if self._recording is not None:
+                await self._recording.stop()
             await self._connection.close()
 
     # -- publishing -------------------------------------------------------------------------------

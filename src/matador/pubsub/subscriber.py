@@ -15,6 +15,7 @@ from matador.messages.counters import MessageCounters
 from matador.messages.dead_letters import DeadLetterProcessor, processor_of
 from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
 from matador.messages.health import MessagingHealth
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState, Receipt
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
 from matador.model.text import SHORT_TEXT, error_text
@@ -37,6 +38,8 @@ from matador.pubsub.publisher import NAMESPACE, exchanges_of, require_routing
 from matador.pubsub.registry import Registry, read_handler
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
+from matador.runtime.settle import Handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Routing, Transport
 from matador.transports.clock import Clock, SystemClock
@@ -74,6 +77,8 @@ class Subscriber:
         continue_on_error: a message is done even if handlers fail: nothing is retried or kept.
         error_handler: called with each error of a handler, and the context of its message.
         priorities: whether messages with a higher priority come first, if it makes the queue.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         clock: where time and ids come from.
 
     Raises:
@@ -103,6 +108,7 @@ class Subscriber:
         continue_on_error: bool = False,
         error_handler: ErrorHandler | None = None,
         priorities: bool = False,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         (self._exchange,) = exchanges_of((exchange,), "[Subscriber]")
@@ -128,6 +134,7 @@ class Subscriber:
         self._error_handler = error_handler
         self._priorities = priorities
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "message", self._where, self._clock)
         self._registry = Registry(self._exchange, where)
         self._processor = None
         if self._letters.enabled and self._letters.handler is not None:
@@ -256,7 +263,11 @@ class Subscriber:
             dedup=self._dedup,
             clock=self._clock,
         )
-        await worker.start(handler, {self._queue: self._concurrency})
+        recorded: Handler = handler
+        if self._recording is not None:
+            self._recording.start(transport.name)
+            recorded = self._recording.handling(handler)
+        await worker.start(recorded, {self._queue: self._concurrency})
         if self._processor is not None:
             worker = self._worker(transport)
             processor = DeadLetterProcessor(
@@ -323,6 +334,8 @@ class Subscriber:
     async def _release(self) -> None:
         """Let go of the queue of a broadcast, of the store of duplicates, and of the connection."""
         try:
+            if self._recording is not None:
+                await self._recording.stop()
             if self._dedup is not None:
                 await self._dedup.close()
                 self._dedup = None

@@ -25,6 +25,7 @@ from matador.messages.connection import Connection
 from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState, Delivery, Headers, Message, Properties
 from matador.model.options import Seconds, seconds
 from matador.policy.circuit import CircuitBreaker
@@ -33,6 +34,7 @@ from matador.rpc.metrics import RpcClientMetrics
 from matador.rpc.replies import Replies
 from matador.rpc.retry import CallRetry
 from matador.rpc.wire import CORRELATION_ID, command_name, read_reply
+from matador.runtime.recorder import Recorder
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
 
@@ -55,6 +57,8 @@ class RpcClient:
         retry: whether a call without a reply is made again; None: never.
         recovery: what happens to requests while there is no connection. By default they wait.
         circuit_breaker: fails calls at once while the broker keeps failing; None: none.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -74,6 +78,7 @@ class RpcClient:
         retry: CallRetry | None = None,
         recovery: Recovery | None = None,
         circuit_breaker: CircuitBreaker | None = None,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(queue, str) or not queue.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -85,6 +90,7 @@ class RpcClient:
         self._recovery = recovery
         self._breaker = circuit_breaker
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "rpc", where, self._clock)
         self._connection = Connection(url, where, recovery)
         self._changing = asyncio.Lock()
         self._outbox: Outbox | None = None
@@ -125,8 +131,14 @@ class RpcClient:
             try:
                 transport = self._connection.transport
                 self._replies = await Replies.open(transport)
+                if self._recording is not None:
+                    self._recording.start(transport.name)
                 self._outbox = Outbox(
-                    transport, recovery=self._recovery, breaker=self._breaker, clock=self._clock
+                    transport,
+                    recovery=self._recovery,
+                    breaker=self._breaker,
+                    clock=self._clock,
+                    recording=self._recording,
                 )
             except BaseException:
                 self._end_observing()
@@ -149,6 +161,8 @@ class RpcClient:
             self._end_observing()
             try:
                 await outbox.close(limit)
+                if self._recording is not None:
+                    await self._recording.stop()
                 await replies.close()
             finally:
                 await self._connection.close()

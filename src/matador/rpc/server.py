@@ -19,6 +19,7 @@ from matador.messages.functions import MessageFunction, read_function
 from matador.messages.handler import MAX_DELIVERIES, HandlingOptions
 from matador.messages.health import MessagingHealth
 from matador.messages.outbox import Outbox
+from matador.messages.recording import recording_of
 from matador.model.message import ConnectionState
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
 from matador.model.topology import (
@@ -37,6 +38,8 @@ from matador.rpc.handler import RpcHandler, command_of
 from matador.rpc.wire import command_name
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
+from matador.runtime.settle import Handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
@@ -71,6 +74,8 @@ class RpcServer:
         hide_errors: callers are not told what unexpected exceptions say, only their names. Raise a
             ``RemoteError`` to tell them something.
         create: False: the queue must be there, on RabbitMQ; it is used as it is.
+        journal: records what is sent and handled, for the data pipeline:
+            ``matador.observe.Journal``. None: nothing is recorded.
         recovery: what happens to replies while there is no connection. By default they wait.
 
     Raises:
@@ -99,6 +104,7 @@ class RpcServer:
         hide_errors: bool = False,
         create: bool = True,
         recovery: Recovery | None = None,
+        journal: Recorder | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(queue, str) or not queue.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -126,6 +132,7 @@ class RpcServer:
         self._hide_errors = hide_errors
         self._recovery = recovery
         self._clock = clock or SystemClock()
+        self._recording = recording_of(journal, "rpc", self._where, self._clock)
         self._connection = Connection(url, where, recovery)
         self._commands: dict[str, MessageFunction] = {}
         self._counters = MessageCounters()
@@ -236,7 +243,11 @@ class RpcServer:
             dedup=self._dedup,
             clock=self._clock,
         )
-        await worker.start(handler, {self._queue: self._concurrency})
+        recorded: Handler = handler
+        if self._recording is not None:
+            self._recording.start(transport.name)
+            recorded = self._recording.handling(handler)
+        await worker.start(recorded, {self._queue: self._concurrency})
         if self._processor is not None:
             await self._process_letters(transport, self._processor)
 
@@ -275,6 +286,8 @@ class RpcServer:
                 await outbox.close(_GRACE)
             if dedup is not None:
                 await dedup.close()
+            if self._recording is not None:
+                await self._recording.stop()
         finally:
             self._worker = self._letter_worker = self._outbox = self._dedup = None
             await self._connection.close()

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from matador.errors import ConfigurationError
 from matador.policy.retry import Outcome
 
 Way: TypeAlias = Literal["event", "job", "rpc", "message"]
@@ -119,3 +120,18 @@ class Recorder(Protocol):
     def record_attempt(self, attempt: AttemptedMessage) -> None:
         """An attempt has ended, and what becomes of the message is stored."""
         ...
+
+
+def check_recorder(given: object, where: str) -> Recorder | None:
+    """A recorder, or None.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if given is None or isinstance(given, Recorder):
+        return given
+    hint = f"; write Journal({given!r})" if isinstance(given, str) else ""
+    raise ConfigurationError(
+        f"{where} journal must be a matador.observe.Journal or another Recorder, "
+        f"got {given!r}{hint}"
+    )

@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.pausing import assert_nothing_is_held_while_paused
+from tests.support.redis import OwnServer, forget_keys
 
 from matador.errors import (
     ConfigurationError,
@@ -282,3 +284,9 @@ async def test_missed_times_come_once_only(queue: Queue) -> None:
         await queue.schedule("tick", "tick", every=60, missed="all")
     with pytest.raises(InvalidJobError, match="colon"):
         await queue.schedule("a:b", "tick", every=60)
+
+
+async def test_a_paused_worker_holds_nothing(server: OwnServer, prefix: str) -> None:
+    url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
+    await assert_nothing_is_held_while_paused(BullMQTransport(url, lease=30), "paused")
+    await forget_keys(server.url, prefix)

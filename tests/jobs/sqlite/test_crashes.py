@@ -12,27 +12,23 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from matador.jobs import RESULT, ActiveJob, Queue, Worker, chain
+from matador.jobs import ActiveJob, Queue, Worker
 from matador.testing import wait_for
 from matador.transports.sqlite import SqliteTransport
 
 PRELUDE = """
-import asyncio, os, signal, sys
+import asyncio, sys
 from matador.jobs import Queue, Worker
 from matador.transports.sqlite import SqliteTransport
 
 def say(text):
     print(text, flush=True)
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
 {body}
 
 async def run():
     queue = Queue("q", provider=SqliteTransport(sys.argv[1], lease=1.0))
     worker = Worker(queue, handle, concurrency=4)
-    prepare(worker)
     async with worker:
         say("ready")
         await asyncio.Event().wait()
@@ -43,23 +39,10 @@ HANG = """
 async def handle(job):
     say(f"{job.id} {job.attempts}")
     await asyncio.Event().wait()
-def prepare(worker): ...
 """
 WORK = """
 async def handle(job):
     await asyncio.sleep(0.01)
-def prepare(worker): ...
-"""
-DIE_AFTER_A_STEP = """
-async def handle(job):
-    return job.data["n"] + 1
-def prepare(worker):
-    worker.on("completed", lambda event: die())
-"""
-DIE_IN_A_STEP = """
-async def handle(job):
-    die()
-def prepare(worker): ...
 """
 
 Start = Callable[[str], Awaitable[Process]]
@@ -126,31 +109,6 @@ async def test_a_killed_worker_leaves_nothing_active(queue: Queue, start: Start)
     assert (attempts, found.attempts, found.result) == ([1], 2, "done")
     stats = await queue.stats()
     assert (stats.waiting, stats.active, stats.completed) == (0, 0, 1)
-
-
-async def test_a_chain_survives_kills_in_its_steps_and_between_them(
-    queue: Queue, start: Start
-) -> None:
-    step = queue.step
-    handle = await chain(
-        step("add", {"n": 1}),
-        step("add", {"n": RESULT}),
-        step("add", {"n": RESULT}),
-        step("add", {"n": RESULT}, remove_on_complete=False),
-    ).add()
-    for body in (DIE_IN_A_STEP, DIE_AFTER_A_STEP, DIE_IN_A_STEP, DIE_AFTER_A_STEP):
-        process = await start(body)
-        async with asyncio.timeout(20):
-            assert await process.wait() == -9
-    stats = await queue.stats()
-    assert (stats.failed, stats.completed, stats.waiting + stats.active) == (0, 0, 2)
-
-    async def add(one: ActiveJob[Any]) -> int:
-        return one.data["n"] + 1
-
-    async with Worker(queue, add):
-        assert await handle.result(timeout=15) == 5
-    assert (await queue.stats()).waiting == 0
 
 
 async def test_no_job_is_lost_when_workers_are_killed(queue: Queue, start: Start) -> None:

@@ -9,6 +9,7 @@ now and raise the upper bound of the extra.
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from importlib.metadata import version
 from inspect import signature
@@ -20,7 +21,7 @@ from bullmq.job_scheduler import JobScheduler
 from bullmq.redis_connection import SCRIPT_DEFINITIONS, loadScript
 from bullmq.scripts import Scripts
 
-from matador.transports.bullmq.scripts import SHIPPED, THEIRS
+from matador.transports.bullmq.scripts import SHIPPED, THEIRS, apart
 
 KNOWN = {
     "moveJobFromActiveToWait": ("moveJobFromActiveToWait-9.lua", "ac9546cdd232"),
@@ -55,6 +56,28 @@ FILES = {**SCRIPT_DEFINITIONS, **SHIPPED}
 def test_a_script_is_the_one_that_is_called(name: str) -> None:
     text = loadScript(FILES[name]).encode()
     assert (FILES[name], hashlib.sha256(text).hexdigest()[:12]) == KNOWN[name]
+
+
+MANY = ("addDelayedJob", "addPrioritizedJob", "addStandardJob", "moveToActive", "moveToFinished")
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_functions_of_a_script_can_be_made_once_for_many_jobs(name: str) -> None:
+    without_comments = re.sub(
+        r"--\[\[.*?\]\]|--.*?$", "", loadScript(FILES[name]), flags=re.DOTALL | re.MULTILINE
+    )
+    functions, rest = apart(without_comments)
+    assert "function" not in rest
+    lists: list[str] = re.findall(r"^local ([\w, ]+)", rest, re.MULTILINE)
+    of_one_job = {one.strip() for names in lists for one in names.split(",")} - {"rcall"}
+    assert of_one_job
+    for function in re.split(r"^(?=local )", functions, flags=re.MULTILINE):
+        code = re.sub(r"\"[^\"]*\"|'[^']*'", "", function)
+        declared: list[str] = re.findall(r"function[ \w]*\(([^)]*)\)", code)
+        declared += re.findall(r"(?:local|for) (?!function)([\w, ]+)", code)
+        own = {word for names in declared for word in re.findall(r"\w+", names)}
+        used = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code))
+        assert used & of_one_job <= own, function.splitlines()[0]
 
 
 def test_methods_take_what_they_are_given() -> None:

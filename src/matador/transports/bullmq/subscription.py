@@ -165,7 +165,7 @@ class BullMQSubscription:
     """See ``matador.transports.base.Subscription``. Nothing is taken before it is asked for.
 
     When ``receive`` is cancelled, its work continues: jobs that it takes are returned by the next
-    call, and a marker that it uses up is set again for others.
+    call, or go back with ``pause``, and a marker that it uses up is set again for others.
     """
 
     def __init__(
@@ -265,6 +265,10 @@ class BullMQSubscription:
             await asyncio.wait([waiting])
             if self._client.state.status == "connected":
                 await self._source.wake_another(await self._client.connection())
+        await self.pause()
+
+    async def pause(self) -> None:
+        """See ``Pausing``: what a cancelled ``receive`` takes goes back."""
         taking = self._taking
         if taking is not None:
             if self._client.state.status != "connected":
@@ -272,6 +276,8 @@ class BullMQSubscription:
             await asyncio.wait([taking])
             if not taking.cancelled():
                 taking.exception()  # nobody is left to tell
+            if self._taking is taking:
+                self._taking = None
         if self._ready:
             left = list(self._ready)
             self._ready.clear()

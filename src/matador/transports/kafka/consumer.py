@@ -620,6 +620,7 @@ class QueueConsumer:
         place = TopicPartition(topic, number, OFFSET_BEGINNING)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])
+        self._consumer.resume([place])
 
     def _hold_back(self, held_back: bool) -> None:
         self._held_back = held_back
@@ -651,6 +652,7 @@ class QueueConsumer:
                 gained.append(partition)
         self._tell(self._gained, gained)
         consumer.incremental_assign(start)
+        consumer.resume(start)  # a partition that was paused when we lost it still is
         if self._held_back:
             self._pause_or_resume(gained)
 

@@ -132,7 +132,7 @@ class KafkaAddress(ServerAddress):
             "socket.connection.setup.timeout.ms": round(max(1.0, self.timeout) * 1000),
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,
-            "topic.metadata.refresh.interval.ms": 60_000,
+            "topic.metadata.refresh.interval.ms": 10_000,
             "logger": LOG,
         }
         if self.user is not None or self.sasl_mechanism is not None:

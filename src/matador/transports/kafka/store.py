@@ -12,6 +12,7 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import delayed
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.producer import Report
+from matador.transports.kafka.replies import is_reply, reply_record
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.wire import Record, written
 
@@ -39,6 +40,8 @@ class KafkaStore:
         A delayed message with an ordering key stays in its place, where those behind it wait.
         """
         try:
+            if is_reply(message.queue):
+                return reply_record(message, self._limit)
             topic = topic_name(message.queue)
             if message.delay <= 0:
                 return written(message, topic, limit=self._limit)

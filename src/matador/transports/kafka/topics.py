@@ -44,6 +44,10 @@ class Topics:
         """Look for it again: it may have been deleted."""
         self._partitions.pop(topic, None)
 
+    def declare_one(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Have a topic made when it is looked for, if it is not there."""
+        self._declared[topic] = partitions, settings
+
     async def find(self, topic: str, *, queue: str | None = None) -> int:
         """How many partitions it has. A declared one that was deleted is made again.
 

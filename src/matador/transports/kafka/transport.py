@@ -26,6 +26,7 @@ from matador.transports.kafka.doctor import check, examine
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.options import KafkaOptions, read_kafka_address
 from matador.transports.kafka.purge import Purger
+from matador.transports.kafka.replies import Replies
 from matador.transports.kafka.settle import KafkaSettler
 from matador.transports.kafka.store import KafkaStore
 from matador.transports.kafka.subscription import KafkaSubscription
@@ -33,6 +34,7 @@ from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
+from matador.transports.kit.replies import ReplySubscription
 from matador.transports.kit.transport import BaseTransport
 
 
@@ -86,6 +88,7 @@ class KafkaTransport(BaseTransport):
         self._settler = KafkaSettler(self._store, self._transactions)
         self._clock = BrokerClock()
         self._browser = KafkaBrowser(self._client, self._topics, self._group)
+        self._replies = Replies(self._client, self._topics, self._browser)
         self._purger = Purger(self._client, self._browser)
         self._consumers: dict[str, QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
@@ -119,6 +122,7 @@ class KafkaTransport(BaseTransport):
     async def _close(self) -> None:
         """Others get what is still held."""
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
+        await self._replies.close()
         consumers = [*self._consumers.values(), *self._leaving]
         await asyncio.gather(*[one.close() for one in consumers])
         if self._transactions is not None:
@@ -192,6 +196,16 @@ class KafkaTransport(BaseTransport):
         """See ``Replaying``. In order of the time when Kafka stored them."""
         await self._client.require()
         return await self._browser.read(queue, after, limit)
+
+    async def reply_address(self) -> str:
+        """See ``Replying``."""
+        await self._client.require()
+        return await self._replies.address()
+
+    async def replies(self) -> ReplySubscription:
+        """See ``Replying``. Answers are in one topic, ``matador.replies``, for an hour."""
+        await self._client.require()
+        return await self._replies.subscribe()
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``."""

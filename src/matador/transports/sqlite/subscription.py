@@ -103,8 +103,12 @@ class SqliteSubscription(BaseSubscription):
             return
         self._active = False
         self._woken.wake()
-        pending, self._claim = self._claim, None
         self._on_close(self)
+        await self.pause()
+
+    async def pause(self) -> None:
+        """See ``Pausing``: what a cancelled ``receive`` claims goes back."""
+        pending, self._claim = self._claim, None
         if pending is not None:
             (found,) = await pending
             if isinstance(found, Claim) and found.deliveries:

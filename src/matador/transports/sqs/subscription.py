@@ -54,12 +54,14 @@ class SqsSubscription(BaseSubscription):
         self._lease = lease
         self._closed = closed
         self._polls = 1
+        self._paused = False
         self._ready: deque[Hold] = deque()
         self._polling: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Waits while SQS cannot be reached."""
+        self._paused = False
         while self._active:
             if self._ready and (taken := await self._take(limit)):
                 return taken
@@ -107,6 +109,8 @@ class SqsSubscription(BaseSubscription):
         early = [hold for hold in heads if hold.remaining > 0]
         self._ready.extend(hold for hold in heads if hold.remaining <= 0)
         deferred = await asyncio.gather(*[self._settler.defer(hold) for hold in early])
+        if self._paused:
+            await self._give_back_ready()
         for outcome in (*outcomes, *deferred):
             if isinstance(outcome, BaseException):
                 await self._failed(queue, outcome)
@@ -150,6 +154,14 @@ class SqsSubscription(BaseSubscription):
             await asyncio.wait([polling])
             if not polling.cancelled():
                 polling.exception()  # nobody is left to tell
+        await self._give_back_ready()
+
+    async def pause(self) -> None:
+        """See ``Pausing``. What a poll on its way brings goes back as soon as it is there."""
+        self._paused = True
+        await self._give_back_ready()
+
+    async def _give_back_ready(self) -> None:
         left, self._ready = list(self._ready), deque[Hold]()
         if left and self._client.is_connected:
             await self._give_back(left)

@@ -15,7 +15,8 @@ local redis, cjson = (function(server, json)
 
   -- The list where jobs of a queue wait. BullMQ 5 renames it when it pauses and resumes, and loses what
   -- is under the new name by then; BullMQ 6 resumes with the jobs of both.
-  local function waiting(queue)
+  local places = {} -- no script changes this for a queue in which it puts jobs
+  local function find_waiting(queue)
     local wait, paused = queue .. 'wait', queue .. 'paused'
     if server.call('HEXISTS', queue .. 'meta', 'paused') == 0 then return wait end
     if server.call('EXISTS', paused) == 0 then
@@ -24,6 +25,10 @@ local redis, cjson = (function(server, json)
       repeat until not server.call('RPOPLPUSH', wait, paused)
     end
     return paused
+  end
+  local function waiting(queue)
+    if not places[queue] then places[queue] = find_waiting(queue) end
+    return places[queue]
   end
 
   -- The id of a job: this one, or that of a new job that replaces an impossible one.

@@ -1,0 +1,20 @@
+"""Some fault scenarios on BullMQ, on a Redis of the tests' own, with small numbers.
+
+``chaos/run bullmq`` plays all of them, and the long run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chaos.scenarios import CATALOGUE
+from tests.support.chaos import assert_holds
+
+pytestmark = [pytest.mark.chaos, pytest.mark.broker]
+
+
+@pytest.mark.parametrize("name", ["F4", "F8-kill", "F10", "F26"])
+def test_holds(name: str, tmp_path: Path) -> None:
+    (scenario,) = (one for one in CATALOGUE.all() if one.name == name)
+    assert_holds(scenario, "bullmq", tmp_path)

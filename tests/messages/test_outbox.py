@@ -1,0 +1,101 @@
+"""Sends through a buffer and a circuit breaker, on a transport that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from matador.errors import (
+    BufferExpiredError,
+    NotConnectedError,
+    QueueNotFoundError,
+    ShuttingDownError,
+)
+from matador.messages.outbox import Outbox
+from matador.model.message import Message
+from matador.model.topology import Topology
+from matador.policy.circuit import CircuitBreaker
+from matador.policy.recovery import Recovery
+from matador.testing import wait_for
+from matador.transports.memory import MemoryTransport
+
+QUEUE = "box.events"
+
+
+@pytest_asyncio.fixture
+async def transport() -> AsyncIterator[MemoryTransport]:
+    transport = MemoryTransport()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"]))
+    yield transport
+    await transport.disconnect()
+
+
+def message(number: int, queue: str = QUEUE) -> Message:
+    return Message(f"m-{number}", queue, str(number).encode())
+
+
+async def stored(transport: MemoryTransport) -> list[int]:
+    return [int(one.body) async for one in transport.browse(QUEUE)]
+
+
+async def test_sends_wait_for_the_connection_in_order(transport: MemoryTransport) -> None:
+    outbox = Outbox(transport)
+    await outbox.send(message(0))
+    await transport.disconnect()
+    waiting = [asyncio.create_task(outbox.send(message(n))) for n in range(1, 20)]
+    await wait_for(lambda: outbox.buffered == 19)
+    waiting[4].cancel()  # whose caller has given up: it is not sent
+    await transport.connect()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert await stored(transport) == [n for n in range(20) if n != 5]
+    await outbox.close()
+    with pytest.raises(ShuttingDownError):
+        await outbox.send(message(99))
+
+
+async def test_without_a_buffer_sends_fail_at_once(transport: MemoryTransport) -> None:
+    outbox = Outbox(transport, recovery=Recovery(buffer=False))
+    await transport.disconnect()
+    with pytest.raises(NotConnectedError):
+        await outbox.send(message(1))
+    await outbox.close()
+
+
+async def test_messages_that_are_refused_do_not_keep_the_circuit_half_open(
+    transport: MemoryTransport,
+) -> None:
+    states: list[str] = []
+    outbox = Outbox(
+        transport,
+        recovery=Recovery(ttl=0.05),
+        breaker=CircuitBreaker(threshold=1, successes=3),
+        on_state=states.append,
+    )
+    await transport.disconnect()
+    with pytest.raises(BufferExpiredError):
+        await outbox.send(message(1))
+    assert outbox.circuit == "open"
+    await transport.connect()
+    assert outbox.circuit == "half-open"
+    for n in range(3):
+        with pytest.raises(QueueNotFoundError):
+            await outbox.send(message(n, "box.nowhere"))
+    assert outbox.circuit == "closed"
+    await outbox.send(message(7))
+    assert await stored(transport) == [7]
+    assert states == ["open", "half-open", "closed"]
+    await outbox.close()
+
+
+async def test_a_close_gives_up_what_cannot_be_sent(transport: MemoryTransport) -> None:
+    outbox = Outbox(transport)
+    await transport.disconnect()
+    waiting = asyncio.create_task(outbox.send(message(1)))
+    await wait_for(lambda: outbox.buffered == 1)
+    assert await outbox.close(timeout=0.01) == 1
+    with pytest.raises(ShuttingDownError):
+        await waiting
