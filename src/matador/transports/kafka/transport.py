@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack
 
 from matador.errors import MatadorError, UnsupportedError
@@ -206,6 +206,20 @@ class KafkaTransport(BaseTransport):
         """See ``Replying``. Answers are in one topic, ``matador.replies``, for an hour."""
         await self._client.require()
         return await self._replies.subscribe()
+
+    async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
+        """See ``Partitioned``."""
+        await self._client.require()
+        extents = await self._browser.extents(topic_name(queue), queue=queue)
+        return {number: (one.start, one.end) for number, one in extents.items()}
+
+    async def read_offsets(
+        self, queue: str, partition: int, start: int, end: int
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Partitioned``."""
+        await self._client.require()
+        async for stored in self._browser.read_offsets(queue, partition, start, end):
+            yield stored
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``."""
