@@ -115,7 +115,7 @@ def test_messages_that_were_deleted_unread_are_an_error_unless_they_may_be_skipp
 def test_dataframe_subscribers_get_each_event_once_and_no_retries(
     spark: SparkSession, post: Post, tmp_path: Path
 ) -> None:
-    event: Any = load_application(post.reference).module.ParcelSent
+    event: Any = load_application(post.reference).module.__dict__["ParcelSent"]
     given: list[tuple[int, int]] = []
 
     @dataframe_subscriber(event, description="Adds up.")
