@@ -55,7 +55,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             await asyncio.to_thread(_delete, url, queue)
         case "kafka":
             url = broker_url("kafka")
-            yield Place("kafka", url, queue)
+            yield Place("kafka", f"{url}?partitions=4", queue)
             await asyncio.to_thread(forget_topics, url, queue)
         case _:
             url = broker_url("redis")

@@ -106,7 +106,8 @@ class Topics:
     # -- topology ----------------------------------------------------------------------------------
 
     async def declare(self, topology: Topology) -> list[TopologyNote]:
-        """Make what is missing. What is there is used as it is; ``exact`` queues are not made.
+        """Make what is missing. What is there is used as it is; queues that
+        others own (``create=False``) are not made.
 
         Raises:
             QueueNotFoundError: a topic is missing, and the option ``create`` is off.
@@ -144,7 +145,7 @@ class Topics:
         }
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
-            if not queue.exact:
+            if queue.create:
                 partitions = self._address.partitions or queue.concurrency or _DEFAULT_PARTITIONS
                 retention = max(self._address.retention, queue.retention or 0.0)
                 wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
