@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from benchmarks.peers import environment
@@ -20,6 +21,7 @@ _TITLES = {
     "send-one": "send, one by one",
     "consume": "consume",
 }
+_ROOT = Path(__file__).parents[1]
 _LATENCY = 400  # messages: two seconds at the rate of the harness
 _TIMEOUT = 180.0
 
@@ -82,6 +84,14 @@ def parse(description: str | None, names: Sequence[str], messages: int) -> argpa
     )
     parser.add_argument("--url", help="of a server to use; default: one that is started")
     return parser.parse_args()
+
+
+def running(broker: str) -> str:
+    """The URL of a broker of ``script/brokers``, which is started if it does not run."""
+    script = _ROOT / "script" / "brokers"
+    subprocess.run([script, "up", broker], check=True, stdout=sys.stderr)
+    found = subprocess.run([script, "url", broker], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
 
 
 def compete(contestants: Sequence[Contestant], url: str, chosen: argparse.Namespace) -> int:

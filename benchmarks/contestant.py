@@ -18,6 +18,7 @@ from matador.transports.urls import transport_from_url
 
 NAMESPACE = "bench"
 CLASSIC = "bench.classic"
+PARTITIONS = 8  # of a topic, as its peers have them
 
 
 class Ours:
@@ -25,6 +26,8 @@ class Ours:
 
     def __init__(self, url: str, kind: str) -> None:
         self._url = url
+        if url.startswith("kafka"):
+            self._url = f"{url}?partitions={PARTITIONS}"
         self._classic = kind == "classic"
         self._queue = CLASSIC if self._classic else f"{NAMESPACE}.events"
         self._apps: list[Matador] = []
@@ -58,6 +61,11 @@ class Ours:
             client_class: Any = redis.Redis
             with client_class.from_url(url) as client:
                 client.flushdb()
+            return
+        if url.startswith("kafka"):
+            from benchmarks.peers import kafka_topics
+
+            kafka_topics.remove(url, self._queue, self._queue)
             return
         from benchmarks.peers import rabbit
 

@@ -19,13 +19,10 @@ Markdown; the exit code is 1 if a bar is not met.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
-from benchmarks.brokers import Contestant, compete, parse
+from benchmarks.brokers import Contestant, compete, parse, running
 
-ROOT = Path(__file__).parents[1]
 CONTESTANTS = (
     Contestant("matador", "ours"),
     Contestant(
@@ -47,17 +44,9 @@ CONTESTANTS = (
 )
 
 
-def server() -> str:
-    """The URL of the RabbitMQ of ``script/brokers``, which is started if it does not run."""
-    script = ROOT / "script" / "brokers"
-    subprocess.run([script, "up", "rabbitmq"], check=True, stdout=sys.stderr)
-    found = subprocess.run([script, "url", "rabbitmq"], check=True, capture_output=True, text=True)
-    return found.stdout.strip()
-
-
 def main() -> int:
     chosen = parse(__doc__, [one.name for one in CONTESTANTS if one.role != "ours"], 8_000)
-    return compete(CONTESTANTS, chosen.url or server(), chosen)
+    return compete(CONTESTANTS, chosen.url or running("rabbitmq"), chosen)
 
 
 if __name__ == "__main__":

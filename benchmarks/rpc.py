@@ -20,8 +20,8 @@ import statistics
 import sys
 from collections.abc import Callable
 
+from benchmarks.brokers import running
 from benchmarks.peers import environment
-from benchmarks.rabbitmq import server
 from benchmarks.rounds import Bar, Contest, hold, table
 
 OURS, RAW, PEER = "matador.rpc", "raw pika", "aio-pika RPC"
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=4000)
     parser.add_argument("--url", help="of a server to use; default: that of script/brokers")
     chosen = parser.parse_args()
-    url: str = chosen.url or server()
+    url: str = chosen.url or running("rabbitmq")
     environment.python("brokers.txt")
     cpu: dict[str, list[tuple[float, float]]] = {name: [] for name in (OURS, RAW, PEER)}
 

@@ -28,6 +28,7 @@ do. The classes stand in the order of this tree::
     │   ├── StorageCorruptError             the database file is damaged or not ours
     │   ├── StorageLockedError              another process keeps the database file locked
     │   ├── LeaseLostError                  another worker has the message now
+    │   ├── MessagesDeletedError            messages were deleted before a stream has read them
     │   ├── BufferFullError                 too many sends wait for the connection
     │   ├── BufferExpiredError              a send waited too long for the connection
     │   ├── CircuitOpenError                the broker keeps failing, so nothing is tried for now
@@ -329,6 +330,11 @@ class StorageLockedError(TransportError):
 class LeaseLostError(TransportError):
     """The lease on the message expired before the message was settled (the process was frozen, or
     the machine slept). The settlement was refused; another worker handles the message."""
+
+
+class MessagesDeletedError(TransportError):
+    """Messages were deleted before a stream has read them. Keep them for longer than the stream
+    lags behind. To go on without them, set option('missing', 'skip')."""
 
 
 class BufferFullError(TransportError):

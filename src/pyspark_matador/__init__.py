@@ -42,17 +42,23 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
+        from matador.spark.source.log_readers import LogBatchReader, is_log
         from matador.spark.source.readers import JournalBatchReader, QueueBatchReader
 
         options = self._checked(schema)
-        return (JournalBatchReader if options.journal else QueueBatchReader)(options, schema)
+        if options.journal:
+            return JournalBatchReader(options, schema)
+        return (LogBatchReader if is_log(options) else QueueBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream read."""
+        from matador.spark.source.log_readers import LogStreamReader, is_log
         from matador.spark.source.readers import JournalStreamReader, QueueStreamReader
 
         options = self._checked(schema)
-        return (JournalStreamReader if options.journal else QueueStreamReader)(options, schema)
+        if options.journal:
+            return JournalStreamReader(options, schema)
+        return (LogStreamReader if is_log(options) else QueueStreamReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""

@@ -562,6 +562,31 @@ class Splitting(Protocol):
 
 
 @runtime_checkable
+class Partitioned(Protocol):
+    """For transports whose queues are logs in partitions: read by offset, whoever consumes them.
+
+    What is finished is still there until the broker deletes it. Nothing is consumed.
+    """
+
+    async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
+        """Of each partition: the first offset that is there, and the one behind the last.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+    def read_offsets(
+        self, queue: str, partition: int, start: int, end: int
+    ) -> AsyncIterator[StoredMessage]:
+        """The messages of a partition from one offset to the one before another, in order.
+
+        Offsets at which there is nothing (any more) are left out.
+        """
+        ...
+
+
+@runtime_checkable
 class Pipelining(Protocol):
     """For transports whose broker confirms one message after the other. No capability.
 

@@ -10,8 +10,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.dataframes.subscriber import DataFrameSubscriber
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
+from matador.spark.source.rows import DATA
 from matador.spark.tables.decode import EVENT, LineDecoder
 from matador.spark.tables.layout import PARTITION, spark_schema
 
@@ -50,6 +52,23 @@ def decode_sent(journal: Path, batches: Iterator[RecordBatch]) -> Iterator[Recor
         rows = decoder.decode(block, "journal").tables["events"].batch
         if rows.num_rows:
             yield rows
+
+
+def queue_stream(messages: DataFrame) -> DataFrame:
+    """The envelopes sent, of a stream of ``format("matador")`` over a queue.
+
+    The columns are those of the lake's ``events`` table that a subscriber's events have. Retries of
+    a message are left out.
+    """
+    first = messages.where("attempts = 1").drop(DATA)  # which is decoded for each subscriber
+    metadata = first.metadata
+    return first.withColumns(
+        {
+            "recorded_at": first.stored_at,
+            "replay_id": metadata[REPLAY_ID],
+            "replay_of": metadata[REPLAY_OF],
+        }
+    )
 
 
 def chosen(events: DataFrame, subscriber: DataFrameSubscriber) -> DataFrame:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from matador.errors import ClusterError, ConfigurationError
 from matador.model.options import Seconds, seconds, whole_number
 from matador.observe.paths import local_path
-from matador.spark.dataframes.events import chosen, journal_stream
+from matador.spark.dataframes.events import chosen, journal_stream, queue_stream
 from matador.spark.dataframes.handler import BatchHandler, Report
 from matador.spark.dataframes.store import BatchStore, DeadBatch
 from matador.spark.dataframes.subscriber import BatchResult, DataFrameSubscriber
@@ -70,7 +70,7 @@ def run_dataframe_subscribers(
 
     Args:
         journal: the folder of a journal; or a streaming DataFrame that can be read again, with the
-            columns of the lake's ``events`` table.
+            columns of the lake's ``events`` table, or of ``format("matador")`` over a queue.
         checkpoint: a folder for progress and dead batches that driver and executors see.
         follow: continue until SIGTERM, SIGINT or ``stop``; else end after the existing events.
         poll: with ``follow``, the seconds between two looks for new segments.
@@ -90,6 +90,8 @@ def run_dataframe_subscribers(
         journal = local_path(journal, "journal").absolute()
         if not journal.is_dir():
             raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
+    elif "stored_at" in journal.columns:  # the messages of a queue
+        journal = queue_stream(journal)
     session = spark or (journal.sparkSession if isinstance(journal, DataFrame) else spark_session())
     stopping = stop or threading.Event()
     totals = _Totals(subscribers, on_result)

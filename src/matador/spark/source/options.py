@@ -32,7 +32,8 @@ class ReadOptions:
 
     ``queue`` is a full name, or a short one with ``namespace`` or ``app``. ``event`` is the only
     event to read, by key (with ``app``) or as ``module:Class``. ``max_…`` limit a micro-batch of a
-    stream.
+    stream. ``missing`` is for logs such as Kafka: ``fail`` or ``skip`` if messages were deleted
+    before the stream has read them.
     """
 
     url: str | None = None
@@ -45,6 +46,7 @@ class ReadOptions:
     max_rows: int = 10_000
     max_files: int | None = None
     max_bytes: int | None = None
+    missing: str = "fail"
 
     def __repr__(self) -> str:
         # Spark may show a reader in a plan or in an error.
@@ -68,7 +70,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read, checked."""
     options = _known(given, ReadOptions)
     if "journal" in options:
-        _exclude(options, "journal", ("url", "queue", "namespace", "partitions", "max_rows"))
+        _exclude(
+            options, "journal", ("url", "queue", "namespace", "partitions", "max_rows", "missing")
+        )
     elif "queue" not in options:
         raise ConfigurationError(
             "matador: nothing to read; set option('journal', folder), or option('url', …) and "
@@ -83,6 +87,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     for name in _NUMBERS:
         if name in options:
             options[name] = _number(name, options[name])
+    if options.get("missing", "fail") not in ("fail", "skip"):
+        raise ConfigurationError(
+            f"matador: missing must be 'fail' or 'skip', got {options['missing']!r}"
+        )
     return ReadOptions(**options)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from matador.errors import UnsupportedError
 from matador.model.message import StoredMessage
 from matador.spark.source.options import ReadOptions, Subject, subject_of
-from matador.transports.base import Browsing, Replaying, Splitting
+from matador.transports.base import Browsing, Partitioned, Replaying, Splitting
 
 T = TypeVar("T")
 
@@ -74,6 +74,15 @@ class QueueReader:
         """The messages of a range, including finished ones, many at a time."""
         return self._batches(self._replayed(self._replaying(), span.after), span)
 
+    def offsets(self) -> Mapping[int, tuple[int, int]]:
+        """Of each partition: the first offset that is there, and the one behind the last."""
+        return self._wait(self._partitioned().offsets(self._subject.queue))
+
+    def read_offsets(self, partition: int, start: int, end: int) -> Iterator[list[StoredMessage]]:
+        """The messages of a range of offsets, including finished ones, many at a time."""
+        messages = self._partitioned().read_offsets(self._subject.queue, partition, start, end)
+        return self._pages(messages)
+
     def end(self, after: str | None, most: int | None) -> str | None:
         """The position ``most`` messages after another, or of the last; None if there is none."""
         replaying = self._replaying()
@@ -98,6 +107,11 @@ class QueueReader:
         return end
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _partitioned(self) -> Partitioned:
+        transport = self._subject.transport
+        assert isinstance(transport, Partitioned)
+        return transport
 
     def _replaying(self) -> Replaying:
         transport = self._subject.transport

@@ -70,7 +70,7 @@ class SegmentPart(InputPartition):
                 yield from rows.batches(block, split.name)
 
 
-class _Reading:
+class Reading:
     """What all readers share."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
@@ -78,14 +78,14 @@ class _Reading:
         self._chosen = chosen
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        assert isinstance(partition, QueuePart | SegmentPart)
-        return partition.read(self._options, self._chosen)
+        part: Any = partition  # one that this reader has made
+        return part.read(self._options, self._chosen)
 
     def _parts(self) -> int:
         return self._options.partitions or max(2, os.cpu_count() or 2)
 
 
-class QueueBatchReader(_Reading, DataSourceReader):
+class QueueBatchReader(Reading, DataSourceReader):
     """Reads the unfinished messages of a queue. Consumes nothing."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -96,14 +96,14 @@ class QueueBatchReader(_Reading, DataSourceReader):
         return [QueuePart(span) for span in spans or [Span(until=_START)]]
 
 
-class JournalBatchReader(_Reading, DataSourceReader):
+class JournalBatchReader(Reading, DataSourceReader):
     """Reads the messages sent, from the finished segments of a journal."""
 
     def partitions(self) -> Sequence[InputPartition]:
         return segment_parts(list(finished(journal_folder(self._options))))
 
 
-class JournalStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JournalStreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads segments as they appear. The offset holds those that were read."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
@@ -154,16 +154,10 @@ class JournalStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         return segment_parts([segment for segment in new if segment in until])
 
 
-class QueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the messages of a queue with a retention, by position. Consumes nothing.
+class OpenQueue(Reading):
+    """A reader that asks its queue again and again."""
 
-    The retention must be longer than the stream may lag behind.
-    """
-
-    def __init__(self, options: ReadOptions, chosen: StructType) -> None:
-        super().__init__(options, chosen)
-        self._target: str | None = None
-        self._open: tuple[ExitStack, QueueReader] | None = None
+    _open: tuple[ExitStack, QueueReader] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}  # tasks open their own connections
@@ -180,6 +174,15 @@ class QueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         if self._open is not None:
             self._open[0].close()
             self._open = None
+
+
+class QueueStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the messages of a queue with a retention, by position. Consumes nothing.
+
+    The retention must be longer than the stream may lag behind.
+    """
+
+    _target: str | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Before the first message; checks that the queue can be read again."""

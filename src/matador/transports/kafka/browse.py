@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -184,6 +185,25 @@ class KafkaBrowser:
             for one in page
             if one.state != "done" or one.stored_at is None or one.stored_at >= oldest
         ]
+
+    async def read_offsets(
+        self, queue: str, number: int, start: int, end: int
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Partitioned``. One client reads the whole range."""
+        topic = topic_name(queue)
+        extent = (await self.extents(topic, queue=queue)).get(number)
+        if extent is None:
+            return
+        within = max(start, extent.start), min(end, extent.end)
+        messages = read_range(self._client.address, topic, {number: within})
+        try:
+            while page := await self._client.blocking(lambda: list(islice(messages, _PAGE))):
+                for message in page:
+                    offset = message.offset() or 0
+                    state = _state(extent.progress, offset)
+                    yield _stored(queue, message, state, f"{number}:{offset + 1}")
+        finally:
+            await self._client.blocking(messages.close)
 
     async def _page(
         self, queue: str, after: str | None, limit: int, *, done: bool

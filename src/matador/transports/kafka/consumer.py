@@ -84,6 +84,7 @@ class QueueConsumer:
         self._waiters = Waiters()
         self._receivers: dict[Wakeup, int] = {}
         self._changed = asyncio.Event()
+        self._change_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits: Coalescer[Partition, Outcome] = Coalescer(self._commit, max_batch=100_000)
         self.committing = asyncio.Lock()
@@ -361,7 +362,9 @@ class QueueConsumer:
             self._offer(successor, front=True)
         elif (following := partition.leave(hold)) is not None:
             self._offer(following)
-        self._change()
+        if not self._change_soon:  # once for all that are settled together
+            self._change_soon = True
+            self._loop.call_soon(self._change)
 
     async def _next_change(self, timeout: float) -> None:
         waiting = asyncio.ensure_future(self._changed.wait())
@@ -369,6 +372,7 @@ class QueueConsumer:
         waiting.cancel()
 
     def _change(self) -> None:
+        self._change_soon = False
         self._changed.set()
         self._changed = asyncio.Event()
         self._update()

@@ -87,7 +87,7 @@ class KafkaAddress(ServerAddress):
     timeout: float = duration(10.0, minimum=0.5)
     session: float = duration(10.0, minimum=1)
     revoke_wait: float = duration(5.0)
-    linger: float = duration(0.0)
+    linger: float = duration(0.005)
     compression: str = choice("none", ("none", "gzip", "snappy", "lz4", "zstd"))
     max_message_size: int = whole(1_000_000, minimum=1000)
     batch_size: int = whole(500, minimum=1)

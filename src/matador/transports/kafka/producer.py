@@ -74,6 +74,7 @@ class KafkaProducer:
         self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
         self._woken = False
         self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
+        self._produced = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="matador-kafka-producer")
         self._thread.daemon = True
@@ -132,6 +133,7 @@ class KafkaProducer:
                     )
                 except (KafkaException, BufferError, TypeError, ValueError) as error:
                     failed.append((index, error))
+        self._produced.set()
         for index, error in failed:
             batch.put(index, self._translate(error, records[index]))
 
@@ -170,5 +172,10 @@ class KafkaProducer:
                 future.set_result(reports)
 
     def _serve(self) -> None:
+        """Serve reports. A flush ends the linger: what was sent together travels at once."""
         while not self._stopping:
-            self._producer.poll(_POLL)
+            if self._produced.wait(_POLL):
+                self._produced.clear()
+                if self._producer.flush(_POLL):
+                    self._produced.set()  # not all have their reports yet
+            self._producer.poll(0)

@@ -95,6 +95,9 @@ class Progress:
         if start >= end:
             return
         starts, ends = self._starts, self._ends
+        if start == self.offset and (not starts or end < starts[0]):  # as most often
+            self.offset = end
+            return
         first = bisect_left(ends, start)
         last = bisect_right(starts, end)
         if first < last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -23,7 +23,7 @@ def read_one(address: KafkaAddress, topic: str, partition: int, offset: int) -> 
 
 def read_range(
     address: KafkaAddress, topic: str, ranges: Mapping[int, tuple[int, int]]
-) -> Iterator[KafkaMessage]:
+) -> Generator[KafkaMessage]:
     """The records of some partitions from one offset to the one before another, in any order of
     partitions. Offsets that do not exist are left out.
 

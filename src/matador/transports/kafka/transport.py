@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack
 
 from matador.errors import MatadorError, UnsupportedError
@@ -68,7 +68,8 @@ class KafkaTransport(BaseTransport):
         session: seconds after which a worker that is not heard of loses its partitions.
         revoke_wait: seconds for which a partition that goes to another worker waits for handlers
             that run.
-        linger: seconds for which the client collects messages; a batch does not wait for it.
+        linger: seconds for which the client may collect messages at most; what was sent together
+            leaves at once.
         compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
         max_message_size: bytes, headers and key included.
         batch_size: how many messages are read at a time.
@@ -266,6 +267,20 @@ class KafkaTransport(BaseTransport):
         """See ``Replying``. Answers are in one topic, ``matador.replies``, for an hour."""
         await self._client.require()
         return await self._replies.subscribe()
+
+    async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
+        """See ``Partitioned``."""
+        await self._client.require()
+        extents = await self._browser.extents(topic_name(queue), queue=queue)
+        return {number: (one.start, one.end) for number, one in extents.items()}
+
+    async def read_offsets(
+        self, queue: str, partition: int, start: int, end: int
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Partitioned``."""
+        await self._client.require()
+        async for stored in self._browser.read_offsets(queue, partition, start, end):
+            yield stored
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``."""

@@ -232,9 +232,10 @@ def _read_delay(value: bytes | None) -> float:
 def read(record: Record) -> Content:
     """The message in a record. Never fails."""
     body = record.value or b""
-    if not record.headers:
+    if len(record.headers) <= 1 and all(name == ID_HEADER for name, _ in record.headers):
         key, problem = _read_key(record.key)
-        return Content(body, {}, ordering_key=key, problem=problem)
+        id_ = _text(record.headers[0][1]) if record.headers else ""
+        return Content(body, {}, id_, ordering_key=key, problem=problem)
     texts = {name: _text(value) for name, value in record.headers}
     ours = {name: texts.pop(name) for name in _OURS & texts.keys()}
     headers: dict[str, str | int] = {**texts}
