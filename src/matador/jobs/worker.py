@@ -29,10 +29,11 @@ from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
 from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Scheduler
-from matador.model.message import Delivery, Receipt
+from matador.model.message import ConnectionState, Delivery, Receipt
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
+from matador.runtime.health import Health
 from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder
+from matador.runtime.recorder import Recorder, Recorders
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import JobScheduling, Pausing, Prefetching, Subscription
 from matador.transports.clock import Clock, SystemClock
@@ -131,6 +132,7 @@ class Worker(Observable):
         if journal is None and isinstance(queue, Queue):
             journal = queue.journal
         check_recorder(journal, where)
+        self._recorder = journal
         self._recording = None if journal is None else JobRecording(journal, name)
         self._clock: Clock = SystemClock()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -153,6 +155,25 @@ class Worker(Observable):
     def provider(self) -> JobProvider | None:
         """Where the jobs are kept; None before the first start."""
         return self._provider
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records each attempt: the ``journal`` it was given, and what was added."""
+        return self._recorder
+
+    def add_recorder(self, recorder: Recorder) -> None:
+        """Have one more recorder record each attempt, metrics say, beside the ``journal``.
+
+        Raises:
+            ConfigurationError: it is not a recorder.
+            LifecycleError: the worker is running.
+        """
+        check_recorder(recorder, self._where)
+        if self._worker is not None:
+            raise LifecycleError(f"{self._where} is running: add recorders before it is started")
+        before = self._recorder
+        self._recorder = recorder if before is None else Recorders(before, recorder)
+        self._recording = JobRecording(self._recorder, self._queue)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -302,6 +323,18 @@ class Worker(Observable):
     def is_running(self) -> bool:
         """It was started, and not closed."""
         return self._worker is not None
+
+    def health(self) -> Health:
+        """The health of the connection and of the queue. A worker that is paused is healthy.
+
+        Example:
+            >>> worker.health().status
+            'healthy'
+        """
+        worker, provider = self._worker, self._provider
+        if worker is None or provider is None:
+            return Health(ConnectionState("disconnected"))
+        return Health(provider.transport.state, worker.health)
 
     @property
     def active_jobs(self) -> int:
