@@ -324,13 +324,14 @@ class EventHandler:
         """Run a callback inside the hooks. The hooks do not see its errors."""
         inner = Ran()
 
-        async def proceed() -> None:
+        async def proceed() -> BaseException | None:
             nonlocal inner
             if self._hooks.on_worker_before_process is not None:
                 await self._hooks.on_worker_before_process(event)
             inner = await self._calls.run(self._call(attempt, steps))
             if inner.interrupted:
                 raise asyncio.CancelledError
+            return inner.error
 
         receipt = attempt.receipt
         event = Processing(

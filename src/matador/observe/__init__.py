@@ -1,9 +1,10 @@
-"""Observability: the journal, metrics and health checks. Journal and metrics are hooks."""
+"""Observability: the journal, metrics and traces, which are hooks; health checks; logs."""
 
 from matador.observe.endpoint import MetricsServer
 from matador.observe.journal import Journal, Tap
 from matador.observe.logs import JsonFormatter
 from matador.observe.metrics import PrometheusMetrics
+from matador.observe.tracing import Tracing
 from matador.runtime.recorder import AttemptedMessage, Recorder, Recorders, SentMessage
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "Recorders",
     "SentMessage",
     "Tap",
+    "Tracing",
 ]
