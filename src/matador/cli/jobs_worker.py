@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from matador.cli.commands import Common, option
+from matador.cli.observing import Observing, flat
 from matador.cli.worker import Process, Processes, run_counted, run_processes
 from matador.cli.worker_counts import QueueWatch, WorkerCounts
 from matador.policy.retry import Outcome
@@ -33,6 +34,7 @@ def jobs_worker(
         int | None, option("N", "Jobs that run at once, per process. Default: the worker's.", min=1)
     ] = None,
     process: Process = None,
+    observing: Observing,
     common: Common,
 ) -> None:
     """Run jobs, until Ctrl-C or SIGTERM.
@@ -44,16 +46,23 @@ def jobs_worker(
     from matador.jobs import Worker  # other commands start without it
 
     found = common.load_object(worker, Worker, "Worker of matador.jobs", "worker")
+    observing.start_logs(process)
     if processes > 1:
         line = [sys.executable, "-m", "matador", "jobs", "worker", worker]
-        run_processes(line, processes, concurrency, common)
+        run_processes(line, processes, concurrency, common, observing)
         return
     if concurrency is not None:
         found.concurrency = concurrency
     counter = JobCounter()
     found.on("completed", counter.completed)
     found.on("failed", counter.failed)
-    run_counted(found, WorkerCounts([found.queue], counter), _watch(found), process, common)
+    metrics, is_new = observing.metrics_among(flat(found.recorder))
+    if metrics is not None:
+        metrics.watch(found)
+        if is_new:
+            found.add_recorder(metrics)
+    served, counts = observing.served(found, metrics, process), WorkerCounts([found.queue], counter)
+    run_counted(served, counts, _watch(found), process, common, observing)
 
 
 class JobCounter:

@@ -195,6 +195,27 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
+def json_logs(fields: Mapping[str, object]) -> None:
+    """Print log records as JSON on stderr from now on, each with these fields.
+
+    Handlers of the application that print to the terminal print JSON, too.
+    """
+    from matador.observe.logs import JsonFormatter
+
+    root, formatter = logging.getLogger(), JsonFormatter(fields)
+    for handler in root.handlers[:]:
+        if isinstance(handler, ConsoleHandler):
+            root.removeHandler(handler)
+        elif isinstance(handler, logging.StreamHandler) and not isinstance(
+            handler, logging.FileHandler
+        ):
+            cast("logging.StreamHandler[Any]", handler).setFormatter(formatter)
+    if not root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+
+
 def show_logs(level: int, console: Console | None = None) -> None:
     """Print log records from ``level`` up, unless the application has configured logging."""
     root = logging.getLogger()

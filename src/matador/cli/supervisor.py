@@ -32,13 +32,15 @@ _LONGEST_LINE = 1 << 16
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
-def supervise(command: Sequence[str], processes: int, *, prefixed: bool) -> bool:
+def supervise(
+    command: Sequence[str], processes: int, *, prefixed: bool, prefixed_logs: bool = True
+) -> bool:
     """Run a command in several processes until a signal; True if all exited cleanly.
 
-    Each gets ``--process N``. With ``prefixed``, lines on stdout start with that number, as those
-    on stderr always do.
+    Each gets ``--process N``. With ``prefixed``, lines on stdout start with that number, and with
+    ``prefixed_logs`` those on stderr.
     """
-    return asyncio.run(_Supervisor(command, prefixed).run(processes))
+    return asyncio.run(_Supervisor(command, prefixed, prefixed_logs).run(processes))
 
 
 def stop_with_supervisor() -> None:
@@ -73,9 +75,10 @@ class Restarts:
 
 
 class _Supervisor:
-    def __init__(self, command: Sequence[str], prefixed: bool) -> None:
+    def __init__(self, command: Sequence[str], prefixed: bool, prefixed_logs: bool) -> None:
         self._command = command
         self._prefixed = prefixed
+        self._prefixed_logs = prefixed_logs
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._signals = 0
@@ -145,7 +148,7 @@ class _Supervisor:
         prefix = f"[{number}] ".encode()
         await asyncio.gather(
             _pass_on(process.stdout, results().buffer, prefix if self._prefixed else b""),
-            _pass_on(process.stderr, sys.stderr.buffer, prefix),
+            _pass_on(process.stderr, sys.stderr.buffer, prefix if self._prefixed_logs else b""),
         )
         code = await process.wait()
         del self._running[number]

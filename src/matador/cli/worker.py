@@ -12,6 +12,7 @@ from rich.table import Table
 
 from matador.cli.commands import App, Common, Concurrency, Queues, option
 from matador.cli.connection import queues_to_consume
+from matador.cli.observing import Observing
 from matador.cli.output import FAILED, err, say_json_line, table
 from matador.cli.supervisor import stop_with_supervisor, supervise
 from matador.cli.worker_counts import QueueWatch, WorkerCounts, display, summaries
@@ -40,6 +41,7 @@ def worker(
     processes: Processes = 1,
     concurrency: Concurrency = None,
     process: Process = None,
+    observing: Observing,
     common: Common,
 ) -> None:
     """Consume queues and run subscribers, until Ctrl-C or SIGTERM.
@@ -49,8 +51,9 @@ def worker(
     for "started", "counts" and "stopped".
     """
     target = common.load(app, logging.INFO).app
+    observing.start_logs(process)
     line = [sys.executable, "-m", "matador", "worker", app]
-    work(target, line, queues, processes, concurrency, process, common)
+    work(target, line, queues, processes, concurrency, process, common, observing)
 
 
 def work(
@@ -61,24 +64,32 @@ def work(
     concurrency: int | None,
     process: int | None,
     common: Common,
+    observing: Observing | None = None,
 ) -> None:
     """Run an application as a worker until a signal; ``line`` starts another process of it.
 
     Raises:
         WorkersFailed: one of several processes failed.
     """
+    observing = observing or Observing()
     names = queues_to_consume(target, queues)
     target.configure(consume_from=names)
-    if process is None and not common.as_json:
+    if process is None and not common.as_json and not observing.as_json:
         err().print(_subscriptions(target))
     if processes > 1:
-        run_processes([*line, "--queues", ",".join(names)], processes, concurrency, common)
+        line = [*line, "--queues", ",".join(names)]
+        run_processes(line, processes, concurrency, common, observing)
         return
+    metrics, is_new = observing.metrics_among(target.hooks)
+    if metrics is not None:
+        metrics.watch(target)
     counter = OutcomeCounter()
-    more = [] if concurrency is None else [_Concurrency(concurrency)]
+    more: list[Hooks] = [] if concurrency is None else [_Concurrency(concurrency)]
+    more += [metrics] if metrics is not None and is_new else []
     target.configure(hooks=[counter, *more])
     counts = WorkerCounts([target.topology.full_name(name) for name in names], counter)
-    run_counted(target, counts, _watch(target), process, common)
+    served = observing.served(target, metrics, process)
+    run_counted(served, counts, _watch(target), process, common, observing)
 
 
 class WorkersFailed(typer.Exit):
@@ -89,7 +100,11 @@ class WorkersFailed(typer.Exit):
 
 
 def run_processes(
-    command: Sequence[str], processes: int, concurrency: int | None, common: Common
+    command: Sequence[str],
+    processes: int,
+    concurrency: int | None,
+    common: Common,
+    observing: Observing,
 ) -> None:
     """Run a command line in several processes until a signal.
 
@@ -99,7 +114,10 @@ def run_processes(
     line = [*command]
     line += [] if concurrency is None else ["--concurrency", str(concurrency)]
     line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
-    if not supervise(line, processes, prefixed=not common.as_json):
+    line += observing.arguments(processes)
+    # A line of JSON says itself which process it is from.
+    results, logs = not common.as_json, not observing.as_json
+    if not supervise(line, processes, prefixed=results, prefixed_logs=logs):
         raise WorkersFailed
 
 
@@ -109,12 +127,13 @@ def run_counted(
     watch: QueueWatch,
     process: int | None,
     common: Common,
+    observing: Observing,
 ) -> None:
     """Run a worker until a signal, and show what it does."""
     if process is not None:
         stop_with_supervisor()
     console, as_json = err(), common.as_json
-    live = console.is_terminal and not as_json and process is None
+    live = console.is_terminal and not (as_json or observing.as_json) and process is None
     meanwhile = (
         display(watch, counts, console)
         if live

@@ -152,6 +152,11 @@ class Matador(SendsEvents):
         return self._config.consume_from
 
     @property
+    def hooks(self) -> tuple[Hooks, ...]:
+        """Its hook objects, in the order in which they are called."""
+        return tuple(self._config.hooks)
+
+    @property
     def dead_letters(self) -> DeadLetterOffice:
         """The dead letters: browse, redrive or purge them.
 

@@ -32,7 +32,7 @@ from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
-from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Envelope
+from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Complete, Delivery, Receipt, Release
 from matador.model.subscriber import Subscriber, SubscriberStub
@@ -40,6 +40,7 @@ from matador.model.text import SHORT_TEXT, storable_text
 from matador.policy.admission import refuse
 from matador.policy.retry import Decision, Discard, SendToDeadLetters, may_run_again
 from matador.runtime.calls import InOwnContext, Ran, raising
+from matador.runtime.log_context import HANDLED
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 
@@ -72,6 +73,25 @@ class _Attempt(msgspec.Struct, frozen=True, gc=False):
     @property
     def subscriber(self) -> Subscriber[Any]:
         return self.route.subscriber
+
+
+class _LogFields(msgspec.Struct, frozen=True, gc=False):
+    """What log lines say of the message. Without its payload, which lives no longer than needed."""
+
+    id: str
+    docket: Docket
+    queue: str
+
+    def log_fields(self) -> dict[str, object]:
+        docket = self.docket
+        return {
+            "message_id": self.id,
+            "event": docket.event_key,
+            "subscriber": docket.target_subscriber,
+            "queue": self.queue,
+            "correlation_id": docket.correlation_id,
+            "attempt": docket.attempts,
+        }
 
 
 class EventHandler:
@@ -131,6 +151,7 @@ class EventHandler:
             raw = self._decode(delivery)
             receipt = delivery.receipt
             docket = raw.docket
+            HANDLED.set(_LogFields(raw.id, docket, receipt.queue))
             route = self._routes.get((docket.event_key, docket.target_subscriber))
             if route is None:
                 return self._refuse(delivery, raw, None, self._unknown(raw), "unhandled")
@@ -162,8 +183,10 @@ class EventHandler:
                 return await self._run_at_most_once(attempt)
             return await self._run(attempt)
         except DecodeError as error:
+            HANDLED.set(None)  # or it would be the last message of this slot
             return self._refuse_malformed(delivery, error, self._malformed)
         except Exception as error:  # from a user's codec or policy
+            HANDLED.set(None)
             log.exception("a message of %s could not be processed", delivery.receipt.queue)
             return self.give_up(delivery, f"{type(error).__name__}: {error}")
 
@@ -301,13 +324,14 @@ class EventHandler:
         """Run a callback inside the hooks. The hooks do not see its errors."""
         inner = Ran()
 
-        async def proceed() -> None:
+        async def proceed() -> BaseException | None:
             nonlocal inner
             if self._hooks.on_worker_before_process is not None:
                 await self._hooks.on_worker_before_process(event)
             inner = await self._calls.run(self._call(attempt, steps))
             if inner.interrupted:
                 raise asyncio.CancelledError
+            return inner.error
 
         receipt = attempt.receipt
         event = Processing(

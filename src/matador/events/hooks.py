@@ -173,7 +173,9 @@ class CheckpointEvent(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-Proceed: TypeAlias = Callable[[], Awaitable[None]]
+Proceed: TypeAlias = Callable[[], Awaitable[BaseException | None]]
+"""Sends, or handles the message. Returns the error of the callback, if that failed; of a send it
+returns None, and ``on_enqueue_error`` tells what failed."""
 
 
 class Hooks:
@@ -212,7 +214,11 @@ class Hooks:
         """A message was sent to the next transport of a group."""
 
     def on_worker_wrap(self, event: Processing, proceed: Proceed) -> Any:
-        """Called around the handling of a message: ``await proceed()`` handles it, once."""
+        """Called around the handling of a message: ``await proceed()`` handles it, once.
+
+        It returns the error with which the callback failed, or None. What becomes of the message
+        is decided afterwards.
+        """
 
     def on_worker_before_process(self, event: Processing) -> Any:
         """A message is about to be handled."""
@@ -321,13 +327,13 @@ async def _wrapped(
 ) -> None:
     ran = False
 
-    async def once() -> None:
+    async def once() -> BaseException | None:
         nonlocal ran
         if ran:
             log.warning("%s called proceed() twice; the second call was ignored", name)
-            return
+            return None
         ran = True
-        await run()
+        return await run()
 
     proceed: Proceed = once
     for wrap in reversed(wraps):
@@ -441,15 +447,17 @@ def _wrapping(
 ) -> Proceed:
     """``inner`` inside one wrap hook. Errors of the hook itself are logged and ignored."""
 
-    async def proceed() -> None:
+    async def proceed() -> BaseException | None:
         reached = False
+        error_of_callback: BaseException | None = None
         failures: list[BaseException] = []
 
-        async def call_inner() -> None:
-            nonlocal reached
+        async def call_inner() -> BaseException | None:
+            nonlocal reached, error_of_callback
             reached = True
             try:
-                await inner()
+                error_of_callback = await inner()
+                return error_of_callback
             except BaseException as error:  # a hook must not swallow a cancellation
                 failures.append(error)
                 raise
@@ -466,7 +474,6 @@ def _wrapping(
             log.exception("the hook %s raised an error, which was ignored", name)
         if failures:
             raise failures[0]
-        if not reached:
-            await inner()
+        return error_of_callback if reached else await inner()
 
     return proceed

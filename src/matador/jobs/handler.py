@@ -45,6 +45,7 @@ from matador.model.message import (
 )
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.runtime.calls import InOwnContext, Ran
+from matador.runtime.log_context import HANDLED
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import JobFlows, JobStoring
@@ -54,6 +55,23 @@ log = logging.getLogger("matador.jobs")
 
 Run = Callable[[JobFunction, ActiveJob[Any]], Awaitable[Any]]
 """Runs a function for a job: in the event loop, in a thread, or in another process."""
+
+
+class _LogFields(msgspec.Struct, frozen=True, gc=False):
+    """What log lines say of a job."""
+
+    id: str
+    name: str
+    queue: str
+    attempts: int
+
+    def log_fields(self) -> dict[str, object]:
+        return {
+            "message_id": self.id,
+            "job": self.name,
+            "queue": self.queue,
+            "attempt": self.attempts + 1,
+        }
 
 
 class JobHandler:
@@ -102,7 +120,9 @@ class JobHandler:
         """Run a job. Whatever happens is an outcome."""
         receipt = delivery.receipt
         try:
+            HANDLED.set(None)  # the last job of this slot
             job = received(delivery, self._clock.time())
+            HANDLED.set(_LogFields(job.id, job.name, self._queue, job.attempts))
             if delivery.problem is not None:
                 return self._refused(delivery, job, f"it cannot be run: {delivery.problem}")
             if receipt.delivery_count > self._max_deliveries:

@@ -31,7 +31,7 @@ from matador.jobs.recording import JobRecording
 from matador.jobs.schedules import Scheduler
 from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
-from matador.model.message import Delivery, Receipt
+from matador.model.message import ConnectionState, Delivery, Receipt
 from matador.model.options import (
     Seconds,
     optional_seconds,
@@ -39,8 +39,9 @@ from matador.model.options import (
     seconds,
     whole_number,
 )
+from matador.runtime.health import Health
 from matador.runtime.process import run as run_process
-from matador.runtime.recorder import Recorder, check_recorder
+from matador.runtime.recorder import Recorder, Recorders, check_recorder
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import (
     JobLimiting,
@@ -158,6 +159,7 @@ class Worker(Observable):
         if journal is None and isinstance(queue, Queue):
             journal = queue.journal
         check_recorder(journal, where)
+        self._recorder = journal
         self._recording = None if journal is None else JobRecording(journal, name)
         self._clock: Clock = SystemClock()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -180,6 +182,25 @@ class Worker(Observable):
     def provider(self) -> JobProvider | None:
         """Where the jobs are kept; None before the first start."""
         return self._provider
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records each attempt: the ``journal`` it was given, and what was added."""
+        return self._recorder
+
+    def add_recorder(self, recorder: Recorder) -> None:
+        """Have one more recorder record each attempt, metrics say, beside the ``journal``.
+
+        Raises:
+            ConfigurationError: it is not a recorder.
+            LifecycleError: the worker is running.
+        """
+        check_recorder(recorder, self._where)
+        if self._worker is not None:
+            raise LifecycleError(f"{self._where} is running: add recorders before it is started")
+        before = self._recorder
+        self._recorder = recorder if before is None else Recorders(before, recorder)
+        self._recording = JobRecording(self._recorder, self._queue)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -330,6 +351,18 @@ class Worker(Observable):
     def is_running(self) -> bool:
         """It was started, and not closed."""
         return self._worker is not None
+
+    def health(self) -> Health:
+        """The health of the connection and of the queue. A worker that is paused is healthy.
+
+        Example:
+            >>> worker.health().status
+            'healthy'
+        """
+        worker, provider = self._worker, self._provider
+        if worker is None or provider is None:
+            return Health(ConnectionState("disconnected"))
+        return Health(provider.transport.state, worker.health)
 
     @property
     def active_jobs(self) -> int:

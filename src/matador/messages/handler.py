@@ -34,6 +34,7 @@ from matador.model.message import (
     Delivery,
     Headers,
     Message,
+    Properties,
     Release,
     Retry,
 )
@@ -43,6 +44,7 @@ from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
 from matador.runtime.calls import InOwnContext, raising
 from matador.runtime.dedup import Deduplicator
+from matador.runtime.log_context import HANDLED
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock, SystemClock
@@ -92,6 +94,25 @@ class Failure(msgspec.Struct, frozen=True):
     error: Exception
     decision: Decision
     headers: Headers = _NO_HEADERS
+
+
+class _LogFields(msgspec.Struct, frozen=True, gc=False):
+    """What log lines say of a message."""
+
+    id: str
+    queue: str
+    properties: Properties | None
+    attempt: int
+
+    def log_fields(self) -> dict[str, object]:
+        properties = self.properties or Properties()
+        return {
+            "message_id": self.id,
+            "queue": self.queue,
+            "correlation_id": properties.correlation_id,
+            "routing_key": properties.routing_key,
+            "attempt": self.attempt,
+        }
 
 
 class MessageHandler(ABC):
@@ -187,6 +208,11 @@ class MessageHandler(ABC):
         counters.received += 1
         counters.last_message_at = self._clock.now()
         arrival = self.arrive(delivery)
+        HANDLED.set(
+            _LogFields(
+                arrival.message_id, delivery.receipt.queue, delivery.properties, arrival.attempt
+            )
+        )
         try:
             deadline = arrival.deadline
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():

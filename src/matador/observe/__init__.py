@@ -1,6 +1,21 @@
-"""Observability: the journal, and later metrics, traces and health. All of them are hooks."""
+"""Observability: the journal, metrics and traces, which are hooks; health checks; logs."""
 
+from matador.observe.endpoint import MetricsServer
 from matador.observe.journal import Journal, Tap
-from matador.runtime.recorder import AttemptedMessage, Recorder, SentMessage
+from matador.observe.logs import JsonFormatter
+from matador.observe.metrics import PrometheusMetrics
+from matador.observe.tracing import Tracing
+from matador.runtime.recorder import AttemptedMessage, Recorder, Recorders, SentMessage
 
-__all__ = ["AttemptedMessage", "Journal", "Recorder", "SentMessage", "Tap"]
+__all__ = [
+    "AttemptedMessage",
+    "Journal",
+    "JsonFormatter",
+    "MetricsServer",
+    "PrometheusMetrics",
+    "Recorder",
+    "Recorders",
+    "SentMessage",
+    "Tap",
+    "Tracing",
+]

@@ -316,6 +316,11 @@ class Publisher:
         return self._outbox is not None and self.health().status == "healthy"
 
     @property
+    def exchange(self) -> str:
+        """The exchange that it publishes to unless told otherwise."""
+        return self._default[0]
+
+    @property
     def counters(self) -> MessageCounters:
         """What has happened so far."""
         return self._counters

@@ -117,7 +117,12 @@ class Consumer:
             self._busy,
             len(self._waiting),
             self.handled,
-            alive and (self._receiving or self._busy >= self._concurrency),
+            alive
+            and (
+                self._receiving
+                or self._busy >= self._concurrency
+                or not self._resumed.is_set()  # paused on purpose
+            ),
             self._clock.monotonic() - self.last_poll,
         )
 

@@ -21,7 +21,7 @@ class ConsumerHealth:
         running: callbacks that are running.
         waiting: messages received that wait for a free slot.
         handled: messages handled since the start.
-        receiving: a worker is waiting for messages right now, or has no free slot.
+        receiving: a worker is waiting for messages right now, has no free slot, or is paused.
         last_poll: seconds since messages were last received or asked for.
     """
 

@@ -6,13 +6,16 @@ and what came of each attempt, and knows nothing of files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from matador.errors import ConfigurationError
 from matador.policy.retry import Outcome
+
+log = logging.getLogger("matador.recorder")
 
 Way: TypeAlias = Literal["event", "job", "rpc", "message"]
 """The way in: an event, a job, a remote call, or a message of pub/sub."""
@@ -135,3 +138,46 @@ def check_recorder(given: object, where: str) -> Recorder | None:
         f"{where} journal must be a matador.observe.Journal or another Recorder, "
         f"got {given!r}{hint}"
     )
+
+
+class Recorders:
+    """Several recorders as one. An error of one of them is logged, and the others go on.
+
+    Example:
+        >>> queue = Queue("emails", journal=Recorders(Journal("journal/"), PrometheusMetrics()))
+    """
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    @property
+    def recorders(self) -> tuple[Recorder, ...]:
+        """The recorders, in the order in which they are called."""
+        return self._recorders
+
+    def on_start(self) -> None:
+        """See ``Recorder``."""
+        self._each(lambda one: one.on_start())
+
+    async def on_stop(self) -> None:
+        """See ``Recorder``."""
+        for one in self._recorders:
+            try:
+                await one.on_stop()
+            except Exception:
+                log.exception("%r could not be closed", one)
+
+    def record_sent(self, message: SentMessage) -> None:
+        """See ``Recorder``."""
+        self._each(lambda one: one.record_sent(message))
+
+    def record_attempt(self, attempt: AttemptedMessage) -> None:
+        """See ``Recorder``."""
+        self._each(lambda one: one.record_attempt(attempt))
+
+    def _each(self, call: Callable[[Recorder], Any]) -> None:
+        for one in self._recorders:
+            try:
+                call(one)
+            except Exception:
+                log.exception("%r raised an error, which was ignored", one)

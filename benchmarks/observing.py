@@ -1,0 +1,90 @@
+"""What metrics and traces cost: events on SQLite, sent by 64 callers and then handled.
+
+    script/benchmark observing [--messages 10000] [--rounds 5] [--sampled 0.1] [--cpu]
+
+Contestants take turns. With traces, each send and each attempt makes a decision about its span; the
+sampled ones are recorded by OpenTelemetry's SDK, which batches them for an exporter that drops
+them. ``--cpu`` counts processor time instead of seconds, for a busy machine. The exit code is 1 if
+metrics and traces together cost more than a tenth of the throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from benchmarks import shop
+from benchmarks.embedded import in_a_fresh_folder
+from benchmarks.rounds import Bar, Contest, hold, table
+from matador import Hooks
+from matador.observe import PrometheusMetrics, Tracing
+
+CALLERS = 64
+PLAIN, METRICS, BOTH = "neither", "metrics", "metrics and traces"
+
+
+class _Dropped(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+def observing(messages: int, sampled: float, clock: Callable[[], float]) -> Contest:
+    """Sent and handled with metrics, with metrics and traces, and without."""
+    number = messages // CALLERS * CALLERS  # what the callers send in all
+
+    def metrics() -> list[Hooks]:
+        return [PrometheusMetrics()]
+
+    async def run(folder: Path, hooks: Callable[[], list[Hooks]]) -> float:
+        url, began = f"sqlite:///{folder}/shop.db", clock()
+        async with shop.make_app(url, consume=False, hooks=hooks()) as app:
+            await shop.send_concurrently(app, number, CALLERS)
+        await shop.consume(url, number, hooks=hooks())
+        return number / (clock() - began)
+
+    def traced(folder: Path) -> float:
+        sampler = ParentBased(TraceIdRatioBased(sampled))
+        provider = TracerProvider(sampler, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(_Dropped()))
+        try:
+            both = lambda: [*metrics(), Tracing(tracer_provider=provider)]  # noqa: E731
+            return asyncio.run(run(folder, both))
+        finally:
+            provider.shutdown()
+
+    return Contest(
+        f"SQLite with metrics and traces ({sampled:.0%} sampled), send and consume",
+        BOTH,
+        {
+            BOTH: in_a_fresh_folder(traced),
+            METRICS: in_a_fresh_folder(lambda folder: asyncio.run(run(folder, metrics))),
+            PLAIN: in_a_fresh_folder(lambda folder: asyncio.run(run(folder, list))),
+        },
+        (Bar(PLAIN, 0.9),),
+    )
+
+
+def main() -> int:
+    """Hold the contest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sampled", type=float, default=0.1)
+    parser.add_argument("--cpu", action="store_true", help="messages per second of processor time")
+    given = parser.parse_args()
+    clock = time.process_time if given.cpu else time.perf_counter
+    outcome = hold(observing(given.messages, given.sampled, clock), given.rounds)
+    print(table([outcome]))
+    return 0 if outcome.met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Traces: one over processes and a broker, in the words of OpenTelemetry's conventions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+from tests.cli.conftest import wait
+from tests.support.brokers import broker_url
+from tests.support.rabbitmq import Raw
+from tests.support.shop import QUEUE, Handler, OrderPlaced, dead, failing, make_app, read, settled
+
+from matador import DontRetry, JsonCodec, StandardRetryPolicy, Topology
+from matador.events.dead_letters import Selection
+from matador.model.message import Message
+from matador.observe import Tracing
+from matador.testing import make_docket, make_envelope, wait_for
+
+PROGRAM = Path(__file__).with_name("tracing_shop.py")
+
+
+@pytest.fixture
+def exported() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracing(exported: InMemorySpanExporter) -> Tracing:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    return Tracing(tracer_provider=provider)
+
+
+def named(exported: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in exported.get_finished_spans() if span.name == name]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+async def test_attempts_are_children_of_the_send(
+    tracing: Tracing, exported: InMemorySpanExporter
+) -> None:
+    handler = failing(ValueError("amqp://me:hunter2@host is down"), None)
+    retry = StandardRetryPolicy(base_delay=0)
+    async with make_app(None, handler, hooks=tracing, retry=retry) as app:
+        await app.send(OrderPlaced("o-1"), correlation_id="c-1")
+        await settled(app)
+    (sent,) = named(exported, "send order.placed")
+    first, second = named(exported, f"process {QUEUE}")
+    assert (sent.kind, first.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert parent_of(sent) is None
+    assert sent.context is not None
+    assert parent_of(first) == parent_of(second) == sent.context.span_id
+    assert dict(sent.attributes or {}) == {
+        "messaging.system": "memory",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "order.placed",
+    }
+    about = dict(first.attributes or {})
+    assert about["messaging.message.conversation_id"] == "c-1"
+    assert (about["error.type"], about["matador.attempt"]) == ("ValueError", 1)
+    assert (about["messaging.destination.name"], about["matador.subscriber"]) == (QUEUE, "handle")
+    assert (first.status.status_code, second.status.status_code) == (
+        StatusCode.ERROR,
+        StatusCode.UNSET,
+    )
+    assert "hunter2" not in first.to_json()
+
+
+async def test_dead_letters_and_redrives_stay_in_the_trace(
+    tracing: Tracing, exported: InMemorySpanExporter
+) -> None:
+    seen: list[int] = []
+
+    async def look(*_: Any) -> None:
+        seen.append(get_current_span().get_span_context().trace_id)
+        if len(seen) == 1:
+            raise DontRetry("not now")
+
+    async with make_app(None, Handler(look), hooks=tracing) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        (letter,) = dead(app)
+        trace_id = format(seen[0], "032x")
+        assert read(letter).docket.metadata["traceparent"].split("-")[1] == trace_id
+        places = await app.dead_letters.choose(Selection())
+        assert (await app.dead_letters.redrive(places)).done == 1
+        await wait_for(lambda: len(seen) == 2, message="the second attempt")
+    assert seen[0] == seen[1] != 0
+
+
+async def test_a_batch_is_one_span_and_what_fails_to_send_is_told(
+    tracing: Tracing, exported: InMemorySpanExporter
+) -> None:
+    app = make_app(None, failing(), hooks=tracing, send_errors="report", consume_from=[])
+    async with app:
+        await app.send_many([OrderPlaced("o-1"), OrderPlaced("o-2")])
+        (batch,) = exported.get_finished_spans()
+        assert (batch.attributes or {})["messaging.batch.message_count"] == 2
+        exported.clear()
+        await app.transport.disconnect()
+        await app.send(OrderPlaced("o-3"))
+    (failed,) = exported.get_finished_spans()
+    assert failed.status.status_code == StatusCode.ERROR
+    assert (failed.attributes or {})["error.type"] == "SendFailedError"
+
+
+@pytest.mark.parametrize(
+    "traceparent", ["", "nonsense", "00-" + "f" * 5000, 7, None, {"a": 1}, "00-0-0-00", "\udcff"]
+)
+async def test_hostile_contexts_begin_a_new_trace(
+    tracing: Tracing, exported: InMemorySpanExporter, traceparent: Any
+) -> None:
+    handler = failing()
+    async with make_app(None, handler, hooks=tracing) as app:
+        given = "?" if traceparent == "\udcff" else traceparent
+        metadata = {"traceparent": given, "tracestate": "x" * 600}
+        docket = make_docket(event_key="order.placed", subscriber="handle", metadata=metadata)
+        made = JsonCodec().encode(
+            make_envelope(msgspec.Raw(b'{"order_id":"o-1"}'), id="m-1", docket=docket)
+        )
+        await app.transport.send([Message("m-1", QUEUE, made.body, made.headers)])
+        await settled(app)
+    assert handler.runs == 1
+    (span,) = named(exported, f"process {QUEUE}")
+    assert parent_of(span) is None
+
+
+async def test_what_is_refused_has_a_span(tracing: Tracing, exported: InMemorySpanExporter) -> None:
+    async with make_app(None, failing(), hooks=tracing) as app:
+        await app.transport.send([Message("m-1", QUEUE, b"not an envelope")])
+        await settled(app)
+    (span,) = named(exported, f"process {QUEUE}")
+    assert span.status.status_code == StatusCode.ERROR
+
+
+async def test_metrics_of_the_conventions() -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    tracing = Tracing(meter_provider=meters)
+    async with make_app(None, failing(), hooks=tracing) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    found = json.loads(str(reader.get_metrics_data().to_json()))  # pyright: ignore[reportOptionalMemberAccess]
+    names = {
+        one["name"]
+        for resource in found["resource_metrics"]
+        for scope in resource["scope_metrics"]
+        for one in scope["metrics"]
+    }
+    assert names == {
+        "messaging.process.duration",
+        "messaging.client.operation.duration",
+        "messaging.client.sent.messages",
+    }
+    meters.shutdown()
+
+
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("rabbitmq", marks=pytest.mark.broker)])
+def test_one_trace_over_a_producer_a_broker_and_a_worker(url: str, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/shop.db" if url == "sqlite" else broker_url(url)
+    done = tmp_path / "done.txt"
+    env = {
+        **os.environ,
+        "SHOP_URL": address,
+        "SHOP_NAME": f"trace-{uuid4().hex[:8]}",
+        "SHOP_DONE": str(done),
+    }
+    files = {mode: tmp_path / f"{mode}.jsonl" for mode in ("produce", "work")}
+    command = [sys.executable, str(PROGRAM)]
+    subprocess.run([*command, "produce", str(files["produce"])], env=env, check=True, timeout=120)
+    worker = subprocess.Popen([*command, "work", str(files["work"])], env=env)
+    try:
+        wait(done.exists, lambda: "the order to be shipped")
+        worker.terminate()
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+        if url == "rabbitmq":
+            with Raw(address) as raw:
+                raw.delete([Topology(env["SHOP_NAME"], queues=["events"])])
+    spans: list[dict[str, Any]] = [
+        {**json.loads(line), "process": mode}
+        for mode, file in files.items()
+        for line in file.read_text().splitlines()
+    ]
+    assert len({span["context"]["trace_id"] for span in spans}) == 1, "one trace"
+    by_id = {span["context"]["span_id"]: span for span in spans}
+
+    def ancestry(span: dict[str, Any]) -> list[str]:
+        parent = span["parent_id"]
+        above = [] if parent is None else ancestry(by_id[str(parent)])
+        return [*above, f"{span['process']}: {span['name'].split()[0]}"]
+
+    chains = sorted(ancestry(span) for span in spans)
+    assert chains == [
+        ["produce: send"],
+        ["produce: send", "work: process"],
+        ["produce: send", "work: process"],
+        ["produce: send", "work: process", "work: send"],
+        ["produce: send", "work: process", "work: send", "work: process"],
+    ]
