@@ -166,7 +166,7 @@ def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
     parts: list[bytes] = []
     for _, keys, arguments, _, _ in calls:
         parts.append(_bytes(keys[place]) if place >= 0 else b"")
-        parts += [one if type(one) is bytes else _bytes(one) for one in arguments]
+        parts += map(_bytes, arguments)
     # Not packed: the server's reader of that format knows no bytes.
     lengths = _pack(list(map(len, parts)))
     packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
@@ -202,8 +202,7 @@ def for_many(name: str, script: str) -> str:
     """
     functions, rest = apart(script)
     one = f"local function one()\n{_prepared(name, rest)}\nend\n"
-    guard = _guard(many=True)
-    return "local KEYS, ARGV = KEYS, ARGV\n" + guard + functions + one + our_script("many")
+    return "local KEYS, ARGV = KEYS, ARGV\n" + _guard() + functions + one + our_script("many")
 
 
 def apart(script: str) -> tuple[str, str]:
@@ -212,10 +211,9 @@ def apart(script: str) -> tuple[str, str]:
     return "".join(["local rcall = redis.call\n", *functions]), _FUNCTION.sub("", script)
 
 
-def _guard(*, many: bool = False) -> str:
+def _guard() -> str:
     keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    script = our_script("guard").replace("@KEYS@", keys)
-    return script.replace("@MANY@", "true" if many else "false")
+    return our_script("guard").replace("@KEYS@", keys)
 
 
 def _prepared(name: str, script: str) -> str:
