@@ -179,7 +179,7 @@ async def test_errors_are_logged_with_their_context(
 
 
 async def test_types_are_kept(on: Callable[[str], Bench]) -> None:
-    """Scenario: generic message type support. What is sent arrives in the type asked for."""
+    """Scenario: generic message type support. Data arrives in the type that is asked for."""
     bench = on("memory")
     log = Log(bench.name())
     async with bench.service(log.channel) as service:

@@ -19,7 +19,8 @@ from matador.transports.base import Routing
 
 def request(place: Place, number: int, body: bytes = b"1", **given: Any) -> Message:
     headers = given.pop("headers", {})
-    properties = Properties(**{"type": "ECHO", **given})
+    fields: dict[str, Any] = {"type": "ECHO", **given}
+    properties = Properties(**fields)
     return Message(f"odd-{number}", place.queue, body, headers, properties=properties)
 
 
@@ -155,7 +156,7 @@ class OddDelay:
     "ack",
     [
         AckStrategy(requeue=broken),
-        AckStrategy(requeue=lambda *_: [][1]),
+        AckStrategy(requeue=lambda error, attempt: bool(error.args[99])),
         AckStrategy(retry_delay=broken),
         AckStrategy(retry_delay=lambda _: "soon"),  # type: ignore[arg-type, return-value] - users
         AckStrategy(retry_delay=lambda _: float("nan")),
