@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from tests.support.brokers import broker_url
+from tests.support.kafka import forget_topics
 from tests.support.rabbitmq import Raw
 from tests.support.redis import forget_keys
 
@@ -20,6 +21,7 @@ from matador.rpc import RpcClient, RpcServer
 REAL = [
     pytest.param("rabbitmq", marks=pytest.mark.broker),
     pytest.param("redis", marks=pytest.mark.broker),
+    pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("kafka")]),
 ]
 BROKERS = ["memory", "sqlite", *REAL]
 
@@ -51,6 +53,10 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             url = broker_url("rabbitmq")
             yield Place("rabbitmq", url, queue)
             await asyncio.to_thread(_delete, url, queue)
+        case "kafka":
+            url = broker_url("kafka")
+            yield Place("kafka", url, queue)
+            await asyncio.to_thread(forget_topics, url, queue)
         case _:
             url = broker_url("redis")
             yield Place("redis", f"{url}?prefix={queue}", queue)
