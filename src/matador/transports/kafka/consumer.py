@@ -45,7 +45,6 @@ _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds; also how long closing takes
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there may be commits
 _LULL = 0.1  # seconds without room after which partitions are paused
-_MOST = 500  # messages read at a time
 _FEWEST_WAITING = 1000
 _LAST_COMMITS = 2.0
 _ASSIGN_TRIES = 30
@@ -79,6 +78,7 @@ class QueueConsumer:
         self._revoke_wait = client.address.revoke_wait
         self._session = client.address.session
         self._timeout = client.address.timeout
+        self._batch = client.address.batch_size
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Hold] = deque()
         self._waiters = Waiters()
@@ -577,7 +577,7 @@ class QueueConsumer:
         elif self._held_back:
             self._hold_back(False)
         if self._busy or outstanding:
-            found = self._consumer.consume(min(room, _MOST), 0) if room > 0 else []
+            found = self._consumer.consume(min(room, self._batch), 0) if room > 0 else []
             found = found or self._poll(0)
             if not found:
                 self._woken.wait(min(timeout, self._wait_next))
@@ -585,8 +585,8 @@ class QueueConsumer:
                 return
         else:
             found = self._poll(timeout)
-            if found and room > 1:
-                found += self._consumer.consume(min(room, _MOST) - 1, 0)
+            if found and min(room, self._batch) > 1:
+                found += self._consumer.consume(min(room, self._batch) - 1, 0)
         if found:
             self._wait_next = _SHORTEST_WAIT
             self._hand_over(found)

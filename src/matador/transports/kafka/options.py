@@ -54,6 +54,7 @@ class KafkaOptions(TypedDict, total=False):
     linger: Seconds | None
     compression: Compression | None
     max_message_size: int | None
+    batch_size: int | None
     client_id: str | None
     sasl_mechanism: str | None
     tls: bool | None
@@ -89,6 +90,7 @@ class KafkaAddress(ServerAddress):
     linger: float = duration(0.0)
     compression: str = choice("none", ("none", "gzip", "snappy", "lz4", "zstd"))
     max_message_size: int = whole(1_000_000, minimum=1000)
+    batch_size: int = whole(500, minimum=1)
     client_id: str = text("matador", empty=False)
     sasl_mechanism: str | None = text(None)
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)

@@ -69,6 +69,7 @@ class KafkaTransport(BaseTransport):
         linger: seconds for which the client collects messages; a batch does not wait for it.
         compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
         max_message_size: bytes, headers and key included.
+        batch_size: how many messages are read at a time.
         client_id: shown by the brokers.
         sasl_mechanism: ``PLAIN`` (if there is a user), ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` …
         config: more settings of librdkafka, by their names; only as a keyword.
