@@ -17,6 +17,7 @@ BROKERS = [
     "sqlite",
     pytest.param("rabbitmq", marks=pytest.mark.broker),
     pytest.param("redis", marks=pytest.mark.broker),
+    pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("kafka")]),
 ]
 
 

@@ -26,6 +26,7 @@ from matador.errors import (
 from matador.model.message import Release
 from matador.pubsub import Exchange, MessageContext, Published, Publisher, Subscriber
 from matador.testing import wait_for
+from matador.transports.base import Measuring
 from matador.transports.memory import MemoryTransport
 
 
@@ -48,7 +49,7 @@ async def test_a_handler_gets_what_matches_its_pattern(place: Place) -> None:
         await wait_for(lambda: len(hash_) == 3)
     assert star == ["orders.created"]
     assert sorted(hash_) == keys[:3]
-    assert [one.queues for one in found] == [1, 1, 1, 0]
+    assert [one.queues for one in found] == [1, 1, 1, place.unwanted]
 
 
 async def test_the_context_of_a_message(place: Place) -> None:
@@ -135,11 +136,11 @@ async def test_broadcasts_go_to_all_and_their_queues_vanish(place: Place) -> Non
             mine.append(message)
 
     async with place.publisher() as publisher:
-        assert (await publisher.publish("news.old", 0)).queues == 0
+        assert (await publisher.publish("news.old", 0)).queues == place.unwanted
         async with subs[0], subs[1]:
             await publisher.publish("news.new", 1)
             await wait_for(lambda: got == [[1], [1]])
-        assert (await publisher.publish("news.late", 2)).queues == 0
+        assert (await publisher.publish("news.late", 2)).queues == place.unwanted
     assert subs[0].queue.startswith(f"{place.exchange}.")
     assert subs[0].queue != subs[1].queue
     transport = await place.transport()
@@ -176,8 +177,11 @@ async def test_unroutable_messages_are_reported(place: Place) -> None:
     async with place.publisher(on_unroutable=tell) as publisher:
         published = await publisher.publish("nobody.listens", 1)
         await publisher.publish_many([("nobody.either", 1)])
-        assert publisher.counters.unroutable == 2
-    assert published.queues == 0
+        assert publisher.counters.unroutable == (0 if place.unwanted else 2)
+    assert published.queues == place.unwanted
+    if place.unwanted:
+        assert told == []
+        return
     assert [one.routing_key for one in told] == ["nobody.listens", "nobody.either"]
 
 
@@ -351,6 +355,8 @@ async def test_a_publisher_connects_when_it_is_used(place: Place) -> None:
 
 
 async def test_pause_and_resume(place: Place) -> None:
+    if place.broker == "kafka":
+        return  # others would have to apply the bindings before they see what was published
     sub = place.subscriber("orders")
     got: list[int] = []
 
@@ -374,6 +380,8 @@ async def test_pause_and_resume(place: Place) -> None:
 
 async def test_stale_bindings(place: Place) -> None:
     """A message that no handler wants any more is kept, until the binding is removed."""
+    if place.broker == "kafka":
+        return  # there are none: bindings are those of who consumes; see the next test
     old = place.subscriber("orders")
 
     @old.on("orders.*", "invoices.*")
@@ -395,6 +403,28 @@ async def test_stale_bindings(place: Place) -> None:
         assert (await publisher.publish("invoices.sent", 2)).queues == 0
     with pytest.raises(NotStartedError):
         await new.unbind("invoices.*")
+
+
+async def test_bindings_of_who_is_gone_mean_nothing_on_kafka(place: Place) -> None:
+    if place.broker != "kafka":
+        return
+    old, new = place.subscriber("orders"), place.subscriber("orders")
+    got: list[int] = []
+
+    @old.on("orders.*", "invoices.*")
+    async def handle(message: int) -> None:
+        got.append(message)
+
+    async with old:
+        pass
+    new.on("orders.*")(handle)
+    async with new, place.publisher() as publisher:
+        await publisher.publish("invoices.sent", 1)
+        await publisher.publish("orders.sent", 2)
+        await wait_for(lambda: got == [2], timeout=30)
+    transport = await place.transport()
+    assert isinstance(transport, Measuring)
+    assert (await transport.depth(f"{place.queue('orders')}.dlq")).total == 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from matador.rpc import RpcClient, RpcServer
 REAL = [
     pytest.param("rabbitmq", marks=pytest.mark.broker),
     pytest.param("redis", marks=pytest.mark.broker),
-    pytest.param("kafka", marks=pytest.mark.broker),
+    pytest.param("kafka", marks=[pytest.mark.broker, pytest.mark.xdist_group("kafka")]),
 ]
 BROKERS = ["memory", "sqlite", *REAL]
 

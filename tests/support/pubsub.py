@@ -41,6 +41,11 @@ class Place:
         self._connection = Connection(url, "test")
         self._transport: Transport | None = None
 
+    @property
+    def unwanted(self) -> int:
+        """In how many queues a message is said to be that nobody wants: Kafka cannot tell."""
+        return 1 if self.broker == "kafka" else 0
+
     def queue(self, name: str) -> str:
         """The full name of a queue."""
         full = f"{self.name}.{name}"
