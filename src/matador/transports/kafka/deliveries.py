@@ -95,7 +95,9 @@ class Hold:
         """What its receiver gets."""
         found, count = self.content, self.count
         receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
-        return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+        return Delivery(
+            found.body, found.headers, receipt, found.problem, found.properties, found.id
+        )
 
 
 class Partition:
