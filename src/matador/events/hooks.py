@@ -173,7 +173,7 @@ class CheckpointEvent(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-Proceed: TypeAlias = Callable[[], Awaitable[BaseException | None]]
+Proceed: TypeAlias = Callable[[], Awaitable[Any]]
 """Sends, or handles the message. Returns the error of the callback, if that failed; of a send it
 returns None, and ``on_enqueue_error`` tells what failed."""
 
