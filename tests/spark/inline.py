@@ -10,21 +10,12 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from matador.spark.tables import ingest, maintenance, staging
+from matador.spark.tables import append, ingest, maintenance
 from matador.spark.tables.ingest import Ingest, IngestOptions, IngestResult
-from matador.spark.tables.layout import Layout
+from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.maintenance import TARGET, CompactResult, ExpireResult
 
-
-class _Context:
-    defaultParallelism = 2  # noqa: N815 - Spark's name
-
-
-class _Session:
-    sparkContext = _Context()  # noqa: N815 - Spark's name
-
-
-SESSION = cast("SparkSession", _Session())
+SESSION = cast("SparkSession", None)
 
 
 def run_here(spark: object, work: Callable[[int], bytes], count: int) -> list[bytes]:
@@ -32,19 +23,31 @@ def run_here(spark: object, work: Callable[[int], bytes], count: int) -> list[by
     return [work(number) for number in range(count)]
 
 
+def two(spark: object) -> int:
+    """What ``parallelism`` says."""
+    return 2
+
+
 class InlineLake:
     """A lake that is written in this process."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.layout = Layout(path)
-        for module in (ingest, staging, maintenance):
+        for module in (ingest, append, maintenance):
             monkeypatch.setattr(module, "run_tasks", run_here)
+        monkeypatch.setattr(ingest, "parallelism", two)
 
     def ingest(self, journal: Path, **options: Any) -> IngestResult:
         return Ingest(SESSION, self.layout, None, IngestOptions(**options)).run(journal)
 
     def compact(self, target_size: int = TARGET) -> CompactResult:
-        return maintenance.compact(SESSION, self.layout, target_size)
+        tables = [self.layout.table(name) for name in TABLES]
+        results = [maintenance.compact(SESSION, one, target_size) for one in tables]
+        return sum(results, CompactResult(0, 0))
 
     def expire(self, older_than: datetime) -> ExpireResult:
-        return maintenance.expire(SESSION, self.layout, older_than)
+        removed = {
+            name: maintenance.expire(SESSION, self.layout.table(name), older_than)
+            for name in TABLES
+        }
+        return ExpireResult(**removed)

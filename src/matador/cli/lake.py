@@ -201,6 +201,33 @@ def compact(*, lake: LakeFolder, common: Common) -> None:
     common.show(asdict(result), remark=remark)
 
 
+@lake.add("matador lake vacuum --lake lake/", "matador lake vacuum --lake lake/ --keep-days 2")
+def vacuum(
+    *,
+    lake: LakeFolder,
+    keep_days: Annotated[
+        float, option("DAYS", "Keep files that a version of so many days needs.", min=1 / 24)
+    ] = 7,
+    common: Common,
+) -> None:
+    """Delete files that are no longer needed: replaced by others, or left by killed runs."""
+    show_spark_logs(common.verbose)
+    result = start_spark(open_lake(lake)).vacuum(timedelta(days=keep_days))
+    common.show(asdict(result), remark=f"deleted {plural(result.files, 'file')}")
+
+
+@lake.add("matador lake convert --lake lake/")
+def convert(*, lake: LakeFolder, common: Common) -> None:
+    """Convert a lake of an earlier version to Delta tables. If interrupted, run it again."""
+    show_spark_logs(common.verbose)
+    result = start_spark(open_lake(lake)).convert()
+    remark = (
+        f"converted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
+        f"{result.quarantine:,} in quarantine"
+    )
+    common.show(asdict(result), remark=remark)
+
+
 @lake.add("matador lake expire --lake lake/ --days 90")
 def expire(
     *,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,13 @@ from matador.observe.journal.records import (
 )
 from matador.spark.runtime.arrow import RecordBatch, pa
 from matador.spark.runtime.journal_lines import LONGEST
-from matador.spark.tables.dedup_index import Keys, delivery_keys, event_keys, text_keys
+from matador.spark.tables.keys import (
+    Keys,
+    delivery_keys,
+    event_keys,
+    fingerprint,
+    fingerprint_keys,
+)
 from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
 
 OUT_OF_RANGE = "a time is before 1970 or after 9999"
@@ -202,9 +209,12 @@ def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
 
 def _quarantine(refused: Sequence[_Refused]) -> Rows:
     names = QuarantineReason._fields
-    reasons = {name: [getattr(one.problem, name) for one in refused] for name in names}
-    keys = text_keys([one.identity for one in refused])
-    return Rows(_batch(refused, QUARANTINE, **reasons), keys)
+    made: dict[str, list[Any]] = {
+        name: [getattr(one.problem, name) for one in refused] for name in names
+    }
+    made["quarantined_at"] = [time.time_ns() // 1000] * len(refused)
+    made["fingerprint"] = [fingerprint(one.identity) for one in refused]
+    return Rows(_batch(refused, QUARANTINE, **made), fingerprint_keys(made["fingerprint"]))
 
 
 def _batch(records: Sequence[Any], schema: Any, **made: Sequence[Any]) -> RecordBatch:
@@ -257,6 +267,13 @@ def raw_bytes(record: MalformedRecord) -> bytes:
         return base64.b64decode(record.raw, validate=True)
     except ValueError:
         return record.raw.encode()
+
+
+def quarantined_bytes(raw: str) -> bytes:
+    """The bytes of the column ``raw`` of the quarantine."""
+    if raw.startswith(_BINARY):
+        return base64.b64decode(raw.removeprefix(_BINARY))
+    return raw.encode()
 
 
 def _moment(micros: int) -> int | None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
 from matador.model.event import EventType, event_type_of
 from matador.model.schema import Schema
-from matador.observe.paths import local_path
 from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
+from matador.spark.tables.delta import DataFile, DeltaTable
 from matador.spark.tables.layout import Layout, spark_schema
-from matador.spark.tables.maintenance import finish_interrupted
 
 
 class LakeTables:
@@ -21,22 +22,28 @@ class LakeTables:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | os.PathLike[str],
         *,
         schema: Schema | None = None,
         spark: SparkSession | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        self.layout = Layout(local_path(path, "Lake").absolute())
+        self.layout = Layout(path, storage_options)
         self.schema = schema
         self._spark = spark
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.layout.root)!r})"
+        return f"{type(self).__name__}({self.layout.storage.root!r})"
 
     @property
     def path(self) -> Path:
-        """The folder of the lake."""
+        """The folder of the lake, if it is local."""
         return self.layout.root
+
+    @property
+    def name(self) -> str:
+        """The last part of the address of the lake."""
+        return self.layout.storage.root.rstrip("/").rpartition("/")[2]
 
     @property
     def spark(self) -> SparkSession:
@@ -68,10 +75,9 @@ class LakeTables:
         return self.table("quarantine")
 
     def table(self, name: str) -> DataFrame:
-        """``events``, ``deliveries`` or ``quarantine``."""
-        self.layout.make()
-        finish_interrupted(self.layout)
-        return self.spark.read.schema(spark_schema(name)).parquet(str(self.layout.table(name)))
+        """``events``, ``deliveries`` or ``quarantine``, as they are now."""
+        self.layout.check()
+        return read_table(self.spark, self.layout.table(name))
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
         if isinstance(event, EventType):
@@ -79,3 +85,24 @@ class LakeTables:
         if not isinstance(event, str):
             return event_type_of(event)
         return None if self.schema is None else self.schema.find(event)
+
+
+def read_table(spark: SparkSession, table: DeltaTable) -> DataFrame:
+    """The current version of a table. What others do to it later does not change the rows.
+
+    Spark is given the list of files: it needs no connector for Delta.
+    """
+    try:
+        files = table.open(create=False).files()
+    except FileNotFoundError:
+        files = list[DataFile]()
+    return read_files(spark, table, files)
+
+
+def read_files(spark: SparkSession, table: DeltaTable, files: Sequence[DataFile]) -> DataFrame:
+    """The rows of some files of a table."""
+    schema = spark_schema(table.columns, partitioned=table.is_partitioned)
+    if not files:
+        return cast("Any", spark).createDataFrame([], schema)
+    reader = spark.read.schema(schema).option("basePath", table.storage.spark_url(""))
+    return reader.parquet(*table.spark_urls(files))
