@@ -27,6 +27,9 @@ do. The classes stand in the order of this tree::
     │   ├── StorageCorruptError             the database file is damaged or not ours
     │   ├── StorageLockedError              another process keeps the database file locked
     │   ├── LeaseLostError                  another worker has the message now
+    │   ├── BufferFullError                 too many sends wait for the connection
+    │   ├── BufferExpiredError              a send waited too long for the connection
+    │   ├── CircuitOpenError                the broker keeps failing, so nothing is tried for now
     │   └── MissingExtraError               the client library is not installed
     ├── SchemaError
     │   ├── InvalidSchemaError              lists every problem of a schema
@@ -38,6 +41,7 @@ do. The classes stand in the order of this tree::
     │   └── InProcessCannotRunStubError     the in-process transport cannot reach a stub
     ├── InvalidEventError                   the payload does not match the event's type
     │   └── AmbiguousPayloadError           a JSON object in the payload has a duplicate key
+    ├── InvalidMessageError                 the data cannot be written as JSON, or read
     ├── DecodeError                         the message is not a valid envelope
     ├── ConfigurationError                  an option is invalid (also a ValueError)
     ├── ApplicationImportError              the application's module cannot be imported
@@ -62,6 +66,11 @@ do. The classes stand in the order of this tree::
     │   ├── JobFailedError                  the job whose result was awaited has failed
     │   ├── JobTimeoutError                 a job, or its result, took too long
     │   └── PermanentJobError               raised by a handler: do not retry
+    ├── RpcError
+    │   ├── RemoteError                     the server answered with an error
+    │   ├── RpcTimeoutError                 no reply in time (also a built-in TimeoutError)
+    │   └── ConnectionLostError             the connection was lost; the call may have run
+    ├── QueueError                          an operation of a queue service failed
     ├── DoRetry                             raised by a callback: retry the message
     ├── DontRetry                           raised by a callback: do not retry the message
     └── EventAssertionError                 raised by a callback: the event is wrong
@@ -301,6 +310,21 @@ class LeaseLostError(TransportError):
     the machine slept). The settlement was refused; another worker handles the message."""
 
 
+class BufferFullError(TransportError):
+    """The message buffer is full: too many sends wait for the connection. The message was not sent.
+    Send less until the broker is back, or raise `Recovery(max_size=…)`."""
+
+
+class BufferExpiredError(TransportError):
+    """The message waited for the connection for too long and was not sent. Send it again once the
+    broker is back, or raise `Recovery(ttl=…)`."""
+
+
+class CircuitOpenError(TransportError):
+    """The circuit breaker is open: the broker keeps failing, so the message was not sent. Sends are
+    tried again when the connection is back, or after `CircuitBreaker(recovery_time=…)`."""
+
+
 class MissingExtraError(TransportError):
     """An optional dependency is missing. Install the extra named in the message."""
 
@@ -369,6 +393,11 @@ class InvalidEventError(MatadorError):
 class AmbiguousPayloadError(InvalidEventError):
     """A JSON object in the payload has a duplicate key, so its meaning is ambiguous. Correct the
     program that sent it."""
+
+
+class InvalidMessageError(MatadorError):
+    """The data of a message cannot be written as JSON, or is not of the type that was expected. The
+    message names the field."""
 
 
 class DecodeError(MatadorError):
@@ -640,3 +669,72 @@ class PermanentJobError(JobError):
 
     description = "Raise it with a message that says why another attempt is pointless."
     code = "PERMANENT"
+
+
+# -- RPC and channels -----------------------------------------------------------------------------
+
+
+class RpcError(MatadorError):
+    """A call of a remote command failed."""
+
+
+class RemoteError(RpcError):
+    """The server answered with an error. `code` is its name there, `details` is what else it said.
+
+    Example:
+        >>> raise RemoteError("ValidationError", "amount must be positive", {"field": "amount"})
+        Traceback (most recent call last):
+        matador.errors.RemoteError: ValidationError: amount must be positive
+    """
+
+    def __init__(self, code: str, message: str, details: Any = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.remote_message = message
+        self.details = details
+
+
+class RpcTimeoutError(RpcError, builtins.TimeoutError):
+    """The server did not reply in time. It may be down or busy, or may not know that the call is
+    still wanted. A server that receives the call after its deadline does not run it."""
+
+
+class ConnectionLostError(RpcError, builtins.ConnectionError):
+    """The connection was lost before the reply came, so the call may or may not have run. Call
+    again if running it twice does no harm."""
+
+
+class QueueError(MatadorError):
+    """An operation of a queue service failed. The cause says why.
+
+    Attributes:
+        queue_type: the type of the queue, such as `rabbitmq`.
+        operation: what failed: `connect`, `send`, `publish` or `consume`.
+        queue: the name of the queue, if it is about one.
+        message_id: the id of the message, if it is about one.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        queue_type: str = "",
+        operation: str = "",
+        queue: str | None = None,
+        message_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.queue_type = queue_type
+        self.operation = operation
+        self.queue = queue
+        self.message_id = message_id
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """The error as plain data, for logs and for JSON."""
+        return {
+            **super().as_dict(),
+            "queue_type": self.queue_type,
+            "operation": self.operation,
+            "queue": self.queue,
+            "message_id": self.message_id,
+        }

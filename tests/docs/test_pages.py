@@ -54,7 +54,8 @@ def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
             assert block.text in EXAMPLE_CODE
             continue
         found = re.fullmatch(
-            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini))(:[\w-]+)?"\n',
+            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini|toml))'
+            r'(:[\w-]+)?"\n',
             block.text,
         )
         assert found, f"code that no test runs:\n{block.text}"

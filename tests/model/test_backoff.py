@@ -15,7 +15,7 @@ from matador.model.backoff import BackoffStrategy, ReconnectBackoff
 @pytest.mark.parametrize(
     ("strategy", "waits"),
     [
-        ("immediate", [0, 0, 0, 0, 0]),
+        ("immediate", [0, 1, 1, 1, 1]),
         ("linear", [1, 2, 3, 4, 5]),
         ("exponential", [1, 2, 4, 5, 5]),
     ],

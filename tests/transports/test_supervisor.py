@@ -172,7 +172,7 @@ async def test_jitter_shortens_the_wait() -> None:
 
 
 async def test_it_gives_up_after_the_last_attempt() -> None:
-    rig = Rig(ReconnectBackoff("immediate", max_attempts=3))
+    rig = Rig(ReconnectBackoff("immediate", base_delay=0, max_attempts=3))
     await rig.supervisor.start()
     waiting = asyncio.create_task(rig.supervisor.wait_connected(timeout=5))
     rig.broker.down = OSError("refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +45,8 @@ def jobs_worker(
 
     found = common.load_object(worker, Worker, "Worker of matador.jobs", "worker")
     if processes > 1:
-        run_processes(["jobs", "worker", worker], processes, concurrency, common)
+        line = [sys.executable, "-m", "matador", "jobs", "worker", worker]
+        run_processes(line, processes, concurrency, common)
         return
     if concurrency is not None:
         found.concurrency = concurrency

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import matador
+from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
 from matador.cli.dead_letters import dead_letters
 from matador.cli.doctor import doctor
@@ -86,6 +87,7 @@ for group, name in (
     (dead_letters, "dead-letters"),
     (topology, "topology"),
     (jobs, "jobs"),
+    (channels, "channels"),
     (journal, "journal"),
     (lake, "lake"),
     (spark, "spark"),

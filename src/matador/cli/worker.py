@@ -49,12 +49,30 @@ def worker(
     for "started", "counts" and "stopped".
     """
     target = common.load(app, logging.INFO).app
+    line = [sys.executable, "-m", "matador", "worker", app]
+    work(target, line, queues, processes, concurrency, process, common)
+
+
+def work(
+    target: Matador,
+    line: Sequence[str],
+    queues: str | None,
+    processes: int,
+    concurrency: int | None,
+    process: int | None,
+    common: Common,
+) -> None:
+    """Run an application as a worker until a signal; ``line`` starts another process of it.
+
+    Raises:
+        typer.Exit: one of several processes failed.
+    """
     names = queues_to_consume(target, queues)
     target.configure(consume_from=names)
     if process is None and not common.as_json:
         err().print(_subscriptions(target))
     if processes > 1:
-        run_processes(["worker", app, "--queues", ",".join(names)], processes, concurrency, common)
+        run_processes([*line, "--queues", ",".join(names)], processes, concurrency, common)
         return
     counter = OutcomeCounter()
     more = [] if concurrency is None else [_Concurrency(concurrency)]
@@ -66,12 +84,12 @@ def worker(
 def run_processes(
     command: Sequence[str], processes: int, concurrency: int | None, common: Common
 ) -> None:
-    """Run a worker command in several processes until a signal.
+    """Run a command line in several processes until a signal.
 
     Raises:
         typer.Exit: one of them failed.
     """
-    line = [sys.executable, "-m", "matador", *command]
+    line = [*command]
     line += [] if concurrency is None else ["--concurrency", str(concurrency)]
     line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
     if not supervise(line, processes, prefixed=not common.as_json):

@@ -1,32 +1,12 @@
-"""Data and results as JSON, in the type that a handler names: all five kinds of payload classes."""
+"""Data and results of jobs as JSON, in the type that a handler names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from matador.codec.plain import not_finite_in
+from matador.codec.data import data_decoder, encode_data
 from matador.errors import InvalidJobError
-
-
-def _to_plain(value: Any) -> Any:
-    """How msgspec writes what it does not know: pydantic models by their own serializer."""
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__name__} cannot be written as JSON")
-
-
-def _from_plain(kind: type[Any], value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)
-    if callable(validate):
-        return validate(value)
-    raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
-
-
-_encode = msgspec.json.Encoder(enc_hook=_to_plain).encode
 
 
 def encode_json(value: Any, where: str) -> bytes:
@@ -35,16 +15,7 @@ def encode_json(value: Any, where: str) -> bytes:
     Raises:
         InvalidJobError: it cannot be written, or would be read back as something else.
     """
-    try:
-        encoded = _encode(value)
-        odd = None
-        if b"null" in encoded:
-            odd = not_finite_in(msgspec.to_builtins(value, enc_hook=_to_plain))
-    except Exception as error:  # a serializer of the user's may raise anything
-        raise InvalidJobError(f"{where} cannot be written as JSON: {error}") from error
-    if odd is not None:
-        raise InvalidJobError(f"{where} cannot be written as JSON: {odd}")
-    return encoded
+    return encode_data(value, where, InvalidJobError)
 
 
 def decoder_for(kind: Any, where: str) -> Callable[[bytes], Any]:
@@ -53,7 +24,4 @@ def decoder_for(kind: Any, where: str) -> Callable[[bytes], Any]:
     Raises:
         InvalidJobError: the type is none that can be read.
     """
-    try:
-        return msgspec.json.Decoder(kind, dec_hook=_from_plain).decode
-    except TypeError as error:
-        raise InvalidJobError(f"{where}: {kind!r} cannot be read from JSON: {error}") from error
+    return data_decoder(kind, where, InvalidJobError)

@@ -9,7 +9,7 @@ from matador.errors import ConfigurationError
 from matador.model.options import Seconds, one_of, seconds, set_fields, whole_number
 
 BackoffStrategy: TypeAlias = Literal["immediate", "linear", "exponential"]
-"""No delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times the base delay."""
+"""At once, then each time after the base delay; 1, 2, 3 … times the base delay; 1, 2, 4 … times."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -58,6 +58,16 @@ class ReconnectBackoff:
         set_fields(self, strategy=strategy, base_delay=base, max_delay=longest)
         set_fields(self, jitter=float(jitter), max_attempts=attempts)
 
+    def growing(self, strategy: BackoffStrategy) -> ReconnectBackoff:
+        """The same delays, growing in another way."""
+        return ReconnectBackoff(
+            strategy,
+            base_delay=self.base_delay,
+            max_delay=self.max_delay,
+            jitter=self.jitter,
+            max_attempts=self.max_attempts,
+        )
+
     def delay(self, attempt: int, random: float = 0.0) -> float:
         """Seconds to wait after the failed attempt with that number, starting at 1.
 
@@ -72,7 +82,7 @@ class ReconnectBackoff:
     def _grown(self, attempt: int) -> float:
         match self.strategy:
             case "immediate":
-                return 0.0
+                return 0.0 if attempt == 1 else self.base_delay
             case "linear":
                 return self.base_delay * attempt
             case "exponential":

@@ -43,6 +43,8 @@ class Properties(msgspec.Struct, frozen=True, gc=False):
         type: the type of the message, such as a command or the name of a job.
         expires_at: seconds since the epoch after which the message is obsolete. The handler
             decides what to do; transports do not enforce it.
+        transient: the message need not survive a restart of the broker, which may make it faster.
+            Every transport accepts this. It is for the broker alone: deliveries need not have it.
     """
 
     routing_key: str | None = None
@@ -50,13 +52,15 @@ class Properties(msgspec.Struct, frozen=True, gc=False):
     correlation_id: str | None = None
     type: str | None = None
     expires_at: float | None = None
+    transient: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be stored.
 
     Attributes:
-        id: the envelope's id; a retry keeps it.
+        id: the envelope's id; a retry keeps it. Empty for a reply, which its ``correlation_id``
+            identifies: RabbitMQ then gets neither an id nor a time.
         queue: the full name of the queue.
         body: the bytes.
         headers: the headers.
@@ -102,6 +106,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         ordering_key: as it was sent; a retry keeps it.
         attempts_elsewhere: failed attempts of workers of another kind, which the message itself
             does not count.
+        exact_count: False if the broker only says that there was a delivery before, but not how
+            many.
     """
 
     queue: str
@@ -111,6 +117,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     ordering_key: str | None = None
     attempts_elsewhere: int = 0
+    exact_count: bool = True
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -118,7 +125,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     ``problem`` says which part the transport could not read (a header, a property, a field). Such a
     delivery is malformed: it is not decoded, and becomes a dead letter in its raw form.
-    ``properties``: those it was sent with, or None.
+    ``properties``: those it was sent with, or None. ``id``: ``Message.id``, on transports with
+    ``routing``; empty if it was sent without one.
     """
 
     body: bytes
@@ -126,6 +134,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     receipt: Receipt
     problem: str | None = None
     properties: Properties | None = None
+    id: str = ""
 
 
 # -- settlements ----------------------------------------------------------------------------------

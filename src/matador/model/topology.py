@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -21,8 +22,9 @@ from matador.model.options import (
     suggestion,
 )
 
-DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable"]
-"""``unhandled``: the event or subscriber is unknown. ``undeliverable``: the message failed."""
+DeadLetterKind: TypeAlias = Literal["unhandled", "undeliverable", "dlq"]
+"""``unhandled``: the event or subscriber is unknown. ``undeliverable``: the message failed.
+``dlq``: all dead letters of RPC and pub/sub; off unless asked for."""
 
 DEAD_LETTER_KINDS: tuple[DeadLetterKind, ...] = get_args(DeadLetterKind)
 
@@ -48,9 +50,16 @@ class WorkQueue:
         consumer_timeout: the time limit of a callback in seconds; then it is cancelled and retried.
         priorities: messages may have a priority; higher ones come first.
         exact: use the name unchanged and do not create the queue, because another system owns it.
+        create: whether Matador creates the queue; False only for ``exact``. A queue with
+            ``exact=True, create=True`` has the plain name and is declared as other AMQP programs
+            declare theirs: durable, classic, and reached directly by its name.
         retention: seconds for which finished messages stay readable, for replay and for Spark.
+        expires: a temporary queue. It is deleted, with its bindings and messages, when nobody has
+            consumed it for so many seconds. It need not survive a restart of the broker, and has
+            no dead letters except ``dlq``, if those are on.
         fallback: the queue to send to if sending to this one fails.
-        type: ``quorum`` or ``classic``, on RabbitMQ (None: quorum, or classic with priorities).
+        type: ``quorum`` or ``classic``, on RabbitMQ. None: quorum, but classic with priorities,
+            with ``create`` and with ``expires``.
         arguments: extra arguments for the queue on RabbitMQ, such as ``{"x-max-length": 100_000}``.
             Useful if other programs declare the same queue.
 
@@ -64,7 +73,9 @@ class WorkQueue:
     consumer_timeout: float | None
     priorities: bool
     exact: bool
+    create: bool
     retention: float | None
+    expires: float | None
     fallback: str | None
     type: QueueType | None
     arguments: Mapping[str, Argument] = field(hash=False)
@@ -77,7 +88,9 @@ class WorkQueue:
         consumer_timeout: Seconds | None = None,
         priorities: bool = False,
         exact: bool = False,
+        create: bool | None = None,
         retention: Seconds | None = None,
+        expires: Seconds | None = None,
         fallback: str | None = None,
         type: QueueType | None = None,
         arguments: Mapping[str, Argument] | None = None,
@@ -89,10 +102,17 @@ class WorkQueue:
             one_of(type, f"{where}: type", get_args(QueueType))
         if type == "quorum" and priorities:
             raise ConfigurationError(f"{where}: a quorum queue cannot have priorities")
-        if exact and (type is not None or arguments):
+        made = not exact if create is None else create
+        if not made and not exact:
+            raise ConfigurationError(f"{where}: create=False needs exact=True")
+        if not made and (type is not None or arguments or expires is not None):
             raise ConfigurationError(
-                f"{where}: type and arguments have no effect on an exact queue, which its owner "
-                f"creates"
+                f"{where}: type, arguments and expires have no effect on an exact queue, which its "
+                f"owner creates; write create=True if Matador shall create it"
+            )
+        if expires is not None and (type == "quorum" or retention is not None):
+            raise ConfigurationError(
+                f"{where}: a temporary queue (expires) cannot be a quorum queue or have a retention"
             )
         set_fields(
             self,
@@ -101,11 +121,19 @@ class WorkQueue:
             consumer_timeout=optional_seconds(consumer_timeout, f"{where}: consumer_timeout"),
             priorities=priorities,
             exact=exact,
+            create=made,
             retention=optional_seconds(retention, f"{where}: retention"),
+            expires=optional_seconds(expires, f"{where}: expires"),
             fallback=fallback,
             type=type,
             arguments=_checked_arguments(arguments, where),
         )
+
+
+def _is_exact_name(text: object) -> bool:
+    return (
+        isinstance(text, str) and len(text) <= _LONGEST_NAME and bool(_EXACT_NAME.fullmatch(text))
+    )
 
 
 def _checked_arguments(given: object, where: str) -> dict[str, Argument]:
@@ -136,6 +164,11 @@ def _checked_arguments(given: object, where: str) -> dict[str, Argument]:
 class DeadLetterQueue:
     """The dead letters of one kind: whether, how many and how long to keep them (None: no limit).
 
+    ``exchange`` and ``routing_key`` are those through which dead letters travel on RabbitMQ; other
+    brokers need none. ``{queue}`` in the key stands for the full name of the queue. The defaults of
+    kind ``dlq`` are ``dlx`` and ``{queue}.dead``, those of the others ``{namespace}.dlx`` and
+    ``{queue}.{kind}``.
+
     Example:
         >>> DeadLetterQueue(max_length=10_000).enabled
         True
@@ -144,21 +177,37 @@ class DeadLetterQueue:
     enabled: bool
     max_length: int | None
     ttl: float | None
+    exchange: str | None
+    routing_key: str | None
 
     def __init__(
-        self, *, enabled: bool = True, max_length: int | None = None, ttl: Seconds | None = None
+        self,
+        *,
+        enabled: bool = True,
+        max_length: int | None = None,
+        ttl: Seconds | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
     ) -> None:
+        if exchange is not None and not _is_exact_name(exchange):
+            raise ConfigurationError(f"dead letters: exchange {exchange!r}: invalid name")
+        if routing_key is not None and not 0 < len(routing_key.encode("utf-8", "replace")) <= 255:
+            raise ConfigurationError("dead letters: routing_key must have 1 to 255 bytes")
         set_fields(
             self,
             enabled=enabled,
             max_length=optional_whole_number(max_length, "dead letters: max_length", minimum=1),
             ttl=optional_seconds(ttl, "dead letters: ttl"),
+            exchange=exchange,
+            routing_key=routing_key,
         )
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class DeadLetters:
     """The dead letters of all queues: ``unhandled`` and ``undeliverable``, both kept by default.
+
+    ``dlq`` is off by default: one queue ``{queue}.dlq`` for everything, as RPC and pub/sub use it.
 
     Example:
         >>> DeadLetters(unhandled=False, undeliverable=DeadLetterQueue(ttl=7 * 86400))[
@@ -168,19 +217,26 @@ class DeadLetters:
 
     unhandled: DeadLetterQueue
     undeliverable: DeadLetterQueue
+    dlq: DeadLetterQueue
 
     def __init__(
         self,
         *,
         unhandled: DeadLetterQueue | bool = True,
         undeliverable: DeadLetterQueue | bool = True,
+        dlq: DeadLetterQueue | bool = False,
     ) -> None:
-        for kind, given in (("unhandled", unhandled), ("undeliverable", undeliverable)):
+        for kind, given in (
+            ("unhandled", unhandled),
+            ("undeliverable", undeliverable),
+            ("dlq", dlq),
+        ):
             queue = DeadLetterQueue(enabled=given) if isinstance(given, bool) else given
             object.__setattr__(self, kind, queue)
 
     def __getitem__(self, kind: DeadLetterKind) -> DeadLetterQueue:
-        return self.unhandled if kind == "unhandled" else self.undeliverable
+        kinds = {"unhandled": self.unhandled, "undeliverable": self.undeliverable, "dlq": self.dlq}
+        return kinds[kind]
 
     @property
     def enabled_kinds(self) -> tuple[DeadLetterKind, ...]:
@@ -250,8 +306,11 @@ class Binding:
 class Topology:
     """All queues of an application. Validated on creation.
 
+    One that only publishes needs exchanges and no queues.
+
     Raises:
-        InvalidTopologyError: invalid or duplicate names, or no queues; lists every problem.
+        InvalidTopologyError: invalid or duplicate names, or neither queues nor exchanges; lists
+            every problem.
 
     Example:
         >>> shop = Topology("shop", queues=["events", WorkQueue("billing", concurrency=4)])
@@ -270,7 +329,7 @@ class Topology:
         self,
         namespace: str,
         *,
-        queues: Iterable[str | WorkQueue],
+        queues: Iterable[str | WorkQueue] = (),
         dead_letters: DeadLetters | None = None,
         retry: RetryQueues | None = None,
         exchanges: Iterable[str | Exchange] = (),
@@ -281,6 +340,8 @@ class Topology:
         routed = tuple(one if isinstance(one, Exchange) else Exchange(one) for one in exchanges)
         bound = tuple(bindings)
         problems = [*_problems(namespace, made), *_binding_problems(made, routed, bound)]
+        if not made and not routed:
+            problems.append("no queues: add at least one, or an exchange to publish to")
         if problems:
             raise InvalidTopologyError(problems)
         set_fields(
@@ -295,7 +356,13 @@ class Topology:
 
     @property
     def default_queue(self) -> WorkQueue:
-        """The first queue, which subscribers without a queue use."""
+        """The first queue, which subscribers without a queue use.
+
+        Raises:
+            QueueNotFoundError: there are only exchanges.
+        """
+        if not self.queues:
+            raise QueueNotFoundError(f"topology {self.namespace!r} has no queues, only exchanges")
         return self.queues[0]
 
     def queue(self, name: str) -> WorkQueue:
@@ -310,7 +377,7 @@ class Topology:
         known = [queue.name for queue in self.queues]
         raise QueueNotFoundError(
             f"topology {self.namespace!r} has no queue {name!r}, only "
-            f"{', '.join(known)}{suggestion(name, known)}"
+            f"{', '.join(known) or 'exchanges'}{suggestion(name, known)}"
         )
 
     def has_queue(self, name: str) -> bool:
@@ -328,8 +395,35 @@ class Topology:
     def dead_letter_names(self) -> Iterator[tuple[WorkQueue, DeadLetterKind, str]]:
         """Every dead-letter queue: its work queue, its kind and its full name."""
         for queue in self.queues:
-            for kind in self.dead_letters.enabled_kinds:
+            for kind in self.kinds_of(queue):
                 yield queue, kind, dead_letter_name(self._full(queue), kind)
+
+    def kinds_of(self, queue: WorkQueue) -> tuple[DeadLetterKind, ...]:
+        """The kinds of dead letters that are kept for a queue; for a temporary one only ``dlq``."""
+        kinds = self.dead_letters.enabled_kinds
+        return kinds if queue.expires is None else tuple(kind for kind in kinds if kind == "dlq")
+
+    def without_queue(self, full_name: str) -> Topology:
+        """The same without a queue and its bindings. Transports use it for one that is deleted."""
+        gone = {queue.name for queue in self.queues if self._full(queue) == full_name}
+        return self._with(
+            queues=tuple(queue for queue in self.queues if queue.name not in gone),
+            bindings=tuple(binding for binding in self.bindings if binding.queue not in gone),
+        )
+
+    def without_binding(self, exchange: str, full_name: str, pattern: str) -> Topology:
+        """The same without one binding of a queue."""
+        gone = [
+            Binding(exchange, queue.name, pattern)
+            for queue in self.queues
+            if self._full(queue) == full_name
+        ]
+        return self._with(bindings=tuple(one for one in self.bindings if one not in gone))
+
+    def _with(self, **changed: object) -> Topology:
+        made = copy(self)
+        set_fields(made, **changed)
+        return made
 
     def _full(self, queue: WorkQueue) -> str:
         return queue.name if queue.exact else f"{self.namespace}.{queue.name}"
@@ -343,8 +437,6 @@ def dead_letter_name(full_queue: str, kind: DeadLetterKind) -> str:
 def _problems(namespace: str, queues: tuple[WorkQueue, ...]) -> Iterator[str]:
     if not isinstance(namespace, str) or not _NAME.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         yield f"namespace {namespace!r}: {_NAME_RULE}"
-    if not queues:
-        yield "no queues: add at least one"
     seen: set[str] = set()
     names = {queue.name for queue in queues}
     managed = [queue.name for queue in queues if not queue.exact]
@@ -376,7 +468,7 @@ def _binding_problems(
 ) -> Iterator[str]:
     names = [exchange.name for exchange in exchanges]
     for exchange in exchanges:
-        if not _EXACT_NAME.fullmatch(exchange.name) or len(exchange.name) > _LONGEST_NAME:
+        if not _is_exact_name(exchange.name):
             yield f"exchange {exchange.name[:40]!r}: invalid name"
         if names.count(exchange.name) > 1:
             yield f"duplicate exchange {exchange.name!r}"

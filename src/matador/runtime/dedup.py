@@ -137,6 +137,11 @@ class Deduplicator:
         self._running: dict[str, asyncio.Future[bytes]] = {}
         self.runs = self.duplicates = 0
 
+    @property
+    def needs_data(self) -> bool:
+        """Does ``key_of`` need the data of a message?"""
+        return self._options.key is not None
+
     async def open(self) -> None:
         """Open the store."""
         await self._store.open()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matador.transports.base import Subscription as Subscription
     from matador.transports.base import Transport as Transport
     from matador.transports.bullmq import BullMQTransport as BullMQTransport
+    from matador.transports.kafka import KafkaTransport as KafkaTransport
     from matador.transports.memory import MemoryTransport as MemoryTransport
     from matador.transports.multi import MultiTransport as MultiTransport
     from matador.transports.rabbitmq import RabbitMQTransport as RabbitMQTransport
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BullMQTransport": "matador.transports.bullmq",
+    "KafkaTransport": "matador.transports.kafka",
     "MemoryTransport": "matador.transports.memory",
     "MultiTransport": "matador.transports.multi",
     "RabbitMQTransport": "matador.transports.rabbitmq",
@@ -34,6 +36,7 @@ _HOMES = {
 
 __all__ = [
     "BullMQTransport",
+    "KafkaTransport",
     "MemoryTransport",
     "MultiTransport",
     "RabbitMQTransport",

@@ -130,7 +130,8 @@ class Transport(Protocol):
         """Create what is missing: queues, dead letters, whatever retries need. Idempotent.
 
         Never deletes and never changes a message. Returns what it could not honour. ``exact``
-        queues are somebody else's: on brokers with queues of their own they are used, not made.
+        queues without ``create`` are somebody else's: on brokers with queues of their own they are
+        used, not made. A temporary queue that expired is made again, empty.
         """
         ...
 
@@ -287,13 +288,21 @@ class Deduplicating(Protocol):
 
 @runtime_checkable
 class Routing(Protocol):
-    """``capabilities.routing``: ``apply_topology`` makes exchanges and bindings, too."""
+    """``capabilities.routing``: ``apply_topology`` makes exchanges and bindings, too.
+
+    They are the broker's: all processes share them, they stay when the process ends, and what one
+    process binds counts for what any other publishes next. An exchange that exists keeps its type.
+    ``WorkQueue(expires=seconds)`` is deleted, with its bindings and messages, when there was no
+    subscription to it and it was not applied again for so long. A subscription keeps it, also
+    through a lost connection that is restored in time.
+    """
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
     ) -> Sequence[int | MatadorError]:
         """Store each message in every queue whose binding matches its ``routing_key``.
 
+        All of these queues get it, or none. A queue with several matching bindings gets it once.
         ``Message.queue`` is ignored. For each, in order: in how many queues it is safely stored
         (1 for a broker that does not say), 0 if no binding matches, or why it is not stored:
         ``QueueNotFoundError`` if there is no such exchange, ``DelaysNotSupportedError`` for a
@@ -305,6 +314,31 @@ class Routing(Protocol):
         """
         ...
 
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Remove one binding of a queue, by its full name. Idempotent.
+
+        What it brought before stays in the queue. A reconnect does not bring it back.
+
+        Raises:
+            NotConnectedError: not connected.
+            UnsupportedError: this transport has no routing.
+        """
+        ...
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue, by its full name, with its bindings and all of its messages. Idempotent.
+
+        Its dead letters stay. Neither a reconnect nor a ``send`` brings it back, only another
+        ``apply_topology``. Settling its deliveries is refused or has no effect, and a subscription
+        to it fails with ``QueueNotFoundError`` or receives nothing more: close it first.
+
+        Raises:
+            ConfigurationError: it is a queue of jobs.
+            NotConnectedError: not connected.
+            UnsupportedError: this transport has no routing.
+        """
+        ...
+
 
 @runtime_checkable
 class Replying(Protocol):
@@ -312,7 +346,8 @@ class Replying(Protocol):
 
     Messages are sent and answers received over the same connection (RabbitMQ's direct reply-to
     needs one channel for both). An answer is an ordinary ``send`` to the ``reply_to`` of the
-    delivery that it answers.
+    delivery that it answers: ``Message(id="", queue=reply_to, …)`` with the ``correlation_id`` and
+    ``transient``. Answers to somebody who is gone are dropped, and their ``send`` succeeds.
     """
 
     async def reply_address(self) -> str:

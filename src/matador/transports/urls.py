@@ -23,6 +23,8 @@ _TRANSPORTS = {
     "redis+unix": _REDIS,
     "bullmq": "bullmq:BullMQTransport",
     "sqs": "sqs:SqsTransport",
+    "kafka": "kafka:KafkaTransport",
+    "kafkas": "kafka:KafkaTransport",
 }
 
 

@@ -19,9 +19,9 @@ _TTL = 0.2
 class DeadLetterCompliance(ComplianceBase):
     """Dead letters of every kind."""
 
-    @pytest.mark.parametrize("kind", ["unhandled", "undeliverable"])
+    @pytest.mark.parametrize("kind", ["unhandled", "undeliverable", "dlq"])
     async def test_a_dead_letter_is_kept_with_its_reason(self, kind: DeadLetterKind) -> None:
-        bench = await self.open()
+        bench = await self.open(dead_letters=DeadLetters(dlq=True))
         delivery = await self._deliver(bench, "first")
         successor = bench.message("last words", headers={"mine": "kept"})
         await bench.settle(DeadLetter(delivery.receipt, kind, "it is – wrong", successor))

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from matador.errors import NotConnectedError, QueueNotFoundError, UnsupportedError
 from matador.model.capabilities import PropertyName
-from matador.model.message import Complete, DeadLetter, Message, Properties, Release, Retry
-from matador.model.topology import Binding, Exchange, Topology
+from matador.model.message import (
+    Complete,
+    DeadLetter,
+    Delivery,
+    Message,
+    Properties,
+    Release,
+    Retry,
+)
+from matador.model.topology import (
+    DEAD_LETTER_KINDS,
+    Binding,
+    DeadLetters,
+    Exchange,
+    Topology,
+    WorkQueue,
+)
 from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies
+from matador.testing.wait import wait_for
 from matador.transports.base import Replying, Routing
 
 _VALUES: dict[PropertyName, str | float] = {
@@ -187,6 +204,174 @@ class RoutingCompliance(ComplianceBase):
         with pytest.raises(NotConnectedError):
             await routing.publish(bench.topology.exchanges[0].name, [bench.message("a")])
 
+    async def test_bindings_of_another_transport_count_at_once(self) -> None:
+        bench = await self.open(topology=self._routed())
+        if (routing := await self._routing(bench)) is None or bench.can.in_process:
+            return
+        topic = bench.topology.exchanges[0].name
+        new = Message("m", "", b"new", properties=Properties(routing_key="new.key"))
+        assert list(await routing.publish(topic, [new])) == [0]
+        more = Topology(
+            bench.topology.namespace,
+            queues=["more"],
+            exchanges=[topic],
+            bindings=[Binding(topic, "more", "new.*")],
+        )
+        other = await self.open(topology=more)
+        assert list(await routing.publish(topic, [new])) == [1], "others may bind at any time"
+        assert bodies(await other.drain(other.name("more"), 1)) == ["new"]
+        assert isinstance(other.transport, Routing)
+        await other.transport.unbind(topic, other.name("more"), "new.*")
+        assert list(await routing.publish(topic, [new])) == [0]
+
+    async def test_a_topology_may_have_exchanges_only(self) -> None:
+        bench = await self.open(topology=self._routed())
+        if await self._routing(bench) is None:
+            return
+        topic = bench.topology.exchanges[0].name
+        publisher = bench.transport if bench.can.in_process else await self.make()
+        await publisher.connect()
+        await publisher.apply_topology(Topology("publisher", exchanges=[topic]))
+        assert isinstance(publisher, Routing)
+        message = Message("m", "", b"a", properties=Properties(routing_key="orders"))
+        assert list(await publisher.publish(topic, [message])) == [1]
+        (delivery,) = await bench.drain(bench.name("all"), 1)
+        assert (delivery.body, delivery.id) == (b"a", "m")
+
+    async def test_several_publishers_store_everything_once_in_each_queue(self) -> None:
+        bench = await self.open(topology=self._routed())
+        if await self._routing(bench) is None:
+            return
+        fan = bench.topology.exchanges[2].name
+        publishers = [bench.transport]
+        while len(publishers) < 3:
+            other = bench if bench.can.in_process else await self.open(topology=bench.topology)
+            publishers.append(other.transport)
+
+        async def publish(publisher: object, part: int) -> None:
+            assert isinstance(publisher, Routing)
+            for start in range(0, 60, 20):
+                texts = [f"{part}-{number}" for number in range(start, start + 20)]
+                outcomes = await publisher.publish(fan, [bench.message(text) for text in texts])
+                assert all(isinstance(one, int) and one >= 1 for one in outcomes)
+
+        await asyncio.gather(*(publish(one, part) for part, one in enumerate(publishers)))
+        expected = {f"{part}-{number}" for part in range(3) for number in range(60)}
+        for queue in ("all", "paid"):
+            found = bodies(await bench.drain(bench.name(queue), 180))
+            assert set(found) == expected
+            for part in range(3):
+                mine = [text for text in found if text.startswith(f"{part}-")]
+                assert mine == [f"{part}-{number}" for number in range(60)], "in order"
+
+    # -- queues that come and go ------------------------------------------------------------------
+
+    async def test_a_deleted_queue_gets_nothing_more(self) -> None:
+        bench = await self.open(topology=self._routed())
+        if (routing := await self._routing(bench)) is None:
+            await ability(
+                bench.transport,
+                Routing,
+                False,
+                lambda one: one.delete_queue(bench.name("all")),
+                lambda one: one.unbind("exchange", bench.name("all"), "#"),
+            )
+            return
+        fan = bench.topology.exchanges[2].name
+        await routing.publish(fan, [bench.message("before")])
+        await routing.delete_queue(bench.name("all"))
+        await routing.delete_queue(bench.name("all"))
+        assert list(await routing.publish(fan, [bench.message("after")])) == [1]
+        assert bodies(await bench.drain(bench.name("paid"), 2)) == ["before", "after"]
+        (outcome,) = await bench.transport.send([bench.message("sent", queue="all")])
+        assert isinstance(outcome, QueueNotFoundError)
+        with pytest.raises(QueueNotFoundError):
+            await bench.subscribe("all")
+        await bench.transport.apply_topology(bench.topology)
+        await bench.drain(bench.name("all"), 0)
+        await routing.publish(fan, [bench.message("again")])
+        assert bodies(await bench.drain(bench.name("all"), 1)) == ["again"]
+
+    async def test_an_unbound_queue_gets_nothing_more(self) -> None:
+        bench = await self.open(topology=self._routed())
+        if (routing := await self._routing(bench)) is None:
+            return
+        topic = bench.topology.exchanges[0].name
+        message = bench.message("a", properties=Properties(routing_key="orders.7.paid"))
+        await routing.unbind(topic, bench.name("paid"), "orders.*.paid")
+        await routing.publish(topic, [message])
+        await bench.drain(bench.name("paid"), 1)  # its other pattern still matches
+        await routing.unbind(topic, bench.name("paid"), "orders.#.paid")
+        await routing.unbind(topic, bench.name("paid"), "orders.#.paid")
+        await routing.publish(topic, [message])
+        await bench.drain(bench.name("paid"), 0)
+
+    def _temporary(self, expires: float) -> Topology:
+        plain = self.topology("temporary")
+        topic = f"{plain.namespace}.topic"
+        return Topology(
+            plain.namespace,
+            queues=[WorkQueue("temporary", expires=expires)],
+            exchanges=[topic],
+            bindings=[Binding(topic, "temporary", "#")],
+        )
+
+    async def test_a_temporary_queue_is_deleted_when_nobody_uses_it(self) -> None:
+        bench = await self.open(topology=self._temporary(1.0))
+        if (routing := await self._routing(bench)) is None:
+            assert bench.noted(bench.name()), "apply_topology must say that it stays"
+            return
+        topic = bench.topology.exchanges[0].name
+        assert list(await routing.publish(topic, [bench.message("a")])) == [1]
+        subscription = await bench.subscribe()
+        await bench.complete([await bench.receive_one(subscription)])
+        until = asyncio.get_running_loop().time() + 2.5  # far longer than it lives unused
+        while asyncio.get_running_loop().time() < until:
+            await bench.nothing_comes(subscription)
+        assert list(await routing.publish(topic, [bench.message("b")])) == [1], "it is used"
+        await bench.complete([await bench.receive_one(subscription)])
+        await subscription.close()
+
+        async def unbound() -> bool:
+            return list(await routing.publish(topic, [bench.message("c")])) == [0]
+
+        await wait_for(unbound, timeout=self.patience + 10, message="the queue deleted")
+        with pytest.raises(QueueNotFoundError):
+            await bench.subscribe()
+        await bench.transport.apply_topology(bench.topology)
+        await bench.drain(bench.name(), 0)
+
+    async def test_a_temporary_queue_has_no_dead_letters_unless_they_are_asked_for(self) -> None:
+        asked = self._temporary(60.0)
+        asked = Topology(
+            asked.namespace,
+            queues=asked.queues,
+            dead_letters=DeadLetters(dlq=True),
+            exchanges=asked.exchanges,
+        )
+        for topology, kinds in ((self._temporary(60.0), []), (asked, ["dlq"])):
+            bench = await self.open(topology=topology)
+            if await self._routing(bench) is None:
+                return
+            await bench.send("a")
+            subscription = await bench.subscribe(prefetch=1)
+            delivery = await bench.receive_one(subscription)
+            kept: list[str] = []
+            for kind in DEAD_LETTER_KINDS:
+                letter = DeadLetter(delivery.receipt, kind, "why")
+                (outcome,) = await bench.transport.settle([letter])
+                if outcome is None:
+                    kept.append(kind)
+                    break
+                assert isinstance(outcome, QueueNotFoundError)
+            assert kept == kinds
+            if not kept:
+                await bench.complete([delivery])
+            await subscription.close()
+            assert isinstance(bench.transport, Routing)
+            await bench.transport.delete_queue(bench.name())
+        assert len(await bench.drain(bench.dead_letters("dlq"), 1)) == 1, "dead letters stay"
+
     # -- answers ----------------------------------------------------------------------------------
 
     async def test_answers_come_back_to_the_sender(self) -> None:
@@ -234,3 +419,85 @@ class RoutingCompliance(ComplianceBase):
         await replies.close()
         assert not replies.active
         assert list(await replies.receive(1)) == []
+
+    async def _asking(self, bench: Bench) -> Replying | None:
+        carried = {"reply_to", "correlation_id"} <= bench.can.properties
+        if not isinstance(bench.transport, Replying) or not carried:
+            return None
+        return bench.transport
+
+    async def test_thousands_of_answers_arrive(self) -> None:
+        bench = await self.open()
+        if (asking := await self._asking(bench)) is None:
+            return
+        number = 2_000
+        replies, address = await asking.replies(), await asking.reply_address()
+        properties = [
+            Properties(reply_to=address, correlation_id=str(n), transient=True)
+            for n in range(number)
+        ]
+        await bench.send(*[bench.message("q", properties=one) for one in properties])
+        other = bench if bench.can.in_process else await self.open(topology=bench.topology)
+        server = await other.subscribe(prefetch=500)
+        found: set[str] = set()
+
+        async def answer() -> None:
+            left = number
+            while left:
+                questions = await server.receive(100)
+                answers = [_answer(question, b"a") for question in questions]
+                assert not any(await other.transport.send(answers))
+                await other.complete(questions)
+                left -= len(questions)
+
+        async def collect() -> None:
+            while len(found) < number:
+                for delivery in await replies.receive(500):
+                    assert delivery.properties is not None
+                    assert delivery.properties.correlation_id is not None
+                    assert delivery.properties.correlation_id not in found, "each once"
+                    found.add(delivery.properties.correlation_id)
+
+        async with asyncio.timeout(self.patience + 50), asyncio.TaskGroup() as both:
+            both.create_task(answer())
+            both.create_task(collect())
+        await bench.nothing_comes(replies)
+
+    async def test_an_answer_to_somebody_who_is_gone_is_dropped(self) -> None:
+        bench = await self.open()
+        if await self._asking(bench) is None or bench.can.in_process:
+            return
+        other = await self.open(topology=bench.topology)
+        assert isinstance(other.transport, Replying)
+        address = await other.transport.reply_address()
+        question = Properties(reply_to=address, correlation_id="c", transient=True)
+        await other.send(other.message("q", properties=question))
+        await other.transport.disconnect()
+        (delivery,) = await bench.drain(bench.name(), 1)
+        gone = _answer(delivery, b"to nobody")
+        outcomes = await bench.transport.send([gone, bench.message("next")])
+        assert list(outcomes) == [None, None]
+        assert bodies(await bench.drain(bench.name(), 1)) == ["next"]
+        if bench.can.depth:
+            with pytest.raises(QueueNotFoundError):  # nothing is left behind
+                await bench.transport.subscribe(gone.queue, prefetch=1)
+
+    async def test_an_answer_after_a_cancelled_receive_is_not_lost(self) -> None:
+        bench = await self.open()
+        if (asking := await self._asking(bench)) is None:
+            return
+        replies, address = await asking.replies(), await asking.reply_address()
+        await bench.nothing_comes(replies)
+        asked = Properties(reply_to=address, correlation_id="c", transient=True)
+        await bench.send(bench.message("q", properties=asked))
+        (delivery,) = await bench.drain(bench.name(), 1)
+        await bench.transport.send([_answer(delivery, b"one"), _answer(delivery, b"two")])
+        assert bodies(await bench.receive(replies, 2)) == ["one", "two"]
+
+
+def _answer(question: Delivery, body: bytes) -> Message:
+    asked = question.properties
+    assert asked is not None
+    assert asked.reply_to is not None
+    properties = Properties(correlation_id=asked.correlation_id, transient=True)
+    return Message("", asked.reply_to, body, properties=properties)

@@ -221,7 +221,9 @@ class BullMQClient(ServerClient[BullMQSession]):
         restore: Callable[[BullMQSession], Awaitable[None]],
         on_state: Callable[[ConnectionState], None],
     ) -> None:
-        super().__init__(address.where, restore=restore, on_state=on_state)
+        super().__init__(
+            address.where, restore=restore, on_state=on_state, reconnect=address.reconnect
+        )
         self._address = address
 
     # -- for the supervisor ------------------------------------------------------------------------

@@ -19,8 +19,13 @@ def ignored_arguments(topology: Topology) -> list[TopologyNote]:
 
 
 def ignored_exchanges(topology: Topology) -> list[TopologyNote]:
-    """The exchanges that a transport without routing could not make, for its notes."""
-    return [
+    """What a transport without routing could not make: exchanges, and temporary queues."""
+    notes = [
         TopologyNote(None, f"exchange {exchange.name!r} is ignored: this transport has no routing")
         for exchange in topology.exchanges
     ]
+    for queue in topology.queues:
+        if queue.expires is not None:
+            text = "is not deleted when nobody uses it: this transport has no temporary queues"
+            notes.append(TopologyNote(topology.full_name(queue.name), text))
+    return notes

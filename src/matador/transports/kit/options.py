@@ -12,10 +12,11 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qsl, unquote
 
 from matador.errors import ConfigurationError
+from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds, seconds, suggestion, whole_number
 from matador.transports.credentials import split_url
 
@@ -230,6 +231,7 @@ class ServerAddress(Options):
         tls_cert, tls_key: files with our own certificate and its key.
         tls_verify: False accepts any certificate: for tests only.
         tls_server_name: the name the certificate must have; None: the host's.
+        reconnect: how the waits between attempts to reconnect grow.
     """
 
     schemes: ClassVar[Mapping[str, Scheme]] = {}
@@ -246,6 +248,7 @@ class ServerAddress(Options):
     tls_key: str | None = file(aliases=("keyfile",), secret=True)
     tls_verify: bool = flag(True, aliases=("verify",))
     tls_server_name: str | None = text(None, aliases=("server_name",))
+    reconnect: BackoffStrategy = choice("exponential", get_args(BackoffStrategy))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,8 +45,10 @@ def headers_with_properties(message: Message) -> Headers:
     given = {
         name: value
         for name, value in msgspec.structs.asdict(message.properties).items()
-        if value is not None
+        if value is not None and name != "transient"
     }
+    if not given:
+        return message.headers
     return {**message.headers, PROPERTIES_HEADER: msgspec.json.encode(given).decode()}
 
 

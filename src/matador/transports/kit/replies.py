@@ -9,7 +9,14 @@ from matador.model.message import Delivery
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 
-_MOST = 10_000
+MOST_REPLIES = 100_000
+"""How many replies wait for their receiver; more than anybody has requests in flight."""
+
+REPLY_PREFIX = "matador.reply."
+"""How reply addresses begin, on brokers without such addresses of their own.
+
+A message to one that does not exist is dropped: whoever asked is gone.
+"""
 
 
 class ReplySubscription(BaseSubscription):
@@ -18,7 +25,7 @@ class ReplySubscription(BaseSubscription):
     def __init__(self, address: str, closed: Callable[[ReplySubscription], object]) -> None:
         super().__init__(address)
         self._closed = closed
-        self._arrived: deque[Delivery] = deque(maxlen=_MOST)
+        self._arrived: deque[Delivery] = deque(maxlen=MOST_REPLIES)
         self._wakeup = Wakeup()
 
     def put(self, answer: Delivery) -> None:

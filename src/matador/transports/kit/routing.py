@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from matador.errors import QueueNotFoundError
+from matador.model.message import TopologyNote
 from matador.model.options import suggestion
 from matador.model.topology import Exchange, Topology
+
+_MOST_KEYS = 10_000
 
 
 def topic_matches(pattern: str, key: str) -> bool:
@@ -40,6 +43,23 @@ class TopicTable:
         for word in _words(pattern):
             node = node._next.setdefault(word, TopicTable())
         node._queues[queue] = None
+
+    def unbind(self, pattern: str, queue: str) -> None:
+        """``queue`` no longer gets what matches ``pattern``. Idempotent."""
+        path: list[tuple[TopicTable, str]] = []
+        node = self
+        for word in _words(pattern):
+            below = node._next.get(word)
+            if below is None:
+                return
+            path.append((node, word))
+            node = below
+        node._queues.pop(queue, None)
+        for above, word in reversed(path):
+            below = above._next[word]
+            if below._next or below._queues:
+                return
+            del above._next[word]
 
     def queues(self, key: str) -> dict[str, None]:
         """The queues of all patterns that match, each once."""
@@ -75,20 +95,53 @@ def _words(text: str) -> list[str]:
 
 
 class RoutingTable:
-    """The exchanges of all applied topologies, and what is bound to them."""
+    """Exchanges and what is bound to them. Queues have their full names here."""
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[Exchange, TopicTable]] = {}
+        self._bindings: dict[str, set[tuple[str, str]]] = {}  # of each queue: exchange and pattern
+        self._found: dict[tuple[str, str], list[str]] = {}
 
-    def apply(self, topology: Topology) -> None:
-        """Add the exchanges and bindings of a topology; none is removed."""
+    def apply(self, topology: Topology) -> list[TopologyNote]:
+        """Add the exchanges and bindings of a topology; none is removed or changed."""
+        notes: list[TopologyNote] = []
         for exchange in topology.exchanges:
-            present = self._exchanges.get(exchange.name)
-            table = TopicTable() if present is None else present[1]
-            self._exchanges[exchange.name] = exchange, table
+            type_ = self.declare(exchange)
+            if type_ != exchange.type:
+                notes.append(TopologyNote(None, different_type(exchange, type_)))
         for binding in topology.bindings:
-            exchange, table = self._exchanges[binding.exchange]
-            table.bind(_pattern(exchange, binding.pattern), topology.full_name(binding.queue))
+            self.bind(binding.exchange, topology.full_name(binding.queue), binding.pattern)
+        return notes
+
+    def declare(self, exchange: Exchange) -> str:
+        """Add an exchange unless it is there. Returns its type."""
+        present = self._exchanges.setdefault(exchange.name, (exchange, TopicTable()))
+        return present[0].type
+
+    def bind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Add a binding. One to an exchange that is not there has no effect."""
+        found = self._exchanges.get(exchange)
+        if found is not None:
+            found[1].bind(_pattern(found[0], pattern), queue)
+            self._bindings.setdefault(queue, set()).add((exchange, pattern))
+            self._found.clear()
+
+    def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding. Idempotent."""
+        bindings = self._bindings.get(queue, set())
+        if (exchange, pattern) not in bindings:
+            return
+        bindings.discard((exchange, pattern))
+        kind, table = self._exchanges[exchange]
+        if kind.type != "fanout" or all(one != exchange for one, _ in bindings):
+            table.unbind(_pattern(kind, pattern), queue)
+        self._found.clear()
+
+    def remove_queue(self, queue: str) -> None:
+        """Remove all bindings of a queue. Idempotent."""
+        for exchange, pattern in list(self._bindings.get(queue, ())):
+            self.unbind(exchange, queue, pattern)
+        self._bindings.pop(queue, None)
 
     def queues(self, exchange: str, key: str) -> list[str]:
         """The full names of the queues that get a message.
@@ -96,14 +149,28 @@ class RoutingTable:
         Raises:
             QueueNotFoundError: there is no such exchange.
         """
-        found = self._exchanges.get(exchange)
+        found = self._found.get((exchange, key))
         if found is None:
-            raise QueueNotFoundError(
-                f"there is no exchange {exchange!r}; declare it in Topology(exchanges=[...])"
-                f"{suggestion(exchange, self._exchanges)}"
-            )
-        kind, table = found
-        return list(table.queues(_pattern(kind, key)))
+            present = self._exchanges.get(exchange)
+            if present is None:
+                raise QueueNotFoundError(
+                    f"there is no exchange {exchange!r}; declare it in Topology(exchanges=[...])"
+                    f"{suggestion(exchange, self._exchanges)}"
+                )
+            kind, table = present
+            found = list(table.queues(_pattern(kind, key)))
+            if len(self._found) >= _MOST_KEYS:
+                self._found.clear()
+            self._found[exchange, key] = found
+        return found
+
+
+def different_type(exchange: Exchange, type_: str) -> str:
+    """The text of a note about an exchange that exists with another type."""
+    return (
+        f"exchange {exchange.name} is used as it is: type is {type_!r}, "
+        f"ours would be {exchange.type!r}"
+    )
 
 
 def _pattern(exchange: Exchange, text: str) -> str:

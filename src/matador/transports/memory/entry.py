@@ -56,7 +56,7 @@ def delivery_of(queue: str, hold: MemoryHold) -> Delivery:
     message = entry.message
     count = entry.deliveries
     receipt = Receipt(queue, hold, count, count > 1, message.priority, message.ordering_key)
-    return Delivery(message.body, message.headers, receipt, None, message.properties)
+    return Delivery(message.body, message.headers, receipt, None, message.properties, message.id)
 
 
 def stored_of(queue: str, entry: Entry, epoch: float) -> StoredMessage:

@@ -49,6 +49,9 @@ class MemoryQueue:
         self.retention: float | None = None
         self.max_length: int | None = None
         self.ttl: float | None = None
+        self.expires: float | None = None
+        self.unused_since = 0.0
+        self.deleted = False
         self.jobs: JobIndex | None = None
         self.paused = False
         self.receivers = 0
@@ -234,7 +237,17 @@ class MemoryQueue:
     def next_time(self) -> float:
         """The earliest time at which ``pass_time`` has something to do."""
         due = self._delayed[0][0] if self._delayed else inf
+        if self.expires is not None and not self.receivers:
+            due = min(due, self.unused_since + self.expires)
         return min(due, self._leases[0][0]) if self._leases else due
+
+    def has_expired(self, now: float) -> bool:
+        """Is it a temporary queue that nobody has used for too long?"""
+        return (
+            self.expires is not None
+            and not self.receivers
+            and now >= self.unused_since + self.expires
+        )
 
     def pass_time(self, now: float) -> None:
         """End delays and leases, and delete what is too old."""

@@ -35,6 +35,7 @@ from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.kit.notes import ignored_exchanges
 from matador.transports.kit.properties import refused_properties
+from matador.transports.kit.replies import REPLY_PREFIX
 from matador.transports.kit.routing import RoutingTable
 from matador.transports.memory.entry import Entry, MemoryHold
 from matador.transports.memory.jobs import MemoryJobs
@@ -78,19 +79,43 @@ class MemoryStore:
             queue = self.made(full)
             queue.priorities = declared.priorities and self._can.priorities
             queue.retention = declared.retention if self._can.replay else None
+            if self._can.routing:
+                queue.expires, queue.unused_since = declared.expires, self._clock.monotonic()
             if declared.priorities and not self._can.priorities:
                 notes.append(TopologyNote(full, "priorities are ignored"))
             if declared.retention is not None and not self._can.replay:
                 notes.append(TopologyNote(full, "finished messages are not retained"))
         if self._can.routing:
-            self._routes.apply(topology)
+            notes += self._routes.apply(topology)
         else:
             notes += ignored_exchanges(topology)
         for _, kind, name in topology.dead_letter_names():
             letters = self.made(name)
             letters.max_length = topology.dead_letters[kind].max_length
             letters.ttl = topology.dead_letters[kind].ttl
+        self._tend(self._queues.values())
         return notes
+
+    def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding."""
+        self._routes.unbind(exchange, queue, pattern)
+
+    def delete(self, name: str) -> None:
+        """Delete a queue with its bindings and messages; who waits for messages is woken."""
+        if name in self._jobs:
+            raise ConfigurationError(f"queue {name!r} has jobs; use delete_jobs")
+        queue = self._queues.pop(name, None)
+        self._routes.remove_queue(name)
+        if queue is not None:
+            queue.deleted = True
+            queue.clear()
+            queue.waiters.wake(len(queue.waiters))
+
+    def left(self, queue: MemoryQueue) -> None:
+        """A receiver of a queue has gone. A temporary queue lasts for a while without one."""
+        queue.unused_since = self._clock.monotonic()
+        if not queue.deleted:
+            self._set_alarm(queue.next_time())
 
     def made(self, name: str) -> MemoryQueue:
         """The queue of that name, created if it does not exist."""
@@ -165,8 +190,8 @@ class MemoryStore:
         outcomes: list[MatadorError | None] = []
         for message in messages:
             error = self._refusal(message)
-            if error is None:
-                queue = self._queues[message.queue]
+            queue = self._queues.get(message.queue) if error is None else None
+            if queue is not None:  # None without an error: a reply to somebody who is gone
                 queue.put(message, now)
                 touched.add(queue)
             outcomes.append(error)
@@ -176,7 +201,7 @@ class MemoryStore:
     def _refusal(self, message: Message) -> MatadorError | None:
         if not _is_sound(message):
             return UnstorableError(f"a part of the message has the wrong type: {message}"[:1000])
-        if message.queue not in self._queues:
+        if message.queue not in self._queues and not message.queue.startswith(REPLY_PREFIX):
             return queue_not_found(message.queue, _WHERE, self._queues)
         if message.delay > 0 and not self._can.delays:
             return DelaysNotSupportedError("this transport was created without delays")
@@ -295,10 +320,11 @@ class MemoryStore:
         if error is None and not (
             successor.queue == queue.name and queue.put_again(entry, successor, now)
         ):
-            target = self._queues[successor.queue]
-            target.put(successor, now)
+            target = self._queues.get(successor.queue)
+            if target is not None:
+                target.put(successor, now)
+                touched.add(target)
             queue.remove(entry)
-            touched.add(target)
         return error
 
     def renew(self, receipts: Sequence[Receipt]) -> list[bool]:
@@ -332,8 +358,11 @@ class MemoryStore:
         """End delays and leases, and set the alarm for the next."""
         self.cancel_alarm()
         now = self._clock.monotonic()
-        for queue in self._queues.values():
-            queue.pass_time(now)
+        for queue in list(self._queues.values()):
+            if queue.has_expired(now):
+                self.delete(queue.name)
+            else:
+                queue.pass_time(now)
         self._tend(self._queues.values())
 
     def cancel_alarm(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from matador.errors import ConfigurationError
 from matador.model.message import Delivery
+from matador.transports.kit.errors import queue_not_found
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.memory.entry import delivery_of
@@ -42,6 +43,8 @@ class MemorySubscription(BaseSubscription):
             raise ConfigurationError(f"receive: limit must be at least 1, got {limit}")
         await asyncio.sleep(0)
         while self._active:
+            if self._queue.deleted:
+                raise queue_not_found(self._queue.name, "memory")
             holds = self._store.take_next(self._queue, limit)
             if holds:
                 if self._settled:
@@ -65,7 +68,9 @@ class MemorySubscription(BaseSubscription):
 
     async def close(self) -> None:
         """See ``Subscription``."""
-        self._queue.receivers -= self._active
-        self._active = False
+        if self._active:
+            self._active = False
+            self._queue.receivers -= 1
+            self._store.left(self._queue)
         self._on_close(self)
         self._wakeup.wake()

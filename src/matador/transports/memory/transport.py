@@ -29,6 +29,7 @@ from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.errors import lease_lost, no_retention
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.options import read_options
+from matador.transports.kit.replies import MOST_REPLIES, REPLY_PREFIX
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.memory.entry import MemoryHold, delivery_of, place_of, stored_of
 from matador.transports.memory.options import Ability, MemoryOptions
@@ -209,12 +210,20 @@ class MemoryTransport(BaseTransport):
         """See ``Routing``."""
         return self._able("routing", self._capabilities.routing).publish(exchange, messages)
 
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """See ``Routing``."""
+        self._able("routing", self._capabilities.routing).unbind(exchange, queue, pattern)
+
+    async def delete_queue(self, queue: str) -> None:
+        """See ``Routing``."""
+        self._able("routing", self._capabilities.routing).delete(queue)
+
     async def reply_address(self) -> str:
         """See ``Replying``."""
         self._able("replies", "reply_to" in self._capabilities.properties)
         if self._reply_address is None:
-            self._reply_address = f"matador.reply.{self._clock.new_id()}"
-            self._store.made(self._reply_address)
+            self._reply_address = f"{REPLY_PREFIX}{self._clock.new_id()}"
+            self._store.made(self._reply_address).max_length = MOST_REPLIES
         return self._reply_address
 
     async def replies(self) -> Subscription:

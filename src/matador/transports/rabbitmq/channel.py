@@ -85,9 +85,9 @@ class AmqpChannel:
             case AmqpExchange(name, type_, arguments, durable):
                 what, method = f"exchange {name}", "exchange_declare"
                 given = {"exchange": name, "exchange_type": type_, "durable": durable}
-            case AmqpQueue(name, arguments):
+            case AmqpQueue(name, arguments, _, durable):
                 what, method = f"queue {name}", "queue_declare"
-                given = {"queue": name, "durable": True}
+                given = {"queue": name, "durable": durable}
             case AmqpBinding(queue, exchange, key, arguments):
                 what, method = f"binding of {queue} to {exchange}", "queue_bind"
                 given = {"queue": queue, "exchange": exchange, "routing_key": key}
@@ -115,17 +115,22 @@ class AmqpChannel:
         reply = await self._call(f"consuming {queue}", "basic_consume", queue, _ignore)
         return str(reply.consumer_tag)
 
-    async def consume_replies(self, queue: str, on_reply: Callable[[bytes, bytes], None]) -> None:
-        """Pass replies to ``on_reply``: the encoded properties, and the body."""
-
-        def arrived(_: object, __: object, properties: Any, body: bytes) -> None:
-            on_reply(b"".join(properties.encode()), body)
-
-        await self._call(f"consuming {queue}", "basic_consume", queue, arrived, auto_ack=True)
+    async def consume_replies(self, queue: str) -> None:
+        """Receive replies, which are not acknowledged. They go to the sink."""
+        await self._call(f"consuming {queue}", "basic_consume", queue, _ignore, auto_ack=True)
 
     async def cancel(self, consumer: str) -> None:
         """End a consumer."""
         await self._call("cancelling a consumer", "basic_cancel", consumer)
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue with its bindings and messages. Idempotent."""
+        await self._call(f"deleting {queue}", "queue_delete", queue)
+
+    async def unbind(self, binding: AmqpBinding) -> None:
+        """Remove a binding. Idempotent."""
+        what = f"binding of {binding.queue} to {binding.exchange}"
+        await self._call(what, "queue_unbind", binding.queue, binding.exchange, binding.key)
 
     async def purge(self, queue: str) -> int:
         """Delete the messages that are ready; return how many there were."""

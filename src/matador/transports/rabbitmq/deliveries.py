@@ -152,7 +152,11 @@ class ChannelDeliveries:
             self.queue, hold, before + 1, before > 0, incoming.priority, incoming.ordering_key
         )
         problem = problem or incoming.problem
-        self.arrived.append(Delivery(body, incoming.headers, receipt, problem, incoming.properties))
+        self.arrived.append(
+            Delivery(
+                body, incoming.headers, receipt, problem, incoming.properties, incoming.id or ""
+            )
+        )
         self.on_delivery()
 
     def _routing_key(self) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from matador.errors import ConfigurationError
+from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds
 from matador.transports.kit.options import (
     Scheme,
@@ -62,6 +63,7 @@ class RabbitMQOptions(TypedDict, total=False):
     tls_key: str | None
     tls_verify: bool
     tls_server_name: str | None
+    reconnect: BackoffStrategy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,8 @@ class AmqpPublisher:
         self._flights: dict[int, _Flight] = {}
         self._returned: dict[int, str] = {}
         self._coming_back: tuple[str, str] | None = None
-        self._missing = 0  # bytes of the message that is coming back
+        self._missing = 0  # bytes of the message that is coming back, or of the reply
+        self._reply: list[bytes] | None = None  # properties and body of the reply that arrives
         self._routes: dict[tuple[str, str, bool], bytes] = {}
         self._waiters = Waiters()
         self._writing = asyncio.Lock()
@@ -114,9 +115,9 @@ class AmqpPublisher:
         channel = await AmqpChannel.open(self._connection, self)
         await channel.confirm()
         if self._on_reply is not None:
-            await channel.consume_replies(DIRECT_REPLY, self._on_reply)
+            await channel.consume_replies(DIRECT_REPLY)
         channel.on_closed = self._closed
-        self._channel, self._next, self._coming_back = channel, 1, None
+        self._channel, self._next, self._coming_back, self._reply = channel, 1, None, None
         self._routes.clear()
 
     async def receive_replies(self, on_reply: Callable[[bytes, bytes], None]) -> None:
@@ -127,7 +128,7 @@ class AmqpPublisher:
         """
         async with self._writing:
             if self._on_reply is None and self._channel is not None:
-                await self._channel.consume_replies(DIRECT_REPLY, on_reply)
+                await self._channel.consume_replies(DIRECT_REPLY)
             self._on_reply = on_reply
 
     async def publish(self, publications: Sequence[Publication]) -> list[MatadorError | None]:
@@ -227,11 +228,14 @@ class AmqpPublisher:
     # -- answers of the broker --------------------------------------------------------------------
 
     def take(self, kind: int, buffer: bytes, at: int, size: int) -> bool:
-        """See ``Sink``. Takes confirms, and messages that no queue accepted."""
+        """See ``Sink``. Takes confirms, replies, and messages that no queue accepted."""
         if kind == frames.METHOD:
             class_, method = frames.method_of(buffer, at)
             if class_ != frames.BASIC:
                 return False
+            if method == frames.DELIVER:
+                self._reply = []
+                return True
             if method == frames.RETURN:
                 self._coming_back = frames.read_return(buffer, at + 4)
                 return True
@@ -239,6 +243,9 @@ class AmqpPublisher:
                 return False
             tag, multiple = frames.read_confirm(buffer, at + 4)
             self._confirmed(tag, multiple, method == frames.ACK)
+            return True
+        if self._reply is not None:
+            self._take_reply(self._reply, kind, buffer, at, size)
             return True
         if self._coming_back is None:
             return False
@@ -251,6 +258,18 @@ class AmqpPublisher:
         if self._missing == 0:
             self._coming_back = None
         return True
+
+    def _take_reply(self, reply: list[bytes], kind: int, buffer: bytes, at: int, size: int) -> None:
+        if kind == frames.HEADER:
+            reply.append(buffer[at + 12 : at + size])
+            self._missing = frames.body_size(buffer, at)
+        elif kind == frames.BODY:
+            reply.append(buffer[at : at + size])
+            self._missing -= size
+        if self._missing == 0:
+            self._reply = None
+            if self._on_reply is not None:
+                self._on_reply(reply[0], b"".join(reply[1:]))
 
     def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
         flights = self._flights

@@ -67,9 +67,13 @@ class OutgoingMessages:
         self._delays_missing = delays_missing
         self.made.clear()  # somebody may have deleted them
         self.refused.clear()
-        route = route_of(topology, plugin=plugin)
         for queue in topology.queues:
-            self._routes[topology.full_name(queue.name)] = route
+            full = topology.full_name(queue.name)
+            self._routes[full] = route_of(topology, queue, plugin=plugin)
+
+    def forget(self, queue: str) -> None:
+        """Reach a queue directly again: it no longer belongs to a topology."""
+        self._routes.pop(queue, None)
 
     def publication(self, message: Message, reserve: int = wire.RESERVE) -> Publication:
         """What to publish for a message; ``reserve`` bytes are left for its retries.
@@ -86,8 +90,9 @@ class OutgoingMessages:
         if route is None:
             _check_name(queue)
             route = _DIRECT
-        # RabbitMQ reports a reply as unroutable even if it arrives.
-        mandatory = not queue.startswith(DIRECT_REPLY)
+        # RabbitMQ reports a reply as unroutable even if it arrives. One without an id is a reply
+        # to a queue: if that is gone, so is whoever asked.
+        mandatory = bool(message.id) and not queue.startswith(DIRECT_REPLY)
         return self._made(message, route.main, queue, None, reserve, mandatory)
 
     def routed(self, exchange: str, message: Message) -> Publication:
@@ -133,18 +138,19 @@ class OutgoingMessages:
     def _dead_letter(self, settlement: DeadLetter, hold: AmqpHold) -> Publication:
         source, reason = settlement.receipt.queue, settlement.reason
         target = dead_letter_name(source, settlement.kind)
-        exchange = self._routes.get(source, _DIRECT).dead
+        route = self._routes.get(source, _DIRECT)
+        exchange, key = route.letters.get(settlement.kind) or (route.dead, target)
         if not exchange and len(target.encode()) > _LONGEST_NAME:
             raise UnstorableError(f"the name of the dead-letter queue is too long: {target[:80]}…")
         if settlement.message is not None and not settlement.bare:
-            return self._made(dead_letter_of(settlement, settlement.message), exchange, target)
+            return self._made(dead_letter_of(settlement, settlement.message), exchange, key)
         if settlement.bare:
             properties = wire.bare_letter(hold.properties, reason, self._now())
         else:
             properties = wire.raw_letter(
                 hold.properties, reason, self._now(), self.frame_max, self._user, hold.routing_key
             )
-        return Publication(exchange, target, wire.id_of(properties), properties, hold.body)
+        return Publication(exchange, key, wire.id_of(properties), properties, hold.body)
 
     def _made(
         self,

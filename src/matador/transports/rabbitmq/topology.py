@@ -6,11 +6,17 @@ queue that exists with other arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from matador.model.topology import Argument, Topology, WorkQueue, dead_letter_name
+from matador.model.topology import (
+    Argument,
+    DeadLetterKind,
+    Topology,
+    WorkQueue,
+    dead_letter_name,
+)
 
 Arguments: TypeAlias = dict[str, str | int]
 
@@ -29,11 +35,12 @@ class AmqpExchange:
 
 @dataclass(frozen=True, slots=True)
 class AmqpQueue:
-    """A durable queue. ``ours`` is False if another application creates it."""
+    """A queue. ``ours`` is False if another application creates it."""
 
     name: str
     arguments: Arguments = field(default_factory=dict[str, str | int])
     ours: bool = True
+    durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +56,51 @@ class AmqpBinding:
 AmqpObject: TypeAlias = AmqpExchange | AmqpQueue | AmqpBinding
 
 
+class LetterRoute(NamedTuple):
+    """The exchange and the routing key of dead letters."""
+
+    exchange: str
+    key: str
+
+
 class AmqpRoute(NamedTuple):
     """The exchanges for a queue, for its dead letters and, with the plugin, for its delays.
 
-    An empty name is the default exchange, which reaches every queue directly.
+    An empty name is the default exchange, which reaches every queue directly. ``letters`` are the
+    dead letters of the kinds that are kept; those of other kinds go to ``dead`` in vain.
     """
 
     main: str = ""
     dead: str = ""
     delayed: str = ""
+    letters: Mapping[DeadLetterKind, LetterRoute] = {}
 
 
-def route_of(topology: Topology, *, plugin: bool) -> AmqpRoute:
-    """The exchanges of a topology; ``plugin``: whether the server has the one for delays."""
-    namespace, kinds = topology.namespace, topology.dead_letters.enabled_kinds
-    dead = f"{namespace}.dlx" if kinds else ""
+def route_of(topology: Topology, queue: WorkQueue, *, plugin: bool) -> AmqpRoute:
+    """How a queue is reached; ``plugin``: whether the server has the one for delays."""
+    namespace, full = topology.namespace, topology.full_name(queue.name)
+    letters: dict[DeadLetterKind, LetterRoute] = {
+        kind: _letter_route(topology, full, kind) for kind in topology.kinds_of(queue)
+    }
+    main = "" if _is_direct(queue) else f"{namespace}.exchange"
     delayed = delayed_exchange(namespace) if plugin else ""
-    return AmqpRoute(f"{namespace}.exchange", dead, delayed)
+    dead = next((one.exchange for one in letters.values()), "")
+    return AmqpRoute(main, dead, delayed, letters)
+
+
+def _letter_route(topology: Topology, full: str, kind: DeadLetterKind) -> LetterRoute:
+    exchange, key = f"{topology.namespace}.dlx", dead_letter_name(full, kind)
+    if kind == "dlq":
+        exchange, key = "dlx", f"{full}.dead"
+    given = topology.dead_letters[kind]
+    if given.routing_key is not None:
+        key = given.routing_key.replace("{queue}", full)
+    return LetterRoute(given.exchange or exchange, key)
+
+
+def _is_direct(queue: WorkQueue) -> bool:
+    """Whether it is reached by its name alone, without an exchange of the namespace."""
+    return (queue.exact and queue.create) or queue.expires is not None
 
 
 def delayed_exchange(namespace: str) -> str:
@@ -78,46 +113,66 @@ def plan_for(topology: Topology, *, due_exchange: str | None, plugin: bool) -> I
 
     ``due_exchange``: where delays end; None if there are none.
     """
-    main, dead, delayed = route_of(topology, plugin=plugin)
-    kinds = topology.dead_letters.enabled_kinds
-    yield AmqpExchange(main, "direct")
-    for exchange in topology.exchanges:
-        yield AmqpExchange(exchange.name, exchange.type, {}, exchange.durable)
-    if dead:
-        yield AmqpExchange(dead, "direct")
-    for queue in topology.queues:
-        name = topology.full_name(queue.name)
-        yield AmqpQueue(name, _work_arguments(queue, dead), not queue.exact)
-        for source in (main, due_exchange, delayed):
-            if source:
-                yield AmqpBinding(name, source, name)
-        if topology.retry.enabled:
-            retry = f"{name}.retry"
-            yield AmqpQueue(retry, _retry_arguments(topology, main, name))
-            yield AmqpBinding(retry, main, retry)
-        for kind in kinds:
-            letters = dead_letter_name(name, kind)
-            yield AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind)))
-            yield AmqpBinding(letters, dead, letters)
-        if "undeliverable" in kinds:
-            # Messages that the broker itself dead-letters (expired, over the length limit,
-            # delivered too often) keep their routing key, the name of the queue. Without this
-            # binding they would be lost.
-            yield AmqpBinding(dead_letter_name(name, "undeliverable"), dead, name)
+    exchanges = {
+        one.name: AmqpExchange(one.name, one.type, {}, one.durable) for one in topology.exchanges
+    }
+    routes = [route_of(topology, queue, plugin=plugin) for queue in topology.queues]
+    for route in routes:
+        for name in (route.main, *(letters.exchange for letters in route.letters.values())):
+            exchanges.setdefault(name, AmqpExchange(name, "direct"))
+    for name, exchange in exchanges.items():
+        if name and not name.startswith("amq."):  # these are the broker's own
+            yield exchange
+    for queue, route in zip(topology.queues, routes, strict=True):
+        yield from _queue_objects(topology, queue, route, due_exchange)
     for binding in topology.bindings:
         yield AmqpBinding(topology.full_name(binding.queue), binding.exchange, binding.pattern)
 
 
-def _work_arguments(queue: WorkQueue, dead: str) -> Arguments:
+def _queue_objects(
+    topology: Topology, queue: WorkQueue, route: AmqpRoute, due_exchange: str | None
+) -> Iterator[AmqpObject]:
+    name = topology.full_name(queue.name)
+    durable = queue.expires is None
+    yield AmqpQueue(name, _work_arguments(queue, route), queue.create, durable)
+    for source in (route.main, due_exchange, route.delayed):
+        if source:
+            yield AmqpBinding(name, source, name)
+    if topology.retry.enabled and route.main:
+        retry = f"{name}.retry"
+        yield AmqpQueue(retry, _retry_arguments(topology, route.main, name))
+        yield AmqpBinding(retry, route.main, retry)
+    for kind, (exchange, key) in route.letters.items():
+        letters = dead_letter_name(name, kind)
+        yield AmqpQueue(letters, dict(_dead_letter_arguments(topology, kind)))
+        yield AmqpBinding(letters, exchange, key)
+    if "undeliverable" in route.letters and "dlq" not in route.letters:
+        # Messages that the broker itself dead-letters (expired, over the length limit,
+        # delivered too often) keep their routing key, the name of the queue. Without this
+        # binding they would be lost.
+        exchange = route.letters["undeliverable"].exchange
+        yield AmqpBinding(dead_letter_name(name, "undeliverable"), exchange, name)
+
+
+def _work_arguments(queue: WorkQueue, route: AmqpRoute) -> Arguments:
     arguments: dict[str, Argument] = {}
-    if queue.type is not None or not queue.priorities:
+    if _is_direct(queue):
+        if queue.type == "quorum":  # others declare classic queues without a type
+            arguments["x-queue-type"] = queue.type
+    elif queue.type is not None or not queue.priorities:
         arguments["x-queue-type"] = queue.type or "quorum"
     if queue.priorities:
         arguments["x-max-priority"] = MAX_PRIORITY  # not on quorum queues in RabbitMQ 3
-    if dead:
-        arguments["x-dead-letter-exchange"] = dead
+    if "dlq" in route.letters:
+        arguments["x-dead-letter-exchange"] = route.letters["dlq"].exchange
+        arguments["x-dead-letter-routing-key"] = route.letters["dlq"].key
+    elif route.dead:
+        letters = route.letters.get("undeliverable")
+        arguments["x-dead-letter-exchange"] = route.dead if letters is None else letters.exchange
     if queue.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(queue.consumer_timeout * 1000)
+    if queue.expires is not None:
+        arguments["x-expires"] = max(1, round(queue.expires * 1000))
     arguments.update(queue.arguments)
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -131,8 +186,8 @@ def _retry_arguments(topology: Topology, main: str, name: str) -> Arguments:
     }
 
 
-def _dead_letter_arguments(topology: Topology, kind: str) -> Iterator[tuple[str, int]]:
-    settings = topology.dead_letters["unhandled" if kind == "unhandled" else "undeliverable"]
+def _dead_letter_arguments(topology: Topology, kind: DeadLetterKind) -> Iterator[tuple[str, int]]:
+    settings = topology.dead_letters[kind]
     if settings.max_length is not None:
         yield "x-max-length", settings.max_length
     if settings.ttl is not None:

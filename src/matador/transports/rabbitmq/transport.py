@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,8 @@ from matador.transports.rabbitmq.topology import plan_for
 from matador.transports.rabbitmq.upkeep import TopologyUpkeep
 from matador.transports.rabbitmq.wire import IncomingProperties
 from matador.transports.supervisor import ConnectionSupervisor
+
+log = logging.getLogger("matador.rabbitmq")
 
 # Back within seconds of the broker, however long it was away, and not all workers at once.
 _BACKOFF = ReconnectBackoff(base_delay=0.25, max_delay=3.0, jitter=0.5)
@@ -102,7 +105,7 @@ class RabbitMQTransport(BaseTransport):
             self._open_session,
             AmqpSession.wait_lost,
             self._restore,
-            backoff=backoff or _BACKOFF,
+            backoff=backoff or _BACKOFF.growing(address.reconnect),
             on_state=self._change_state,
         )
 
@@ -233,6 +236,14 @@ class RabbitMQTransport(BaseTransport):
             0 if isinstance(one, UnroutableError) else 1 if one is None else one for one in outcomes
         ]
 
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """See ``Routing``."""
+        await self._upkeep.unbind(self._supervisor.connection, exchange, queue, pattern)
+
+    async def delete_queue(self, queue: str) -> None:
+        """See ``Routing``."""
+        await self._upkeep.delete_queue(self._supervisor.connection, queue)
+
     async def _publish(
         self,
         session: AmqpSession,
@@ -270,10 +281,16 @@ class RabbitMQTransport(BaseTransport):
 
     def _reply_arrived(self, properties: bytes, body: bytes) -> None:
         if self._replies is not None and self._replies.active:
-            found = IncomingProperties(properties, redelivered=False)
+            try:
+                found = IncomingProperties(properties, redelivered=False)
+            except Exception:  # an exception here would end the connection
+                log.exception("the properties of a reply cannot be read; it is dropped")
+                return
             receipt = Receipt(DIRECT_REPLY, None)
             self._replies.put(
-                Delivery(body, found.headers, receipt, found.problem, found.properties)
+                Delivery(
+                    body, found.headers, receipt, found.problem, found.properties, found.id or ""
+                )
             )
 
     # -- receiving --------------------------------------------------------------------------------

@@ -28,10 +28,12 @@ from matador.transports.rabbitmq.publisher import Publication, UnroutableError
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.topology import (
+    AmqpBinding,
     AmqpExchange,
     AmqpObject,
     delayed_exchange,
     plan_for,
+    route_of,
 )
 
 log = logging.getLogger("matador.rabbitmq")
@@ -46,10 +48,10 @@ class TopologyUpkeep:
     def __init__(self, address: RabbitMQAddress, outgoing: OutgoingMessages) -> None:
         self._address = address
         self._outgoing = outgoing
-        self._topologies: dict[str, Topology] = {}
+        self._topologies: list[Topology] = []
         self._plugin: bool | None = None
         self._making = asyncio.Lock()
-        self._applied: dict[str, float] = {}  # when each topology was applied
+        self._applied: dict[Topology, float] = {}  # when each was applied
         self._in_vain: dict[str, float] = {}  # when a queue was missing all the same
 
     def forget_server(self) -> None:
@@ -58,14 +60,36 @@ class TopologyUpkeep:
 
     async def restore(self, session: AmqpSession) -> None:
         """Declare everything on a new connection."""
-        for topology in list(self._topologies.values()):
+        for topology in list(self._topologies):
             await self._apply(session, topology)
 
     async def apply(self, session: AmqpSession, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport.apply_topology``."""
         notes = await self._apply(session, topology)
-        self._topologies[topology.namespace] = topology
+        self._topologies = [one for one in self._topologies if not _replaces(topology, one)]
+        self._topologies.append(topology)
+        self._applied = {
+            one: when for one, when in self._applied.items() if one in self._topologies
+        }
         return notes
+
+    async def delete_queue(self, session: AmqpSession, queue: str) -> None:
+        """Delete a queue, and do not create it again."""
+        self._topologies = [one.without_queue(queue) for one in self._topologies]
+        self._outgoing.forget(queue)
+        async with session.channel() as channel:
+            await channel.delete_queue(queue)
+
+    async def unbind(self, session: AmqpSession, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding, and do not create it again."""
+        self._topologies = [
+            one.without_binding(exchange, queue, pattern) for one in self._topologies
+        ]
+        try:
+            async with session.channel() as channel:
+                await channel.unbind(AmqpBinding(queue, exchange, pattern))
+        except QueueNotFoundError:  # the queue or the exchange is gone, and so is the binding
+            return
 
     async def redeclare(self, session: AmqpSession, queue: str) -> bool:
         """Create a queue again if it belongs to an applied topology; False if it does not."""
@@ -76,6 +100,8 @@ class TopologyUpkeep:
         return True
 
     async def _apply(self, session: AmqpSession, topology: Topology) -> list[TopologyNote]:
+        if not topology.queues:  # it only publishes
+            return await declare(session, plan_for(topology, due_exchange=None, plugin=False))
         plugin = await self._has_plugin(session, topology.namespace)
         notes: list[TopologyNote] = []
         prefix = self._address.delay_prefix
@@ -89,7 +115,7 @@ class TopologyUpkeep:
                 text = "no retention: RabbitMQ keeps no finished messages"
                 notes.append(TopologyNote(topology.full_name(queue.name), text))
         self._outgoing.learn(topology, plugin=plugin, delays_missing=missing)
-        self._applied[topology.namespace] = asyncio.get_running_loop().time()
+        self._applied[topology] = asyncio.get_running_loop().time()
         return notes
 
     async def _has_plugin(self, session: AmqpSession, namespace: str) -> bool:
@@ -121,11 +147,8 @@ class TopologyUpkeep:
 
     def _owner(self, name: str) -> Topology | None:
         """The topology of a queue, of a dead-letter queue or of an exchange."""
-        for topology in self._topologies.values():
-            names = [topology.full_name(one.name) for one in topology.queues]
-            names += [letters for _, _, letters in topology.dead_letter_names()]
-            names += [exchange.name for exchange in topology.exchanges]
-            if name in names:
+        for topology in self._topologies:
+            if name in _names_in(topology):
                 return topology
         return None
 
@@ -162,13 +185,14 @@ class TopologyUpkeep:
         """Create what is missing unless that was done ``since``; False if it is pointless."""
         now = asyncio.get_running_loop().time()
         worth = [name for name in names if self._in_vain.get(name, -_REST) + _REST < now]
-        owners = {one.namespace: one for name in worth if (one := self._owner(name)) is not None}
+        owners = {id(one): one for name in worth if (one := self._owner(name)) is not None}
         if not owners:
             return False
         try:
             async with self._making:
-                for namespace, topology in owners.items():
-                    if self._applied.get(namespace, -1.0) < since:
+                for topology in owners.values():
+                    if self._applied.get(topology, -1.0) < since:
+                        namespace = topology.namespace
                         log.warning("%s: something was deleted; creating it again", namespace)
                         # RabbitMQ does not cancel the consumers of a quorum queue that is created
                         # again at once: they would wait forever on a queue that is gone.
@@ -194,6 +218,21 @@ class TopologyUpkeep:
             self._outgoing.made.update(hops)
         else:
             self._outgoing.refused.update((hop, error) for hop in hops)
+
+
+def _names_in(topology: Topology) -> set[str]:
+    """The names by which publications reach what a topology declares."""
+    names = {exchange.name for exchange in topology.exchanges}
+    for queue in topology.queues:
+        names.add(topology.full_name(queue.name))
+        letters = route_of(topology, queue, plugin=False).letters
+        names.update(route.key for route in letters.values())
+    return names
+
+
+def _replaces(new: Topology, old: Topology) -> bool:
+    """Whether nothing is lost if ``new`` takes the place of ``old``."""
+    return new.namespace == old.namespace and _names_in(old) <= _names_in(new)
 
 
 async def _create(session: AmqpSession, things: Iterable[AmqpObject]) -> TransportError | None:

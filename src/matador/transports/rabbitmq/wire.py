@@ -42,7 +42,8 @@ _CONTENT_TYPE = amqp.short_text("application/json")
 _HEADER_FRAME = 12 + 8  # bytes of a header frame around the properties
 _LONGEST_SHORT = 255
 _MOST_COUNTED = 1_000_000
-_PERSISTENT = b"\2"
+_TRANSIENT, _PERSISTENT = b"\1", b"\2"
+_EMPTY_TABLE = 4  # bytes
 
 
 def _is_internal(name: str) -> bool:
@@ -79,26 +80,45 @@ def properties_of(
             more.update(marks)
         headers = more
     try:
-        written = amqp.write_properties(
-            headers=amqp.write_table(headers),
-            message_id=id_,
-            timestamp=now_ms,
-            content_type=_CONTENT_TYPE,
-            priority=message.priority,
-        )
+        table = amqp.write_table(headers)
         if given is not None:
-            texts = {
-                amqp.CORRELATION_ID: given.correlation_id,
-                amqp.REPLY_TO: given.reply_to,
-                amqp.TYPE: given.type,
-            }
-            native = {flag: amqp.short_text(one) for flag, one in texts.items() if one is not None}
-            written = amqp.join_properties({**amqp.split_properties(written), **native})
+            written = _with_properties(given, table, id_, now_ms, message.priority)
+        else:
+            written = amqp.write_properties(
+                headers=table,
+                message_id=id_,
+                timestamp=now_ms,
+                content_type=_CONTENT_TYPE,
+                priority=message.priority,
+            )
     except (ValueError, TypeError, AttributeError, struct.error) as error:
         raise UnstorableError(
             f"a message for {message.queue} cannot be encoded: {error}"
         ) from error
     return _fitting(written, frame_max)
+
+
+def _with_properties(
+    given: Properties, table: bytes, id_: str, now_ms: int, priority: int | None
+) -> bytes:
+    """As RPC and pub/sub send them: nothing that has no value, and a reply without id and time."""
+    parts = {amqp.CONTENT_TYPE: _CONTENT_TYPE}
+    if len(table) > _EMPTY_TABLE:
+        parts[amqp.HEADERS] = table
+    if id_ or not given.transient:
+        parts[amqp.DELIVERY_MODE] = _TRANSIENT if given.transient else _PERSISTENT
+    if priority is not None:
+        parts[amqp.PRIORITY] = bytes((max(0, min(priority, 255)),))
+    if given.correlation_id is not None:
+        parts[amqp.CORRELATION_ID] = amqp.short_text(given.correlation_id)
+    if given.reply_to is not None:
+        parts[amqp.REPLY_TO] = amqp.short_text(given.reply_to)
+    if id_:
+        parts[amqp.MESSAGE_ID] = amqp.short_text(id_)
+        parts[amqp.TIMESTAMP] = struct.pack(">Q", now_ms)
+    if given.type is not None:
+        parts[amqp.TYPE] = amqp.short_text(given.type)
+    return amqp.join_properties(parts)
 
 
 def _fitting(written: bytes, frame_max: int) -> bytes:

@@ -28,6 +28,8 @@ Kind: TypeAlias = Literal["stream", "list"]
 """What messages are stored in."""
 _WITHOUT_QUEUE = {"declare", "complete", "settle", "renew", "prune", "give_back_unseen"}
 """The scripts that also do something useful if the queue does not exist."""
+_OF_ROUTES = {"publish", "routes_apply", "routes_delete", "routes_load", "routes_unbind"}
+"""The scripts of exchanges and bindings, whose first key is not that of a queue."""
 Made = TypeVar("Made", bound=PipelinedConnection)
 
 
@@ -44,6 +46,8 @@ def script(name: str, kind: Kind | None = "stream") -> Script:
     parts = [name]
     if kind is not None:
         needed = [] if name in _WITHOUT_QUEUE else ["queue"]
+        if name in _OF_ROUTES:
+            needed = ["routes_common"]
         parts = ["common", f"{kind}_common", *needed, f"list_{name}" if kind == "list" else name]
     folder = files("matador.transports.redis") / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
@@ -68,7 +72,9 @@ class RedisClient(ServerClient[PipelinedConnection]):
         restore: Callable[[PipelinedConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
     ) -> None:
-        super().__init__(address.where, restore=restore, on_state=on_state)
+        super().__init__(
+            address.where, restore=restore, on_state=on_state, reconnect=address.reconnect
+        )
         self._address = address
         self._name = name
 

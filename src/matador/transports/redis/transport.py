@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from matador.errors import MatadorError
+from matador.errors import (
+    ConnectionFailedError,
+    MatadorError,
+    NotConnectedError,
+    SendUnconfirmedError,
+    TransportError,
+)
 from matador.model.message import (
     Delivery,
     Message,
@@ -19,19 +28,31 @@ from matador.model.message import (
 from matador.model.topology import Topology
 from matador.transports.base import Transport
 from matador.transports.kit.errors import queue_not_found
-from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.options import read_address
+from matador.transports.kit.replies import ReplySubscription
+from matador.transports.kit.wakeup import Wakeup
 from matador.transports.redis import browse as browsing
 from matador.transports.redis.base import STORED, StoredTransport, consumer_name
-from matador.transports.redis.blocking import QueueSource
+from matador.transports.redis.blocking import BlockingSubscription, QueueSource
+from matador.transports.redis.client import script
+from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.pubsub import RedisPubSubTransport
+from matador.transports.redis.replies import RedisReplies, is_reply
+from matador.transports.redis.routing import RedisRoutes
 from matador.transports.redis.send import OnceSender, stream_form
 from matador.transports.redis.settle import StreamSettleBatch, renew
 from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis.topology import stream_settings
 from matador.transports.redis.wire import claimed_of
+
+log = logging.getLogger("matador.transports.redis")
+
+_PLAIN: list[Argument] = [0, "", "", ""]
+"""The settings of a temporary queue that another process has declared."""
+_KEEP_EVERY = 20.0  # seconds; a third of the time for which replies are kept
 
 
 class RedisTransport(StoredTransport):
@@ -68,9 +89,27 @@ class RedisTransport(StoredTransport):
     def __init__(self, url: str, **options: Unpack[RedisOptions]) -> None:
         super().__init__(url, **options)
         self._capabilities = replace(
-            STORED, priorities=True, browse=True, replay=True, once=True, lease=self._lease
+            STORED,
+            priorities=True,
+            browse=True,
+            replay=True,
+            once=True,
+            routing=True,
+            lease=self._lease,
         )
         self._once = OnceSender(self._client, self._prefix, self._key)
+        self._routes = RedisRoutes(
+            self._client,
+            self._prefix,
+            self._key,
+            is_used=lambda queue: queue in self._upkeep,
+            restore=self._restore,
+            create_again=self._create_again,
+        )
+        self._sooner = Wakeup()
+        self._replies = RedisReplies(self._client, self._key, self._block)
+        self._temporary: dict[str, list[Argument]] = {}  # settings, as in ``_declared``
+        self._keeping: asyncio.Task[None] | None = None
 
     @classmethod
     def from_url(cls, url: str, **options: Unpack[RedisOptions]) -> Transport:
@@ -87,13 +126,138 @@ class RedisTransport(StoredTransport):
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. Honours everything, and creates ``exact`` queues, too."""
-        await self._declare_all(stream_settings(topology))
-        return [*ignored_arguments(topology), *ignored_exchanges(topology)]
+        notes = await self._routes.apply(topology)
+        settings = stream_settings(topology)
+        for queue in settings.keys() & self._routes.temporary.keys():
+            self._temporary[queue] = settings.pop(queue)
+            self._declared.pop(queue, None)
+            await self._declare(await self._client.connection(), queue)
+        await self._declare_all(settings)
+        if topology.exchanges or self._temporary:
+            self._keep_up()
+        return [*ignored_arguments(topology), *notes]
+
+    async def _declare(self, connection: PipelinedConnection, queue: str) -> None:
+        if queue in self._routes.temporary:
+            await self._routes.restore(connection, queue)
+            settings = self._temporary.get(queue, _PLAIN)
+            await self._client.run_on(connection, script("declare"), [self._key(queue)], settings)
+        else:
+            await super()._declare(connection, queue)
+
+    async def _declare_again(self, queue: str) -> None:
+        if queue in self._routes.temporary and queue in self._upkeep:
+            await self._declare(await self._client.connection(), queue)
+        else:
+            await super()._declare_again(queue)
+
+    async def _restore(self, connection: PipelinedConnection) -> None:
+        try:
+            await self._routes.restore(connection)
+            await self._replies.keep(connection)
+            await self._declare_used(connection)
+        except (NotConnectedError, ConnectionFailedError, SendUnconfirmedError):
+            raise
+        except TransportError as error:  # a full server; the queues may still work
+            log.error("cannot declare exchanges again, continuing without: %s", error)
+        await super()._restore(connection)
+
+    async def _create_again(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            if queue in self._declared:
+                await self._declare_again(queue)
+
+    async def _declare_used(self, connection: PipelinedConnection) -> None:
+        """Keep the temporary queues that are consumed here, or create them again."""
+        for queue in [one for one in self._routes.temporary if one in self._upkeep]:
+            await self._declare(connection, queue)
+
+    def _keep_up(self) -> None:
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(), name="matador-redis-routes")
+
+    async def _keep(self) -> None:
+        """Keep what is used here, and delete temporary queues that nobody uses."""
+        while True:
+            used = [ms for one, ms in self._routes.temporary.items() if one in self._upkeep]
+            await self._sooner.wait(min([_KEEP_EVERY, *(ms / 3000 for ms in used)]))
+            try:
+                connection = await self._client.connection()
+                await self._replies.keep(connection)
+                await self._declare_used(connection)
+                await self._routes.sweep()
+            except TransportError as error:
+                log.debug("%s: temporary queues: %s", self._client.where, error)
+            except Exception:
+                log.exception("%s: the upkeep of temporary queues failed", self._client.where)
+
+    async def _close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
+        await self._replies.close()
+        await super()._close()
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> BlockingSubscription:
+        """See ``Transport``. ``prefetch`` is ignored: nothing is held in advance."""
+        subscription = await super().subscribe(queue, prefetch=prefetch)
+        await self._routes.learn(queue)
+        if queue in self._routes.temporary:
+            await self._declare(await self._client.connection(), queue)
+            self._sooner.wake()  # the next upkeep may be due sooner now
+            self._keep_up()
+        return subscription
+
+    async def _closed(self, subscription: BlockingSubscription) -> None:
+        await super()._closed(subscription)
+        queue = subscription.queue
+        if queue in self._routes.temporary and queue not in self._upkeep:
+            with contextlib.suppress(TransportError):  # then it counts from the last upkeep
+                await self._routes.touch(queue)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        """See ``Transport``."""
+        replies = [message for message in messages if is_reply(message)]
+        if not replies:
+            return await super().send(messages)
+        others = [message for message in messages if not is_reply(message)]
+        answered = iter(await self._replies.send(replies))
+        sent = iter(await super().send(others) if others else ())
+        return [next(answered if is_reply(message) else sent) for message in messages]
 
     def _subscription(self, source: QueueSource, levels: int) -> RedisSubscription:
         return RedisSubscription(replace(source, consumer=consumer_name(self._lease)), levels)
 
     # -- optional abilities ------------------------------------------------------------------------
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """See ``Routing``. All queues must be on one server, not on several of a cluster."""
+        return await self._routes.publish(exchange, messages)
+
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """See ``Routing``."""
+        await self._routes.unbind(exchange, queue, pattern)
+
+    async def delete_queue(self, queue: str) -> None:
+        """See ``Routing``."""
+        self._declared.pop(queue, None)
+        self._temporary.pop(queue, None)
+        await self._routes.delete(queue)
+
+    async def reply_address(self) -> str:
+        """See ``Replying``."""
+        address = await self._replies.open()
+        self._keep_up()
+        return address
+
+    async def replies(self) -> ReplySubscription:
+        """See ``Replying``."""
+        subscription = await self._replies.subscribe()
+        self._keep_up()
+        return subscription
 
     async def renew(self, receipts: Sequence[Receipt]) -> Sequence[bool]:
         """See ``Leasing``."""

@@ -115,7 +115,8 @@ def deliveries_of(lane: Lane, entries: Sequence[tuple[bytes, list[bytes]]]) -> l
         held.add(id_)
         if len(fields) == _PLAIN and fields[0] == b"i" and fields[2] == b"b":
             receipt = Receipt(queue, (lane, id_, 1))
-            found.append(Delivery(fields[3], _NO_HEADERS, receipt))
+            message_id = fields[1].decode(errors="replace")
+            found.append(Delivery(fields[3], _NO_HEADERS, receipt, None, None, message_id))
         else:
             found.append(_delivery(lane, id_, fields, 1, 0))
     return found
@@ -146,7 +147,8 @@ def _delivery(
             level = None if priority is None else int(priority)
             order = None if key is None else key.decode()
             receipt = Receipt(lane.queue, (lane, id_, claim), count, count > 1, level, order)
-            return Delivery(values[b"b"], headers, receipt, problem, properties)
+            message_id = get(b"i", b"").decode(errors="replace")
+            return Delivery(values[b"b"], headers, receipt, problem, properties, message_id)
     except Exception as error:  # noqa: BLE001 - whatever it is, somebody else wrote it
         log.debug("%s: entry %r: %s", lane.key, id_, error)
     message, problem = _read(lane.queue, fields)
@@ -160,7 +162,7 @@ def delivery_of(
     receipt = Receipt(
         message.queue, handle, count, count > 1, message.priority, message.ordering_key
     )
-    return Delivery(message.body, message.headers, receipt, problem, message.properties)
+    return Delivery(message.body, message.headers, receipt, problem, message.properties, message.id)
 
 
 def stored_of(

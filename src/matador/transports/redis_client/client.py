@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from matador.errors import MatadorError, NotConnectedError, TimeoutError
-from matador.model.backoff import ReconnectBackoff
+from matador.model.backoff import BackoffStrategy, ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 from matador.transports.supervisor import ConnectionSupervisor
@@ -50,6 +50,7 @@ class ServerClient(ABC, Generic[AnyConnection]):
         restore: called on every new connection before it is used, to recreate what a server that
             lost its memory has forgotten.
         on_state: told every change of state.
+        reconnect: how the waits between attempts to reconnect grow.
     """
 
     def __init__(
@@ -58,12 +59,17 @@ class ServerClient(ABC, Generic[AnyConnection]):
         *,
         restore: Callable[[AnyConnection], Awaitable[None]] | None = None,
         on_state: Callable[[ConnectionState], None] = lambda _: None,
+        reconnect: BackoffStrategy = "exponential",
     ) -> None:
         self.where = where
         self._restore_more = restore
         self._connection: AnyConnection | None = None
         self._supervisor: ConnectionSupervisor[AnyConnection] = ConnectionSupervisor(
-            self._connect, self._wait_lost, self._restore, backoff=_BACKOFF, on_state=on_state
+            self._connect,
+            self._wait_lost,
+            self._restore,
+            backoff=_BACKOFF.growing(reconnect),
+            on_state=on_state,
         )
 
     @abstractmethod

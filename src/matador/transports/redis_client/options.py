@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from urllib.parse import unquote
 
 from matador.errors import ConfigurationError
+from matador.model.backoff import BackoffStrategy
 from matador.model.options import Seconds
 from matador.transports.kit.options import ServerAddress, duration, whole
 
@@ -27,6 +28,7 @@ class RedisServerOptions(TypedDict, total=False):
     tls_cert: str | None
     tls_key: str | None
     tls_verify: bool | None
+    reconnect: BackoffStrategy | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,11 +58,11 @@ NEXT_DUE = f"SELECT min({_NEXT_DUE})"
 _COUNTED = "max(deliveries, 0) + 1"
 # Two statements: RETURNING would copy every body once more.
 _NEXT = (
-    f"SELECT seq, {_COUNTED}, priority, rank, ordering_key, headers, body FROM messages "
+    f"SELECT seq, {_COUNTED}, priority, id, ordering_key, headers, body FROM messages "
     f"WHERE queue = ? AND state = {READY} ORDER BY rank DESC, seq LIMIT ?"
 )
-# The same for jobs. Nobody reads the rank of a row; those that others wrote are no jobs yet.
-_NEXT_JOBS = _NEXT.replace("rank,", "job,")
+# The same for jobs, which have their id in a header; those that others wrote are no jobs yet.
+_NEXT_JOBS = _NEXT.replace(" id,", " job,")
 _HOLD_JOBS = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED}, "
     "processed_at = ? WHERE seq IN (SELECT value FROM json_each(?))"
@@ -77,9 +77,10 @@ _TAKE = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?)) AND queue = ? "
     f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
-    "RETURNING seq, deliveries, priority, rank, ordering_key, headers, body"
+    "RETURNING seq, deliveries, priority, id, ordering_key, headers, body"
 )
 _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
+_DISCARD = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
 _HELD = (
     "SELECT json_group_array(json_array(seq, token)) FROM messages "
     "WHERE seq IN (SELECT value FROM json_each(?)) AND typeof(token) = 'integer'"
@@ -169,6 +170,13 @@ def held(session: WriterSession, numbers: Sequence[int]) -> dict[int, int]:
     """The tokens of the claims that hold these rows; rows that are not held are left out."""
     (pairs,) = session.connection.execute(_HELD, (seq_list(numbers),)).fetchone()
     return dict(_decode_pairs(pairs))
+
+
+def discard(session: WriterSession, deliveries: Sequence[Delivery]) -> None:
+    """Delete what was just claimed."""
+    if deliveries:
+        numbers = seq_list([handle_of(delivery.receipt)[0] for delivery in deliveries])
+        session.connection.execute(_DISCARD, (numbers,))
 
 
 def promote(session: WriterSession, queue: SqliteQueue) -> int:

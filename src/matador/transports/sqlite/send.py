@@ -20,6 +20,7 @@ from matador.errors import MatadorError
 from matador.model import job as names
 from matador.model.message import Message, Once
 from matador.transports.kit.properties import headers_with_properties
+from matador.transports.kit.replies import REPLY_PREFIX
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
@@ -100,20 +101,16 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
     for index, message in enumerate(messages):
         queue = queues.get(message.queue)
         if queue is None:
-            outcomes[index] = no_such_queue(message.queue, queues, session.path)
+            if not message.queue.startswith(REPLY_PREFIX):  # else whoever asked is gone
+                outcomes[index] = no_such_queue(message.queue, queues, session.path)
             continue
-        plain = (
-            message.delay <= 0
-            and message.priority is None
-            and message.ordering_key is None
-            and message.properties is None
-        )
+        plain = message.delay <= 0 and message.priority is None and message.ordering_key is None
         statements = _INSERT_PLAIN
         if queue.jobs:
             statements = _INSERT_JOBS[_kind_of_job(queue, message)]
         try:
             if plain:
-                headers = encode_json(message.headers) if message.headers else None
+                headers = encode_headers(message)
                 row = (queue.id, message.id, headers, message.body)
             else:
                 statements = _INSERT_FULL

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matador.errors import ConfigurationError, QueueNotFoundError, StorageCorruptError
+from matador.model.message import TopologyNote
 from matador.model.topology import Topology, dead_letter_name
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.sqlite.clock import DatabaseClock
 from matador.transports.sqlite.database import FAILED_JOBS, JOBS, NO_JOBS, lock
+from matador.transports.sqlite.routes import FileRoutes, TemporaryQueue, temporary_in
 
 logger = logging.getLogger("matador.transports.sqlite")
 
@@ -98,6 +101,9 @@ class WriterSession:
         self.now = clock.now()
         self.queues: dict[str, SqliteQueue] = {}
         self._declared: set[str] = set()  # created again if somebody deletes them
+        self._temporary: dict[str, TemporaryQueue] = {}  # the same, while they are consumed here
+        self._consumed: dict[str, set[object]] = {}  # temporary queues and their consumers
+        self.routes = FileRoutes(connection)
         self.warned: set[str] = set()
         self._version = -1
 
@@ -124,6 +130,7 @@ class WriterSession:
         # Changes only when another process has written. Only then can the queues have changed.
         (version,) = self.connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
+            self.routes.changed_elsewhere()
             self._reload()
             self._version = version
 
@@ -134,6 +141,7 @@ class WriterSession:
     def rollback(self) -> None:
         """Undo the changes of this transaction, unless SQLite has already done so."""
         self._version = -1
+        self.routes.forget()
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
 
@@ -144,12 +152,14 @@ class WriterSession:
             QueueNotFoundError: it does not exist.
         """
         found = self.queues.get(name)
+        if found is None and name in self._consumed and name in self._temporary:
+            found = self._make_temporary(self._temporary[name])
         if found is None:
             raise no_such_queue(name, self.queues, self.path)
         return found
 
-    def declare(self, topology: Topology) -> None:
-        """Create the queues of a topology, or update their settings. Deletes nothing.
+    def declare(self, topology: Topology) -> list[TopologyNote]:
+        """Create what a topology describes, or update settings. Deletes nothing.
 
         ``exact`` queues are created too: no other application shares the file.
         """
@@ -163,7 +173,88 @@ class WriterSession:
             rows.append((None, name, True, False, settings.max_length, ttl, None))
         self.connection.executemany(_UPSERT, rows)
         self._reload()
-        self._declared.update(name for _, name, *_ in rows)
+        temporary = {queue.name: queue for queue in temporary_in(topology)}
+        names = {name for _, name, *_ in rows}
+        self._declared = (self._declared | names) - temporary.keys()
+        for name in names:
+            self._temporary.pop(name, None)
+        self._temporary.update(temporary)
+        return self.routes.apply(topology, self.now)
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with its bindings and messages.
+
+        Raises:
+            ConfigurationError: it is a queue of jobs.
+        """
+        queue = self.queues.get(name)
+        if queue is not None and queue.jobs:
+            raise ConfigurationError(f"{self.path}: queue {name!r} has jobs; use delete_jobs")
+        self._declared.discard(name)
+        self._temporary.pop(name, None)
+        self.routes.remove_queue(name, lasting=self.routes.expiry_of(name) is None, now=self.now)
+        if queue is not None:
+            self.connection.execute("DELETE FROM messages WHERE queue = ?", (queue.id,))
+            self.connection.execute("DELETE FROM queues WHERE id = ?", (queue.id,))
+            self._reload()
+
+    def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding."""
+        known = self._temporary.get(queue)
+        if known is not None:
+            left = [
+                one for one in known.bindings if (one.exchange, one.pattern) != (exchange, pattern)
+            ]
+            self._temporary[queue] = replace(known, bindings=tuple(left))
+        self.routes.unbind(exchange, queue, pattern)
+
+    # -- temporary queues -------------------------------------------------------------------------
+
+    def open_temporary(self, queue: TemporaryQueue) -> None:
+        """Create a temporary queue, such as one for replies."""
+        self._temporary[queue.name] = queue
+        self._make_temporary(queue)
+
+    def _make_temporary(self, queue: TemporaryQueue) -> SqliteQueue:
+        row = (None, queue.name, False, False, None, None, None)
+        self.connection.execute(_UPSERT, row)
+        self.routes.keep(queue, self.now)
+        self._reload()
+        return self.queues[queue.name]
+
+    def consume(self, name: str, consumer: object) -> bool:
+        """Keep a temporary queue from now on. False: it is not temporary. Idempotent."""
+        if self.routes.expiry_of(name) is None:
+            return False
+        self._consumed.setdefault(name, set()).add(consumer)
+        self.routes.touch([name], self.now, always=True)
+        return True
+
+    def leave(self, name: str, consumer: object) -> None:
+        """Undo ``consume``. Idempotent."""
+        consumers = self._consumed.get(name, set())
+        consumers.discard(consumer)
+        if not consumers:
+            self._consumed.pop(name, None)
+        self.routes.touch([name], self.now, always=True)
+
+    def keep_temporary(self) -> None:
+        """Say that temporary queues are used here, and delete those that nobody uses."""
+        for name in self._consumed:
+            if name not in self.queues and name in self._temporary:  # this process had stopped
+                self._make_temporary(self._temporary[name])
+        self.routes.touch(self._consumed, self.now)
+        for name in self.routes.expired(self.now):
+            queue = self.queues.get(name)
+            if queue is not None and queue.jobs:  # somebody else made it a queue of jobs
+                self.routes.remove_queue(name, lasting=False, now=self.now)
+            else:
+                self.delete_queue(name)
+
+    def shortest_expiry(self) -> float:
+        """Seconds until the first of the temporary queues consumed here would be deleted."""
+        known = map(self._temporary.get, self._consumed)
+        return min((queue.expires / 1000 for queue in known if queue is not None), default=math.inf)
 
     def open_jobs(self, name: str) -> None:
         """Create a queue of jobs, and its dead letters for failed ones, unless they exist.
@@ -214,6 +305,9 @@ class WriterSession:
         before, self.queues = self.queues, load_queues(self.connection)
         for name in self._declared & before.keys():
             found = self.queues.get(name)
+            if found is None and self.routes.expiry_of(name) is not None:
+                self._declared.discard(name)  # deleted on purpose, by another process
+                continue
             if found is None or found.id != before[name].id:
                 self._put_back(before[name], found)
 

@@ -9,13 +9,16 @@ from matador.errors import MatadorError
 from matador.model.message import Delivery
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
-from matador.transports.sqlite.claim import Claim, claim
+from matador.transports.sqlite.claim import Claim, claim, discard
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.session import SqliteQueue, WriterSession
 
 
 class SqliteSubscription(BaseSubscription):
-    """See ``matador.transports.base.Subscription``. ``lease`` is in milliseconds."""
+    """See ``matador.transports.base.Subscription``. ``lease`` is in milliseconds.
+
+    ``consumer``: keeps a temporary queue; None if it is not temporary.
+    """
 
     def __init__(
         self,
@@ -23,6 +26,7 @@ class SqliteSubscription(BaseSubscription):
         connection: SqliteConnection,
         *,
         lease: int,
+        consumer: object = None,
         give_back: Callable[[Sequence[Delivery]], Awaitable[None]],
         on_close: Callable[[SqliteSubscription], None],
     ) -> None:
@@ -30,6 +34,7 @@ class SqliteSubscription(BaseSubscription):
         self._queue = queue
         self._connection = connection
         self._lease = lease
+        self._consumer = consumer
         self._give_back = give_back
         self._on_close = on_close
         self._woken = Wakeup()
@@ -62,10 +67,10 @@ class SqliteSubscription(BaseSubscription):
         return []
 
     def _new_claim(self, limit: int) -> asyncio.Future[Sequence[Claim | MatadorError]]:
-        def work(session: WriterSession) -> Claim:
-            return claim(session, session.queue(self.queue), limit, self._lease)
+        return self._connection.submit(lambda session: self._work(session, limit))
 
-        return self._connection.submit(work)
+    def _work(self, session: WriterSession, limit: int) -> Claim:
+        return claim(session, session.queue(self.queue), limit, self._lease)
 
     async def close(self) -> None:
         """See ``Subscription``."""
@@ -78,7 +83,13 @@ class SqliteSubscription(BaseSubscription):
         if pending is not None:
             (found,) = await pending
             if isinstance(found, Claim) and found.deliveries:
-                await self._give_back(found.deliveries)
+                await self._return(found.deliveries)
+        if self._consumer is not None:
+            consumer = self._consumer
+            await self._connection.write(lambda session: session.leave(self.queue, consumer))
+
+    async def _return(self, deliveries: Sequence[Delivery]) -> None:
+        await self._give_back(deliveries)
 
     async def _keep(self, found: Claim, limit: int) -> Sequence[Delivery]:
         # Both cases happen only to what a cancelled receive() left behind.
@@ -88,3 +99,27 @@ class SqliteSubscription(BaseSubscription):
         if len(kept) < len(found.deliveries):
             await self._give_back(found.deliveries[len(kept) :])
         return kept
+
+
+class SqliteReplies(SqliteSubscription):
+    """Replies: deleted in the transaction that claims them, because nobody settles them."""
+
+    def _work(self, session: WriterSession, limit: int) -> Claim:
+        found = super()._work(session, limit)
+        discard(session, found.deliveries)
+        return found
+
+    _left: Sequence[Delivery] = ()
+
+    async def receive(self, limit: int) -> Sequence[Delivery]:
+        """See ``Subscription``."""
+        # A cancelled call may have claimed more than the next one asks for.
+        found = self._left or await super().receive(limit)
+        self._left = found[limit:]
+        return found[:limit]
+
+    async def _keep(self, found: Claim, limit: int) -> Sequence[Delivery]:
+        return found.deliveries  # they are nowhere else
+
+    async def _return(self, deliveries: Sequence[Delivery]) -> None:
+        """They are dropped: nobody waits for them any more."""

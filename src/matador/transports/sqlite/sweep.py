@@ -105,7 +105,8 @@ class Caretaker:
     """Decides when the writer cleans up the file. Used by the writer's thread only."""
 
     def __init__(self) -> None:
-        self._next_look = time.monotonic() + _INTERVAL
+        self._last_look = time.monotonic()
+        self._next_look = self._last_look + _INTERVAL
         self._last_work = 0.0
         self._log_used = False
 
@@ -114,12 +115,16 @@ class Caretaker:
         self._last_work = time.monotonic()
         self._log_used = True
 
-    def patience(self) -> float:
+    def patience(self, session: WriterSession) -> float:
         """Seconds until the next clean-up."""
-        at = self._next_look
+        at = self._next(session)
         if self._log_used:
             at = min(at, self._last_work + _QUIET)
         return max(at - time.monotonic(), 0.0)
+
+    def _next(self, session: WriterSession) -> float:
+        """When to look again. Temporary queues must be kept well before they expire."""
+        return min(self._next_look, self._last_look + session.shortest_expiry() / 3)
 
     def look_after(self, session: WriterSession) -> None:
         """Sweep, release free pages, fold in the log: whatever is due, a part of each.
@@ -129,10 +134,10 @@ class Caretaker:
         """
         now = time.monotonic()
         quiet = now - self._last_work >= _QUIET
-        if now < self._next_look and not (self._log_used and quiet):
+        if now < self._next(session) and not (self._log_used and quiet):
             return
         # Set first: what fails now must not be tried again at once.
-        self._next_look = now + _INTERVAL
+        self._next_look, self._last_look = now + _INTERVAL, now
         self._log_used = self._log_used and not quiet
         if _bite(session):
             self._next_look = now
@@ -144,6 +149,7 @@ def _bite(session: WriterSession) -> bool:
     """Sweep and release a part. Returns whether there is more to do."""
     session.begin()
     try:
+        session.keep_temporary()
         swept = sweep_jobs(session)
         for queue in session.queues.values():
             swept = max(swept, sweep_expired(session, queue), sweep_forgotten(session, queue))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from matador.errors import ConfigurationError, MatadorError
 from matador.model.capabilities import Capabilities
@@ -26,18 +28,21 @@ from matador.model.message import (
 from matador.model.options import Seconds
 from matador.model.topology import Topology
 from matador.transports.clock import Clock
-from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
+from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
-from matador.transports.sqlite import browse, claim, doctor, send, settle, sweep
+from matador.transports.kit.replies import REPLY_PREFIX
+from matador.transports.sqlite import browse, claim, doctor, publish, send, settle, sweep
 from matador.transports.sqlite.clock import DatabaseClock, Machine
 from matador.transports.sqlite.connection import SqliteConnection
 from matador.transports.sqlite.database import Synchronous
 from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions, read_url
 from matador.transports.sqlite.provider import SqliteJobs
-from matador.transports.sqlite.subscription import SqliteSubscription
+from matador.transports.sqlite.routes import TemporaryQueue
+from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
 
 _LONGEST_ROW = 19  # digits of the largest row number
+_REPLIES_EXPIRE = 60_000  # ms; the replies of a process that was killed are kept for so long
 
 
 class SqliteTransport(SqliteJobs):
@@ -86,6 +91,7 @@ class SqliteTransport(SqliteJobs):
         self._machine = Machine(clock)
         self._connection: SqliteConnection | None = None
         self._subscriptions: set[SqliteSubscription] = set()
+        self._replies: str | None = None
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None, **options: Any) -> SqliteTransport:
@@ -124,6 +130,7 @@ class SqliteTransport(SqliteJobs):
             once=True,
             jobs=True,
             properties=ALL_PROPERTIES,
+            routing=True,
             durable=True,
             lease=self._options.lease,
         )
@@ -158,7 +165,11 @@ class SqliteTransport(SqliteJobs):
         for subscription in list(self._subscriptions):
             await subscription.close()
         connection, self._connection = self._connection, None
+        replies, self._replies = self._replies, None
         if connection is not None:
+            if replies is not None:
+                with contextlib.suppress(MatadorError):  # then it expires
+                    await connection.write(lambda session: session.delete_queue(replies))
             await connection.close()
         self._change_state(ConnectionState("disconnected"))
 
@@ -173,8 +184,8 @@ class SqliteTransport(SqliteJobs):
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Transport``. ``exact`` queues are created too."""
-        await self._connected.write(lambda session: session.declare(topology))
-        return [*ignored_arguments(topology), *ignored_exchanges(topology)]
+        notes = await self._connected.write(lambda session: session.declare(topology))
+        return [*ignored_arguments(topology), *notes]
 
     async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
@@ -184,11 +195,17 @@ class SqliteTransport(SqliteJobs):
 
     async def subscribe(self, queue: str, *, prefetch: int) -> SqliteSubscription:
         """See ``Transport``. ``prefetch`` is ignored: nothing is claimed in advance."""
-        connection = self._connected
-        subscription = SqliteSubscription(
-            await connection.read(queue, browse.find),
+        return await self._subscribe(SqliteSubscription, queue)
+
+    async def _subscribe(self, kind: type[SqliteSubscription], queue: str) -> SqliteSubscription:
+        connection, consumer = self._connected, object()
+        found = await connection.read(queue, browse.find)
+        temporary = await connection.write(lambda session: session.consume(queue, consumer))
+        subscription = kind(
+            found,
             connection,
             lease=self._lease,
+            consumer=consumer if temporary else None,
             give_back=self._give_back,
             on_close=self._subscriptions.discard,
         )
@@ -277,6 +294,38 @@ class SqliteTransport(SqliteJobs):
         """See ``Deduplicating``. Ids are deleted a few at a time, so that nobody waits long."""
         while await self._connected.write(partial(send.seal, once=once)):
             pass
+
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        """See ``Routing``. The copies of a message are stored in one transaction."""
+        work = partial(publish.publish, exchange=exchange)
+        outcomes = await self._connected.writer.submit(work, messages)
+        reached = [one for one in outcomes if isinstance(one, list)]
+        self._wake({queue for queues in reached for queue in queues})
+        return [len(one) if isinstance(one, list) else one for one in outcomes]
+
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """See ``Routing``."""
+        await self._connected.write(lambda session: session.unbind(exchange, queue, pattern))
+
+    async def delete_queue(self, queue: str) -> None:
+        """See ``Routing``."""
+        await self._connected.write(lambda session: session.delete_queue(queue))
+        self._wake({queue})
+
+    async def reply_address(self) -> str:
+        """See ``Replying``: a temporary queue of this transport."""
+        connection = self._connected
+        if self._replies is None:
+            queue = TemporaryQueue(f"{REPLY_PREFIX}{uuid4()}", _REPLIES_EXPIRE)
+            self._replies = queue.name
+            await connection.write(lambda session: session.open_temporary(queue))
+        return self._replies
+
+    async def replies(self) -> SqliteSubscription:
+        """See ``Replying``."""
+        return await self._subscribe(SqliteReplies, await self.reply_address())
 
     # -- for `matador doctor` ----------------------------------------------------------------
 

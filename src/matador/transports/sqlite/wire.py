@@ -27,8 +27,9 @@ _decode_value = msgspec.json.Decoder().decode
 
 
 def read_delivery(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
-    """A claimed row: seq, count, priority, rank, ordering key, headers, body."""
-    seq, count, priority, _, key, stored, body = row
+    """A claimed row: seq, count, priority, id (of a job something else), ordering key, headers,
+    body."""
+    seq, count, priority, id_, key, stored, body = row
     if (
         type(body) is bytes
         and type(count) is int
@@ -39,9 +40,9 @@ def read_delivery(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
             headers = _NO_HEADERS if stored is None else _decode_headers(stored)
             receipt = Receipt(queue, (seq, token), count, count > 1, priority, key)
             if PROPERTIES_HEADER not in headers:
-                return Delivery(body, headers, receipt)
+                return Delivery(body, headers, receipt, None, None, read_text(id_) or "")
             headers, properties, problem = split_properties(headers)
-            return Delivery(body, headers, receipt, problem, properties)
+            return Delivery(body, headers, receipt, problem, properties, read_text(id_) or "")
         except _UNREADABLE:
             pass
     return _read_odd(queue, token, row)
@@ -53,7 +54,7 @@ def has_odd_key(row: tuple[Any, ...]) -> bool:
 
 
 def _read_odd(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
-    seq, count, priority, _, key, stored, body = row
+    seq, count, priority, id_, key, stored, body = row
     headers, problem = read_headers(stored)
     headers, properties, unreadable = split_properties(headers)
     problems = [one for one in (problem, unreadable) if one is not None]
@@ -67,7 +68,8 @@ def _read_odd(queue: str, token: int, row: tuple[Any, ...]) -> Delivery:
     receipt = Receipt(
         queue, (seq, token), number, number > 1, read_number(priority), read_text(key)
     )
-    return Delivery(read_body(body), headers, receipt, "; ".join(problems) or None, properties)
+    problem = "; ".join(problems) or None
+    return Delivery(read_body(body), headers, receipt, problem, properties, read_text(id_) or "")
 
 
 def read_headers(stored: object) -> tuple[Headers, str | None]:

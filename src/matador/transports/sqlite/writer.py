@@ -87,7 +87,7 @@ class Writer:
         caretaker = Caretaker()
         stopping = False
         while not stopping:
-            jobs, stopping = self._pending(caretaker.patience())
+            jobs, stopping = self._pending(caretaker.patience(session))
             if jobs:
                 _carry_out(session, jobs)
                 self._tell(_resolve, jobs)

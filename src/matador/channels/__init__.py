@@ -1,0 +1,54 @@
+"""Channels: consumers declared as methods of classes, and a service that runs and feeds them.
+
+Example:
+    >>> from matador.channels import QueueService, channel, consume
+    >>> @channel("orders")
+    ... class Orders:
+    ...     @consume("created")
+    ...     async def created(self, order: OrderCreated, ctx: MessageContext) -> None: ...
+    >>> service = QueueService.from_config("matador.toml", channels=[Orders])
+"""
+
+from __future__ import annotations
+
+from matador.channels.declare import ChannelMetadata, ConsumeMetadata, channel, consume
+from matador.channels.service import QueueService, ServiceHealth, ServiceMetrics
+from matador.channels.settings import (
+    DeadLetterQueueSettings,
+    QueueSettings,
+    RedisModeWarning,
+    RetrySettings,
+    Settings,
+    ShutdownSettings,
+)
+from matador.errors import ConfigurationError, QueueError
+from matador.messages.context import MessageContext
+from matador.model.envelope import Envelope
+from matador.policy.circuit import CircuitBreaker
+from matador.policy.recovery import Recovery
+from matador.policy.validation import Validation
+from matador.runtime.dedup import Deduplicator
+
+__all__ = [
+    "ChannelMetadata",
+    "CircuitBreaker",
+    "ConfigurationError",
+    "ConsumeMetadata",
+    "DeadLetterQueueSettings",
+    "Deduplicator",
+    "Envelope",
+    "MessageContext",
+    "QueueError",
+    "QueueService",
+    "QueueSettings",
+    "Recovery",
+    "RedisModeWarning",
+    "RetrySettings",
+    "ServiceHealth",
+    "ServiceMetrics",
+    "Settings",
+    "ShutdownSettings",
+    "Validation",
+    "channel",
+    "consume",
+]

@@ -1,0 +1,432 @@
+"""Handles plain messages: validate, admit, run, and settle as the ``AckStrategy`` says.
+
+RPC servers, subscribers and channels are each a ``MessageHandler`` that says what to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from matador.errors import DontRetry, InvalidMessageError, MaybePoisonedError
+from matador.messages.context import (
+    FIRST_FAILURE,
+    RETRY_COUNT,
+    Acknowledgement,
+    Arrival,
+    arrival_of,
+    header_number,
+)
+from matador.messages.counters import MessageCounters
+from matador.messages.functions import MessageFunction
+from matador.model.message import (
+    ERROR_TYPE_HEADER,
+    Complete,
+    DeadLetter,
+    Delivery,
+    Headers,
+    Message,
+    Release,
+    Retry,
+)
+from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.policy.ack import DEAD_LETTER, AckStrategy
+from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
+from matador.policy.validation import Validation
+from matador.runtime.calls import InOwnContext, Ran
+from matador.runtime.dedup import Deduplicator
+from matador.runtime.settle import Outcome, kept_as_it_arrived
+from matador.runtime.worker import DeliveryWorker
+from matador.transports.clock import Clock, SystemClock
+
+log = logging.getLogger("matador.messages")
+
+MAX_DELIVERIES = 5
+"""A message that was delivered so often without an outcome may crash its workers."""
+
+REDELIVERIES = "x-matador-redeliveries"
+"""The header that counts redeliveries where the broker only says that there was one."""
+
+ORIGINAL_QUEUE = "x-matador-original-queue"
+"""The header of a dead letter with the queue it comes from."""
+
+FAILED_AT = "x-matador-failed-at"
+"""The header of a dead letter with the time of the failure, in milliseconds since 1970."""
+
+ERROR = "x-matador-last-error"
+"""The header of a retry or a dead letter with the text of the last error."""
+
+_UNDECIDED = 300.0
+"""Seconds after which a handler in manual mode that has decided nothing has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlingOptions:
+    """How messages are handled, the same for RPC, pub/sub and channels.
+
+    Attributes:
+        ack: when they are acknowledged, and what happens to failed ones.
+        dead_letters: whether failed ones are kept.
+        validation: what they must be like.
+        timeout: seconds that a handler may take; None: any time. What runs in a thread cannot be
+            ended: it is waited for.
+    """
+
+    ack: AckStrategy = AckStrategy()  # noqa: RUF009 - frozen
+    dead_letters: bool = True
+    validation: Validation = Validation()  # noqa: RUF009 - frozen
+    timeout: float | None = None
+
+
+class MessageHandler(ABC):
+    """A ``Handler`` of the delivery runtime. Used by many slots at once."""
+
+    def __init__(
+        self,
+        worker: DeliveryWorker,
+        options: HandlingOptions,
+        *,
+        counters: MessageCounters | None = None,
+        dedup: Deduplicator | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._calls = worker.calls
+        self._options = options
+        self._validation = options.validation
+        self._manual = options.ack.mode == "manual"
+        self.counters = counters or MessageCounters()
+        self._dedup = dedup
+        self._clock = clock or SystemClock()
+
+    # -- what a way in decides --------------------------------------------------------------------
+
+    def arrive(self, delivery: Delivery) -> Arrival:
+        """Read a delivery. Must not raise an error, whatever arrived."""
+        return arrival_of(delivery, self._clock.new_id)
+
+    @abstractmethod
+    async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:
+        """Do the work for a message whose body is valid JSON. What it raises is a failure.
+
+        The result is what duplicates share. ``acknowledgement``: None in auto mode.
+
+        Raises:
+            Unreadable: the data is not of the type that the handler takes.
+            Unhandled: there is nobody to handle it.
+        """
+
+    async def finished(self, arrival: Arrival, result: bytes | None) -> None:  # noqa: B027 - optional
+        """The work is done, and the message is about to be acknowledged."""
+
+    async def refused(self, arrival: Arrival, error: Exception) -> bool:
+        """The message was not run. Is the sender told, so that there is no dead letter?"""
+        return False
+
+    async def failed(self, arrival: Arrival, error: Exception) -> bool:
+        """The work has failed. Is the sender told, so that it is neither retried nor kept?"""
+        return False
+
+    # -- one delivery -----------------------------------------------------------------------------
+
+    async def process(self, delivery: Delivery) -> Outcome:
+        """See ``Handler``."""
+        counters = self.counters
+        counters.received += 1
+        counters.last_message_at = self._clock.now()
+        arrival = self.arrive(delivery)
+        try:
+            if arrival.deadline is not None and arrival.deadline < self._clock.time():
+                counters.expired += 1
+                return Outcome(delivery.receipt, Complete(delivery.receipt))
+            problem = arrival.problem or self._validation.problem_of(arrival.body)
+            if problem is not None:
+                return await self._malformed(arrival, Unreadable(problem))
+            again = self._redelivered(arrival)
+            if again is not None:
+                return again
+            return await self._run(arrival)
+        except Exception as error:  # an option that does what it must not
+            log.exception("a message of %s could not be processed", delivery.receipt.queue)
+            return self.give_up(delivery, f"{type(error).__name__}: {error}")
+
+    def give_up(self, delivery: Delivery, reason: str) -> Outcome:
+        """See ``Handler``."""
+        return self._kept_or_deleted(delivery, storable_text(reason))
+
+    async def _run(self, arrival: Arrival) -> Outcome:
+        receipt = arrival.delivery.receipt
+        acknowledgement = Acknowledgement() if self._manual else None
+        ran = await self._calls.run(InOwnContext(self._once(arrival, acknowledgement)))
+        try:
+            if ran.interrupted:
+                return Outcome(receipt, Release(receipt))
+            if isinstance(ran.error, Unreadable | Unhandled):
+                return await self._malformed(arrival, ran.error)
+            if ran.error is None and acknowledgement is not None:
+                ran = await self._decided(ran, acknowledgement)
+                if ran.interrupted:
+                    return Outcome(receipt, Release(receipt))
+            if ran.error is not None:
+                return await self._failed(arrival, ran.error)
+            self.counters.succeeded += 1
+            return Outcome(receipt, Complete(receipt))
+        finally:
+            del ran
+
+    async def _once(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> None:
+        """Run the work, unless it has been done for another message with the same key."""
+        if self._dedup is None:
+            await self.finished(arrival, await self.run(arrival, acknowledgement))
+            return
+        body = arrival.body
+        data = msgspec.json.decode(body) if self._dedup.needs_data else None
+        key = self._dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
+
+        async def work() -> bytes:
+            return await self.run(arrival, acknowledgement) or b""
+
+        handled = await self._dedup.run(key, work)
+        if handled.duplicate:
+            self.counters.duplicates += 1
+            if acknowledgement is not None:
+                acknowledgement.decide(None)
+        await self.finished(arrival, handled.result)
+
+    async def _decided(self, ran: Ran, acknowledgement: Acknowledgement) -> Ran:
+        """In manual mode: wait for ``ack`` or ``nack``, which may come after the return."""
+        limit = self._options.timeout or _UNDECIDED
+
+        async def decided() -> None:
+            async with asyncio.timeout(limit):
+                await acknowledgement.decided
+            if acknowledgement.requeue is not None:
+                raise Nacked(requeue=acknowledgement.requeue)
+
+        del ran
+        found = await self._calls.run(decided())
+        if isinstance(found.error, TimeoutError):
+            found = Ran(
+                error=DontRetry(f"the handler called neither ack() nor nack() in {limit:g} s")
+            )
+        return found
+
+    # -- calling handlers -------------------------------------------------------------------------
+
+    async def call(
+        self, function: MessageFunction, arrived: Any, data: Any, limit: float | None = None
+    ) -> Any:
+        """Call a handler: in a thread if it is sync, for as long as it may take.
+
+        ``limit``: seconds, instead of those of the options.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        bound = function.bind(arrived, data)
+        limit, who = limit or self._options.timeout, f"the handler {function.name}"
+        if not function.is_async:
+            return await self._calls.in_thread(bound, limit=limit, who=who)
+        if limit is None:
+            return await bound()
+        return await self._calls.limited(bound(), limit, who)
+
+    # -- what becomes of a message that is not done -----------------------------------------------
+
+    def _redelivered(self, arrival: Arrival) -> Outcome | None:
+        """Count a redelivery, before the handler runs: the message may have crashed its worker.
+
+        A broker that counts deliveries is believed. One that only says that there was another one
+        before (RabbitMQ's classic queues) counts with the help of a header.
+        """
+        delivery = arrival.delivery
+        receipt = delivery.receipt
+        if not receipt.redelivered:
+            return None
+        counted = header_number(delivery.headers, REDELIVERIES) or 0
+        deliveries = counted + receipt.delivery_count
+        if deliveries >= MAX_DELIVERIES:
+            error = MaybePoisonedError(
+                f"possibly poisoned: delivered {deliveries} times without an outcome"
+            )
+            self._note(error)
+            return self._kept_or_deleted(delivery, str(error))
+        if receipt.exact_count:
+            return None
+        headers = {**delivery.headers, REDELIVERIES: counted + 1}
+        again = _successor(arrival, headers, 0.0)
+        return Outcome(
+            receipt,
+            Retry(receipt, again),
+            simpler=lambda: self.give_up(delivery, "cannot be retried"),
+        )
+
+    async def _malformed(self, arrival: Arrival, error: Unreadable | Unhandled) -> Outcome:
+        delivery = arrival.delivery
+        self.counters.malformed += isinstance(error, Unreadable)
+        self._note(error)
+        told = await self.refused(arrival, error)
+        strategy = self._validation.malformed
+        kept = not told and strategy == "dead-letter" and self._options.dead_letters
+        level = logging.DEBUG if told or strategy == "ignore" else logging.ERROR
+        log.log(
+            level,
+            "a message of %s cannot be handled and was %s: %s",
+            delivery.receipt.queue,
+            "refused" if told else "kept among the dead letters" if kept else "deleted",
+            storable_text(str(error), SHORT_TEXT),
+        )
+        if kept:
+            self.counters.dead_lettered += 1
+            return kept_as_it_arrived(delivery.receipt, DEAD_LETTER, storable_text(str(error)))
+        self.counters.discarded += not told
+        return Outcome(delivery.receipt, Complete(delivery.receipt))
+
+    async def _failed(self, arrival: Arrival, error: Exception) -> Outcome:
+        """The whole path of a failure: tell the sender, or decide, then settle."""
+        delivery = arrival.delivery
+        receipt = delivery.receipt
+        self.counters.failed += 1
+        self._note(error)
+        if await self.failed(arrival, error):
+            return Outcome(receipt, Complete(receipt))
+        decision = self._decide(arrival, error)
+        self._log(arrival, error, decision)
+        if isinstance(decision, RetryLater):
+            self.counters.retried += 1
+            headers = self._failure_headers(arrival, error)
+            retry = Retry(receipt, _successor(arrival, headers, decision.delay))
+            return Outcome(
+                receipt, retry, simpler=lambda: self.give_up(delivery, error_text(error))
+            )
+        if not isinstance(decision, SendToDeadLetters) or not self._options.dead_letters:
+            self.counters.discarded += 1
+            return Outcome(receipt, Complete(receipt))
+        self.counters.dead_lettered += 1
+        headers = {
+            **self._failure_headers(arrival, error),
+            ORIGINAL_QUEUE: receipt.queue,
+            FAILED_AT: round(self._clock.time() * 1000),
+            ERROR_TYPE_HEADER: storable_text(_name(error), SHORT_TEXT),
+        }
+        letter = DeadLetter(
+            receipt, DEAD_LETTER, decision.reason, _successor(arrival, headers, 0.0)
+        )
+        return Outcome(
+            receipt,
+            letter,
+            simpler=lambda: kept_as_it_arrived(receipt, DEAD_LETTER, decision.reason),
+        )
+
+    def _decide(self, arrival: Arrival, error: Exception) -> Decision:
+        if isinstance(error, Nacked):
+            if error.requeue and arrival.attempt < self._options.ack.max_retries:
+                return RetryLater(0.0)
+            return SendToDeadLetters(DEAD_LETTER, str(error))
+        return self._options.ack.decide(error, arrival.attempt)
+
+    def _failure_headers(self, arrival: Arrival, error: Exception) -> dict[str, str | int]:
+        first = arrival.first_failure
+        return {
+            **_without(arrival.headers, REDELIVERIES),
+            RETRY_COUNT: arrival.attempt,
+            FIRST_FAILURE: round((self._clock.time() if first is None else first) * 1000),
+            ERROR: error_text(error, SHORT_TEXT),
+        }
+
+    def _kept_or_deleted(self, delivery: Delivery, reason: str) -> Outcome:
+        receipt = delivery.receipt
+        if self._options.dead_letters:
+            self.counters.dead_lettered += 1
+            log.error("a message of %s became a dead letter: %s", receipt.queue, reason)
+            return kept_as_it_arrived(receipt, DEAD_LETTER, reason)
+        self.counters.discarded += 1
+        log.error("a message of %s was deleted: %s", receipt.queue, reason)
+        return Outcome(receipt, Complete(receipt))
+
+    def _note(self, error: Exception) -> None:
+        self.counters.last_error = f"{type(error).__name__}: {error_text(error, SHORT_TEXT)}"
+
+    def _log(self, arrival: Arrival, error: Exception, decision: Decision) -> None:
+        again = isinstance(decision, RetryLater)
+        if isinstance(decision, RetryLater):
+            what = f"retrying in {decision.delay:.3g} s" if decision.delay else "retrying"
+        else:
+            what = "it becomes a dead letter" if self._options.dead_letters else "it is deleted"
+        log.log(
+            logging.WARNING if again else logging.ERROR,
+            "message %s of %s failed in attempt %d (%s: %s); %s",
+            storable_text(arrival.message_id, SHORT_TEXT),
+            arrival.delivery.receipt.queue,
+            arrival.attempt,
+            type(error).__name__,
+            error_text(error, SHORT_TEXT),
+            what,
+            exc_info=None if again or isinstance(error, Nacked) else error,
+            extra={
+                "matador_queue": arrival.delivery.receipt.queue,
+                "matador_message_id": arrival.message_id,
+            },
+        )
+
+
+class Unreadable(InvalidMessageError):
+    """A message that cannot be read, or whose data is not of the type that its handler takes."""
+
+
+class Unhandled(InvalidMessageError):
+    """A message that nobody handles."""
+
+
+class Nacked(Exception):
+    """The handler has called ``nack``."""
+
+    def __init__(self, requeue: bool) -> None:
+        super().__init__("the handler called nack()")
+        self.requeue = requeue
+
+
+def decoded(function: MessageFunction, body: bytes) -> Any:
+    """The data of a message in the type that its handler takes; None if it takes none.
+
+    Raises:
+        Unreadable: the data is not of that type.
+    """
+    if function.decode is None:
+        return None
+    try:
+        return function.decode(body)
+    except Exception as error:  # a validator of the user's may raise anything
+        raise Unreadable(f"{function.name}: {error_text(error, SHORT_TEXT)}") from error
+
+
+def _successor(arrival: Arrival, headers: Headers, delay: float) -> Message:
+    delivery = arrival.delivery
+    receipt = delivery.receipt
+    return Message(
+        arrival.message_id,
+        receipt.queue,
+        delivery.body,
+        headers,
+        delay,
+        receipt.priority,
+        receipt.ordering_key,
+        delivery.properties,
+    )
+
+
+def _without(headers: Headers, name: str) -> Headers:
+    return (
+        {key: value for key, value in headers.items() if key != name}
+        if name in headers
+        else headers
+    )
+
+
+def _name(error: Exception) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -1,0 +1,347 @@
+"""Sends plain messages: together where they come together, through a buffer and a circuit breaker.
+
+What a caller awaits is its own outcome: nothing counts as sent before the broker has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import insort
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from matador.errors import (
+    BufferExpiredError,
+    BufferFullError,
+    CircuitOpenError,
+    ConnectionFailedError,
+    MatadorError,
+    NotConnectedError,
+    SendUnconfirmedError,
+    ShuttingDownError,
+    StorageFullError,
+    StorageLockedError,
+    TransportClosedError,
+    UnsupportedError,
+)
+from matador.model.message import ConnectionState, Message
+from matador.model.options import seconds
+from matador.policy.circuit import Circuit, CircuitBreaker, CircuitState
+from matador.policy.recovery import Recovery
+from matador.transports.base import Pipelining, Routing, Transport
+from matador.transports.clock import Clock, SystemClock
+from matador.transports.coalescer import Coalescer
+
+log = logging.getLogger("matador.messages")
+
+_MAX_BATCH = 1000
+_AWAY = (NotConnectedError, TransportClosedError, ConnectionFailedError)
+"""Errors of a message that was not sent because there is no connection."""
+
+_COUNTED = (*_AWAY, SendUnconfirmedError, StorageFullError, StorageLockedError)
+"""Errors that say something against the broker, and not against the message."""
+
+
+class Parcel(msgspec.Struct, frozen=True, gc=False):
+    """A message, and the exchange it is published to; None: it goes to its queue."""
+
+    message: Message
+    exchange: str | None = None
+
+
+class _Waiting(msgspec.Struct, gc=False):
+    place: int
+    parcel: Parcel
+    until: float
+    outcome: asyncio.Future[int]
+
+
+class Outbox:
+    """Sends through one transport. Made by ``open``, ended by ``close``.
+
+    Args:
+        transport: a connected transport.
+        recovery: the buffer for the time without a connection.
+        breaker: the circuit breaker; None: none.
+        clock: where time comes from.
+        on_state: called with each new state of the circuit breaker.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        recovery: Recovery | None = None,
+        breaker: CircuitBreaker | None = None,
+        clock: Clock | None = None,
+        on_state: Callable[[CircuitState], object] = lambda _: None,
+    ) -> None:
+        self._transport = transport
+        self._recovery = recovery or Recovery()
+        self._ttl = seconds(self._recovery.ttl, "Recovery: ttl")
+        self._circuit = None if breaker is None else Circuit(breaker)
+        self._clock = clock or SystemClock()
+        self._on_state = on_state
+        at_once = transport.sends_at_once if isinstance(transport, Pipelining) else 1
+        size = transport.send_size if isinstance(transport, Pipelining) else _MAX_BATCH
+        self._sends = Coalescer(self._flush, max_batch=size, at_once=at_once)
+        self._waiting: list[_Waiting] = []
+        self._places = count()
+        self._pump: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._remove = transport.observe(self)
+
+    # -- what it looks like -----------------------------------------------------------------------
+
+    @property
+    def buffered(self) -> int:
+        """How many sends wait for the connection."""
+        return len(self._waiting)
+
+    @property
+    def circuit(self) -> CircuitState | None:
+        """The state of the circuit breaker; None: there is none."""
+        return None if self._circuit is None else self._circuit.at(self._clock.monotonic()).state
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """Store a message in its queue; returns once that is confirmed.
+
+        Raises:
+            BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
+            MatadorError: what the transport said.
+        """
+        await self._submit(Parcel(message))
+
+    async def publish(self, exchange: str, message: Message) -> int:
+        """Publish a message; returns in how many queues it was stored, once that is confirmed.
+
+        Raises:
+            BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
+            MatadorError: what the transport said.
+        """
+        return await self._submit(Parcel(message, exchange))
+
+    def _submit(self, parcel: Parcel) -> Awaitable[int]:
+        """Begin to send. In the order of the calls, whatever happens meanwhile."""
+        if self._closed:
+            raise ShuttingDownError("it was closed, so nothing can be sent any more")
+        place = next(self._places)
+        if not self._waiting and self._is_away is None and self._room is None:
+            return self._sent_now(place, parcel)
+        return self._wait_for_connection(place, parcel)
+
+    async def _sent_now(self, place: int, parcel: Parcel) -> int:
+        outcome = await self._sends.submit(parcel)
+        if isinstance(outcome, int):
+            self._succeeded()
+            return outcome
+        if isinstance(outcome, _COUNTED):
+            self._failed()
+        if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            return await self._wait_for_connection(place, parcel)  # nothing was stored
+        raise outcome
+
+    async def _flush(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
+        """Send parcels in order: each run of the same destination in one call."""
+        outcomes: list[int | MatadorError] = []
+        start = 0
+        while start < len(parcels):
+            exchange = parcels[start].exchange
+            end = start + 1
+            while end < len(parcels) and parcels[end].exchange == exchange:
+                end += 1
+            messages = [parcel.message for parcel in parcels[start:end]]
+            outcomes += await self._carried(exchange, messages)
+            start = end
+        return outcomes
+
+    async def _carried(
+        self, exchange: str | None, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        transport = self._transport
+        try:
+            if exchange is None:
+                sent = await transport.send(messages)
+                return [1 if error is None else error for error in sent]
+            if not isinstance(transport, Routing):
+                raise UnsupportedError(f"the transport {transport.name!r} has no exchanges")
+            return await transport.publish(exchange, messages)
+        except MatadorError as error:
+            return [error for _ in messages]
+
+    # -- the buffer -------------------------------------------------------------------------------
+
+    def _wait_for_connection(self, place: int, parcel: Parcel) -> Awaitable[int]:
+        """Wait in the order of the calls: one that was under way comes before later ones."""
+        away = self._is_away
+        if self._circuit is not None and self.circuit == "open":
+            raise CircuitOpenError from away
+        if not self._recovery.buffer:
+            if away is not None:
+                raise away
+        elif len(self._waiting) >= self._recovery.max_size:
+            raise BufferFullError(
+                f"Message buffer is full: {len(self._waiting)} sends wait for the connection"
+            ) from away
+        waiting = _Waiting(
+            place,
+            parcel,
+            self._clock.monotonic() + self._ttl,
+            asyncio.get_running_loop().create_future(),
+        )
+        insort(self._waiting, waiting, key=_place)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._send_waiting(), name="matador-outbox")
+        return waiting.outcome
+
+    @property
+    def _is_away(self) -> NotConnectedError | None:
+        state = self._transport.state
+        if state.status == "connected":
+            return None
+        error = NotConnectedError(f"the transport {self._transport.name!r} is {state.status}")
+        error.__cause__ = state.error
+        return error
+
+    async def _send_waiting(self) -> None:
+        """Send what waits, in order, as soon as there is a connection; fail what has expired."""
+        while self._waiting:
+            self._drop_expired()
+            if not self._waiting:
+                return
+            room = self._room
+            if self._is_away is None and room != 0:
+                size = self._batch_size(room)
+                batch = [one for one in self._waiting[:size] if not one.outcome.done()]
+                del self._waiting[:size]
+                if batch:
+                    await self._send_batch(batch)
+                continue
+            if self._is_away is None and self.circuit == "open":
+                self._fail_waiting(CircuitOpenError())
+                return
+            self._changed.clear()
+            first = self._waiting[0].until - self._clock.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, first)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _batch_size(self, room: int | None) -> int:
+        most = len(self._waiting) if room is None else min(room, len(self._waiting))
+        return min(most, _MAX_BATCH)
+
+    async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
+        if self._circuit is not None:
+            self._circuit = self._circuit.at(self._clock.monotonic()).begun(len(batch))
+        outcomes = await asyncio.gather(
+            *self._sends.submit_many([one.parcel for one in batch]), return_exceptions=True
+        )
+        again: list[_Waiting] = []
+        for one, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, int):
+                self._succeeded()
+                if not one.outcome.done():
+                    one.outcome.set_result(outcome)
+                continue
+            if isinstance(outcome, _COUNTED):
+                self._failed()
+            if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+                again.append(one)
+            else:
+                _fail(one, outcome)
+        self._waiting[:0] = again
+
+    def _drop_expired(self) -> None:
+        now = self._clock.monotonic()
+        while self._waiting and (self._waiting[0].until <= now or self._waiting[0].outcome.done()):
+            one = self._waiting.pop(0)
+            if not one.outcome.done():
+                self._failed()
+                error = BufferExpiredError(
+                    f"Message expired: there was no connection for {self._ttl:g} s"
+                )
+                error.__cause__ = self._is_away
+                _fail(one, error)
+
+    def _fail_waiting(self, error: MatadorError) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            _fail(one, error)
+
+    # -- the circuit breaker ----------------------------------------------------------------------
+
+    @property
+    def _room(self) -> int | None:
+        """How many sends may start now; None: any number."""
+        if self._circuit is None:
+            return None
+        self._put(self._circuit.at(self._clock.monotonic()))
+        return self._circuit.room
+
+    def _succeeded(self) -> None:
+        if self._circuit is not None:
+            self._put(self._circuit.succeeded_once())
+
+    def _failed(self) -> None:
+        if self._circuit is not None:
+            self._put(self._circuit.failed(self._clock.monotonic()))
+
+    def _put(self, circuit: Circuit) -> None:
+        before = self._circuit
+        assert before is not None
+        self._circuit = circuit
+        if circuit.state != before.state:
+            log.warning("the circuit breaker of %s is %s", self._transport.name, circuit.state)
+            self._on_state(circuit.state)
+            self._changed.set()
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def connection_changed(self, transport: str, state: ConnectionState) -> None:
+        """See ``TransportObserver``."""
+        if self._circuit is not None:
+            if state.status == "connected":
+                self._put(self._circuit.connected())
+            elif state.status == "failed" or (state.status == "reconnecting" and state.attempt > 1):
+                self._failed()
+        self._changed.set()
+
+    def fell_back(self, message: Message, failed: str, next_: str, error: BaseException) -> None:
+        """See ``TransportObserver``."""
+
+    async def close(self, timeout: float | None = None) -> int:
+        """Send what is left, for at most ``timeout`` seconds; how many sends were given up."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout):
+                if self._pump is not None:
+                    await asyncio.gather(self._pump, return_exceptions=True)
+                await self._sends.drain()
+        except TimeoutError:
+            log.warning("%d sends were given up: the time to close ran out", self.buffered)
+        left = self.buffered
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        self._fail_waiting(ShuttingDownError("it was closed before there was a connection"))
+        self._remove()
+        return left
+
+
+def _place(waiting: _Waiting) -> int:
+    return waiting.place
+
+
+def _fail(waiting: _Waiting, error: BaseException | Any) -> None:
+    if not waiting.outcome.done():
+        waiting.outcome.set_exception(error)
+        waiting.outcome.exception()  # its caller may have given up

@@ -1,0 +1,181 @@
+"""Acknowledgement of plain messages: what happens to one whose handler failed.
+
+For RPC, pub/sub and channels. Events have a retry policy of their own (``matador.policy.retry``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from matador.errors import ConfigurationError, DontRetry
+from matador.model.options import (
+    Seconds,
+    one_of,
+    optional_seconds,
+    optional_whole_number,
+    seconds,
+    set_fields,
+    whole_number,
+)
+from matador.model.text import error_text
+from matador.model.topology import DeadLetterKind
+from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
+
+AckMode: TypeAlias = Literal["auto", "manual"]
+"""``auto``: acknowledged when the handler returns. ``manual``: the handler calls ``ctx.ack()``."""
+
+Requeue: TypeAlias = bool | Callable[[Exception, int], bool]
+"""Whether to try again: always, never, or as a function of the error and the attempt says."""
+
+RetryDelay: TypeAlias = Seconds | Callable[[int], float]
+"""Seconds before the next attempt, or a function of the attempt that has failed."""
+
+DEAD_LETTER: DeadLetterKind = "dlq"
+"""The kind of dead letters of plain messages: they are in ``{queue}.dlq``."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AckStrategy:
+    """When a message is acknowledged, and what happens to one whose handler failed.
+
+    Args:
+        mode: ``auto``: acknowledged once the handler has returned. ``manual``: once the handler
+            has called ``ctx.ack()``, or ``ctx.nack()``.
+        requeue: whether a failed message is tried again: True, False, or a function of the error
+            and of the number of the attempt.
+        max_retries: how often a message is tried in all, the first attempt included. Then it
+            becomes a dead letter.
+        retry_delay: seconds before the next attempt, or a function of the number of the attempt
+            that has failed. None: at once.
+
+    Raises:
+        ConfigurationError: an option is invalid.
+
+    Example:
+        >>> strategy = AckStrategy(max_retries=5, retry_delay=lambda attempt: 2.0**attempt)
+        >>> strategy.decide(OSError("down"), 2).delay
+        4.0
+    """
+
+    mode: AckMode
+    requeue: Requeue
+    max_retries: int
+    retry_delay: RetryDelay | None
+
+    def __init__(
+        self,
+        mode: AckMode = "auto",
+        requeue: Requeue = True,
+        max_retries: int = 3,
+        retry_delay: RetryDelay | None = None,
+    ) -> None:
+        where = "AckStrategy"
+        one_of(mode, f"{where}: mode", get_args(AckMode))
+        if not isinstance(requeue, bool) and not callable(requeue):
+            raise ConfigurationError(
+                f"{where}: requeue must be True, False or a function, got {requeue!r}"
+            )
+        if retry_delay is not None and not callable(retry_delay):
+            retry_delay = seconds(retry_delay, f"{where}: retry_delay")
+        set_fields(
+            self,
+            mode=mode,
+            requeue=requeue,
+            max_retries=whole_number(max_retries, f"{where}: max_retries", minimum=1),
+            retry_delay=retry_delay,
+        )
+
+    def decide(self, error: Exception, attempt: int) -> Decision:
+        """Decide about a message whose handler raised ``error`` in the attempt with that number.
+
+        ``DontRetry`` is never tried again. A function that fails itself decides nothing: the
+        message is tried again at once.
+        """
+        if isinstance(error, DontRetry):
+            return SendToDeadLetters(DEAD_LETTER, error_text(error))
+        if attempt >= self.max_retries:
+            return SendToDeadLetters(DEAD_LETTER, f"max attempts exceeded ({self.max_retries})")
+        if not self._may_requeue(error, attempt):
+            return SendToDeadLetters(DEAD_LETTER, "not to be tried again")
+        return RetryLater(self._delay(attempt))
+
+    def _may_requeue(self, error: Exception, attempt: int) -> bool:
+        if isinstance(self.requeue, bool):
+            return self.requeue
+        try:
+            return bool(self.requeue(error, attempt))
+        except Exception:  # noqa: BLE001 - a user's function may raise anything
+            return True
+
+    def _delay(self, attempt: int) -> float:
+        if self.retry_delay is None:
+            return 0.0
+        try:
+            found: Any = (
+                self.retry_delay(attempt) if callable(self.retry_delay) else self.retry_delay
+            )
+            delay = seconds(found, "retry_delay")
+        except Exception:  # noqa: BLE001 - a user's function may raise, or return, anything
+            return 0.0
+        return delay if math.isfinite(delay) else 0.0
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class DeadLetterOptions:
+    """Where messages go that cannot be handled. They are kept in the queue ``{queue}.dlq``.
+
+    Args:
+        enabled: False: they are deleted, with an error in the log.
+        exchange: the exchange they go through, on RabbitMQ.
+        routing_key: the key they are published with, on RabbitMQ. None: ``{queue}.dead``.
+        ttl: seconds for which they are kept. None: until they are read.
+        max_length: how many are kept; the oldest are dropped first. None: all.
+        handler: a function that is called with the data of each dead letter, which is then
+            deleted. What it fails on is deleted, too, with an error in the log.
+
+    Raises:
+        ConfigurationError: an option is invalid.
+
+    Example:
+        >>> DeadLetterOptions(ttl=86_400, max_length=10_000).exchange
+        'dlx'
+    """
+
+    enabled: bool
+    exchange: str
+    routing_key: str | None
+    ttl: float | None
+    max_length: int | None
+    handler: Callable[..., Any] | None
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        exchange: str = "dlx",
+        routing_key: str | None = None,
+        ttl: Seconds | None = None,
+        max_length: int | None = None,
+        handler: Callable[..., Any] | None = None,
+    ) -> None:
+        where = "DeadLetterOptions"
+        if not isinstance(exchange, str) or not exchange:  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise ConfigurationError(f"{where}: exchange must be a name, got {exchange!r}")
+        if handler is not None and not callable(handler):
+            raise ConfigurationError(f"{where}: handler must be a function, got {handler!r}")
+        set_fields(
+            self,
+            enabled=enabled,
+            exchange=exchange,
+            routing_key=routing_key,
+            ttl=optional_seconds(ttl, f"{where}: ttl"),
+            max_length=optional_whole_number(max_length, f"{where}: max_length", minimum=1),
+            handler=handler,
+        )
+
+    @classmethod
+    def of(cls, given: DeadLetterOptions | bool | None) -> DeadLetterOptions:
+        """The options themselves, or only whether dead letters are kept. None: they are not."""
+        return given if isinstance(given, DeadLetterOptions) else cls(enabled=bool(given))

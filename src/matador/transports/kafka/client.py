@@ -1,0 +1,194 @@
+"""The connection to a cluster: the administration client, the producer, and whether they answer.
+
+The client library reconnects by itself. The cluster counts as lost once no broker can be reached,
+and as back once one has answered; until then nobody waits for it but the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from matador.errors import MatadorError, NotConnectedError, SendTimeoutError, TimeoutError
+from matador.model.backoff import ReconnectBackoff
+from matador.model.message import ConnectionState
+from matador.transports.kafka.errors import translate
+from matador.transports.kafka.options import KafkaAddress
+from matador.transports.kafka.producer import KafkaProducer
+from matador.transports.supervisor import ConnectionSupervisor
+
+T = TypeVar("T")
+
+_BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
+_SHORT_OUTAGE = 1.0
+_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)  # noqa: SLF001 - its public name
+
+
+class _Session:
+    """A time during which the cluster can be reached."""
+
+    def __init__(self) -> None:
+        self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.lost.done():
+            self.lost.set_result(error)
+
+
+class KafkaClient:
+    """Everything that talks to one cluster, but for consumers."""
+
+    def __init__(self, address: KafkaAddress, on_state: Callable[[ConnectionState], None]) -> None:
+        self.address = address
+        self.where = address.where
+        self._admin: Any = None
+        self._producer: KafkaProducer | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._session: _Session | None = None
+        self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
+            self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the cluster can be reached, as far as we know."""
+        return self._supervisor.state.status == "connected"
+
+    @property
+    def producer(self) -> KafkaProducer:
+        """The producer; there is one from ``start`` to ``stop``."""
+        if self._producer is None:
+            raise NotConnectedError(f"not connected to {self.where}")
+        return self._producer
+
+    async def start(self) -> None:
+        """Connect, and notice from then on when the cluster is gone and when it is back."""
+        try:
+            await self._supervisor.start()
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._supervisor.stop()
+        await self._drop()
+
+    async def wait_connected(self) -> None:
+        """Wait until the cluster can be reached.
+
+        Raises:
+            NotConnectedError: disconnected.
+        """
+        await self._supervisor.wait_connected()
+
+    async def require(self) -> None:
+        """Return if connected; waits up to a second for a cluster that is gone at the moment.
+
+        Raises:
+            NotConnectedError: not connected.
+        """
+        if self.is_connected:
+            return
+        state = self._supervisor.state
+        if state.status != "reconnecting":
+            raise NotConnectedError(f"not connected to {self.where}") from state.error
+        try:
+            await self._supervisor.wait_connected(_SHORT_OUTAGE)
+        except TimeoutError:
+            raise NotConnectedError(
+                f"{self.where} cannot be reached; trying again"
+            ) from self._supervisor.state.error
+
+    def failed(self, error: KafkaError) -> None:
+        """What a client of the library has to say; called from any thread."""
+        session = self._session
+        if session is None or error.code() not in _DOWN:
+            return
+        try:
+            session.lost.get_loop().call_soon_threadsafe(session.fail, KafkaException(error))
+        except RuntimeError:
+            pass  # the loop is closed
+
+    async def ask(
+        self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""
+    ) -> dict[Any, T | MatadorError]:
+        """Ask the administration client for several things at once: each result, or why not."""
+        try:
+            futures = call(self._admin)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise translate(error, self.where, queue=queue) from error
+        found: dict[Any, T | MatadorError] = {}
+        for key, future in futures.items():
+            found[key] = await self._outcome(future, queue or str(getattr(key, "topic", key)))
+        return found
+
+    async def blocking(self, call: Callable[[], T]) -> T:
+        """Run a call that blocks in a thread.
+
+        Raises:
+            MatadorError: it failed.
+        """
+        assert self._threads is not None
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except KafkaException as error:
+            raise translate(error, self.where) from error
+
+    async def _outcome(self, future: Future[T], queue: str) -> T | MatadorError:
+        try:
+            async with asyncio.timeout(self.address.timeout + 1):
+                return await asyncio.wrap_future(future)
+        except KafkaException as error:
+            return translate(error, self.where, queue=queue)
+        except builtin_timeout:
+            return SendTimeoutError(f"no answer in time: {self.where}")
+
+    # -- for the supervisor ------------------------------------------------------------------------
+
+    async def _open(self) -> _Session:
+        session = self._session = _Session()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(4, thread_name_prefix="matador-kafka")
+        try:
+            if self._admin is None:
+                self._admin = AdminClient(self.address.client_settings())
+            if self._producer is None:
+                self._producer = KafkaProducer(
+                    self.address.producer_settings(),
+                    self.where,
+                    self.failed,
+                    limit=self.address.max_message_size,
+                )
+            admin, timeout = self._admin, self.address.timeout
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, lambda: admin.list_topics(timeout=timeout))
+        except (KafkaException, ValueError, TypeError) as error:
+            raise translate(error, self.where, opening=True) from error
+        if session.lost.done():
+            session = self._session = _Session()  # what failed on the way here does not count
+        return session
+
+    async def _wait_lost(self, session: _Session) -> BaseException:
+        return await asyncio.shield(session.lost)
+
+    async def _restored(self, session: _Session) -> None:
+        """Nothing to do: consumers and producers find their brokers again."""
+
+    async def _drop(self) -> None:
+        self._session = None
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
+        self._admin = None
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+builtin_timeout = asyncio.TimeoutError  # the built-in one: ours is another

@@ -1,0 +1,177 @@
+"""What was read from a partition and is not finished: what is delivered, and what has to wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from confluent_kafka import Message as KafkaMessage
+
+from matador.errors import MatadorError
+from matador.model.message import Delivery, Message, Receipt
+from matador.transports.kafka.progress import Progress
+from matador.transports.kafka.wire import Content, Record, read, record_of
+
+
+class Keeper(Protocol):
+    """Who consumes a queue, seen from what was delivered of it."""
+
+    async def verify(self, partition: Partition) -> MatadorError | None:
+        """Make sure that a partition is still ours, if we have not heard of that for a while."""
+        ...
+
+    async def commit(self, partition: Partition) -> MatadorError | None:
+        """Store the progress of a partition; None, or why it is not stored."""
+        ...
+
+    def done(self, hold: Hold, successor: Hold | None = None) -> None:
+        """It is settled, and that is stored. ``successor`` is next in its place."""
+        ...
+
+
+class Hold:
+    """A message in our hands.
+
+    ``root`` is the message in whose place it is handled: the first of a chain of retries with one
+    key, or itself. ``stored``: its successor is, and only the commit is missing.
+    """
+
+    __slots__ = (
+        *("content", "count", "offset", "partition", "queue", "record", "root", "settled"),
+        *("stored", "stored_at"),
+    )
+
+    def __init__(
+        self, queue: str, partition: Partition, offset: int, record: Record, stored_at: float
+    ) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.offset = offset
+        self.root = offset
+        self.record = record
+        self.content: Content = read(record)
+        self.stored_at = stored_at
+        self.count = 0
+        self.settled = False
+        self.stored = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it may still be settled."""
+        return not self.settled and self.partition.owned
+
+    @property
+    def due(self) -> float:
+        """When it may be delivered, by the broker's clock; 0: at once."""
+        return self.stored_at + self.content.delay if self.content.delay else 0.0
+
+    @property
+    def message(self) -> Message:
+        """The message as it was sent."""
+        found = self.content
+        return Message(
+            found.id or f"{self.partition.topic}/{self.partition.number}/{self.offset}",
+            self.queue,
+            found.body,
+            found.headers,
+            0.0,
+            found.priority,
+            found.ordering_key,
+            found.properties,
+        )
+
+    def delivery(self) -> Delivery:
+        """What its receiver gets."""
+        found, count = self.content, self.count
+        receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
+        return Delivery(found.body, found.headers, receipt, found.problem, found.properties)
+
+
+class Partition:
+    """One assignment of a partition: from when we get it to when we lose it.
+
+    Messages with one key stand in line: only the first of a line is delivered, or waits for its
+    time. ``owned`` is also read, and set, by the thread that polls.
+    """
+
+    def __init__(
+        self, keeper: Keeper, topic: str, number: int, progress: Progress | None
+    ) -> None:
+        self.keeper = keeper
+        self.topic = topic
+        self.number = number
+        self.progress = progress
+        self.owned = True
+        self.leaving = False
+        self.paused = False
+        self.waiting = 0
+        self.lines: dict[bytes, deque[Hold]] = {}
+        self.early: set[int] = set() if progress is None else set(progress.moved.values())
+        self._next: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries of it are not settled."""
+        return 0 if self.progress is None else len(self.progress.flying)
+
+    def arrived(self, offset: int) -> bool:
+        """A message was read. False: it is not to be handled (again)."""
+        if self.progress is None:
+            self.progress = Progress(offset)
+        expected = self.progress.offset if self._next is None else self._next
+        if offset < expected and self._next is not None:
+            return False  # read twice
+        if offset > expected:
+            self.progress.finish_all(expected, offset)  # there is nothing in between
+        self._next = offset + 1
+        if offset in self.early:
+            self.early.discard(offset)
+            return False
+        return not self.progress.is_finished(offset)
+
+    def line_up(self, hold: Hold) -> bool:
+        """Put it at the end of the line of its key; whether it is the first."""
+        key = hold.record.key
+        if key is None:
+            return True
+        line = self.lines.get(key)
+        if line is None:
+            self.lines[key] = deque((hold,))
+            return True
+        line.append(hold)
+        self.waiting += 1
+        return False
+
+    def replace(self, hold: Hold, successor: Hold) -> None:
+        """The successor takes the place of the first of a line."""
+        key = hold.record.key
+        line = None if key is None else self.lines.get(key)
+        if line and line[0] is hold:
+            line[0] = successor
+
+    def leave(self, hold: Hold) -> Hold | None:
+        """The first of a line is finished; who is first now."""
+        key = hold.record.key
+        if key is None:
+            return None
+        line = self.lines.get(key)
+        if not line or line[0] is not hold:
+            return None
+        line.popleft()
+        if not line:
+            del self.lines[key]
+            return None
+        self.waiting -= 1
+        return line[0]
+
+    def clear(self) -> None:
+        """It is lost."""
+        self.owned = False
+        self.lines.clear()
+        self.waiting = 0
+
+
+def hold_of(queue: str, partition: Partition, message: KafkaMessage) -> Hold:
+    """What was read from a partition. Never fails."""
+    stored_at = message.timestamp()[1] / 1000
+    return Hold(queue, partition, message.offset() or 0, record_of(message), stored_at)

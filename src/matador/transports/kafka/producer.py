@@ -1,0 +1,168 @@
+"""Sends records; each has its own delivery report, and a burst of reports wakes the loop once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeAlias
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
+from confluent_kafka import Message as KafkaMessage
+
+from matador.errors import MatadorError
+from matador.transports.kafka.errors import translate
+from matador.transports.kafka.options import Settings
+from matador.transports.kafka.wire import Record
+
+_POLL = 0.2  # seconds; also how long stopping takes
+
+
+class Location:
+    """Where a record was stored, and when by the broker's clock (0: its topic does not say)."""
+
+    __slots__ = ("offset", "partition", "stored_at")
+
+    def __init__(self, message: KafkaMessage) -> None:
+        kind, milliseconds = message.timestamp()
+        self.partition = -1 if (found := message.partition()) is None else found
+        self.offset = -1 if (found := message.offset()) is None else found
+        self.stored_at = milliseconds / 1000 if kind == TIMESTAMP_LOG_APPEND_TIME else 0.0
+
+
+Report: TypeAlias = MatadorError | Location | None
+"""Why a record is not stored; None, or where it is if that was asked for."""
+
+
+class _Batch:
+    """Records that were sent together: done when the last of them has its report."""
+
+    __slots__ = ("done", "left", "lock", "reports")
+
+    def __init__(self, size: int, done: Callable[[_Batch], None]) -> None:
+        self.reports: list[Report] = [None] * size
+        self.left = size
+        self.done = done
+        self.lock = threading.Lock()  # reports come in one thread, refusals in another
+
+    def put(self, index: int, report: Report) -> None:
+        if report is not None:
+            self.reports[index] = report
+        with self.lock:
+            self.left -= 1
+            last = self.left == 0
+        if last:
+            self.done(self)
+
+
+class KafkaProducer:
+    """One producer with the thread that serves its reports.
+
+    ``send`` belongs to the event loop; ``send_now`` is for other threads.
+    """
+
+    def __init__(
+        self, settings: Settings, where: str, on_error: Callable[[KafkaError], None], *, limit: int
+    ) -> None:
+        self._where = where
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._producer = Producer(settings | {"error_cb": on_error})
+        self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
+        self._woken = False
+        self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="matador-kafka-producer")
+        self._thread.daemon = True
+        self._thread.start()
+
+    async def send(self, records: Sequence[Record]) -> list[Report]:
+        """For each, in order: None or its place once all replicas in sync have it, or why not."""
+        if not records:
+            return []
+        future: asyncio.Future[list[Report]] = self._loop.create_future()
+        self._produce(records, _Batch(len(records), partial(self._wake, future)))
+        return await future
+
+    def send_now(self, records: Sequence[Record]) -> list[Report]:
+        """The same for another thread, which waits for it."""
+        if not records:
+            return []
+        future: Future[list[Report]] = Future()
+        self._produce(
+            records, _Batch(len(records), lambda batch: future.set_result(batch.reports))
+        )
+        return future.result()
+
+    async def close(self) -> None:
+        """Wait for all reports, and end."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._producer.flush(5)
+        self._stopping = True
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(1)  # those who still wait hear of it
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _produce(self, records: Sequence[Record], batch: _Batch) -> None:
+        produce = self._producer.produce
+        failed: list[tuple[int, BaseException]] = []
+        with self._lock:
+            for index, record in enumerate(records):
+                try:
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        partial(self._reported, batch, index, record),
+                        headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
+                    )
+                except (KafkaException, BufferError, TypeError, ValueError) as error:
+                    failed.append((index, error))
+        for index, error in failed:
+            batch.put(index, self._translate(error, records[index]))
+
+    def _reported(
+        self,
+        batch: _Batch,
+        index: int,
+        record: Record,
+        error: KafkaError | None,
+        message: KafkaMessage,
+    ) -> None:
+        if error is not None:
+            batch.put(index, self._translate(error, record))
+        else:
+            batch.put(index, Location(message) if record.located else None)
+
+    def _translate(self, error: BaseException | KafkaError, record: Record) -> MatadorError:
+        return translate(
+            error, self._where, queue=record.topic, limit=self._limit, size=record.size
+        )
+
+    def _wake(self, future: asyncio.Future[list[Report]], batch: _Batch) -> None:
+        self._done.append((future, batch.reports))
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._resolve)
+            except RuntimeError:  # the loop is closed: nobody waits
+                self._done.clear()
+
+    def _resolve(self) -> None:
+        self._woken = False
+        while self._done:
+            future, reports = self._done.popleft()
+            if not future.done():
+                future.set_result(reports)
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            self._producer.poll(_POLL)

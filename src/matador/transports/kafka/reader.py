@@ -1,0 +1,71 @@
+"""Reads records without being a member of a group: nothing is consumed. All of it blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from matador.transports.kafka.options import KafkaAddress
+
+_MOST = 500
+
+
+def read_one(
+    address: KafkaAddress, topic: str, partition: int, offset: int
+) -> KafkaMessage | None:
+    """One record; None if it is not there any more."""
+    for message in read_range(address, topic, {partition: (offset, offset + 1)}):
+        if message.offset() == offset:
+            return message
+    return None
+
+
+def read_range(
+    address: KafkaAddress, topic: str, ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[KafkaMessage]:
+    """The records of some partitions from one offset to the one before another, in any order of
+    partitions. Offsets that do not exist are left out.
+
+    Raises:
+        KafkaException: they could not be read, or not in time.
+    """
+    left = {number: end for number, (start, end) in ranges.items() if start < end}
+    if not left:
+        return
+    settings = address.consumer_settings(f"{address.client_id}-reader")
+    consumer = Consumer(settings | {"enable.partition.eof": True})
+    try:
+        consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in left])
+        until = time.monotonic() + address.timeout
+        while left:
+            messages = consumer.consume(_MOST, 0.05)
+            if messages:
+                until = time.monotonic() + address.timeout
+            elif time.monotonic() > until:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}"))  # noqa: SLF001
+            for message in messages:
+                yield from _within(message, left)
+    finally:
+        consumer.close()
+
+
+def _within(message: KafkaMessage, left: dict[int, int]) -> Iterator[KafkaMessage]:
+    number = message.partition() or 0
+    error = message.error()
+    if error is not None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            left.pop(number, None)
+        elif not error.retriable():
+            raise KafkaException(error)
+        return
+    end = left.get(number)
+    if end is None:
+        return
+    offset = message.offset() or 0
+    if offset < end:
+        yield message
+    if offset + 1 >= end:
+        del left[number]

@@ -1,0 +1,166 @@
+"""Carries out settlements: the successor is stored first, then the original is committed.
+
+A retry with an ordering key takes the place of its original: those behind it in the line of the key
+wait for it, and the progress that is committed says so, for whoever has the partition next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from matador.errors import LeaseLostError, MatadorError
+from matador.model.message import DeadLetter, Release, Retry, Settlement
+from matador.model.topology import dead_letter_name
+from matador.transports.kafka.deliveries import Hold, Partition
+from matador.transports.kafka.names import topic_name
+from matador.transports.kafka.producer import Location, Report
+from matador.transports.kafka.store import KafkaStore, Made
+from matador.transports.kafka.wire import Record, bare, with_reason
+from matador.transports.kit.dead_letters import dead_letter_of
+from matador.transports.kit.errors import lease_lost
+
+
+class _Work:
+    """One settlement that is being carried out."""
+
+    __slots__ = ("hold", "outcome", "settlement", "successor")
+
+    def __init__(self, settlement: Settlement, hold: Hold) -> None:
+        self.settlement = settlement
+        self.hold = hold
+        self.outcome: MatadorError | None = None
+        self.successor: Hold | None = None
+
+
+class KafkaSettler:
+    """Settles; several calls may run at once."""
+
+    def __init__(self, store: KafkaStore) -> None:
+        self._store = store
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
+        """For each None, or why it failed."""
+        works: list[_Work | MatadorError] = []
+        for one in settlements:
+            hold = one.receipt.handle
+            if not isinstance(hold, Hold) or not hold.is_ours:
+                works.append(lease_lost(one.receipt.queue, "its partition is another worker's"))
+            else:
+                hold.settled = True  # nobody else settles it meanwhile
+                works.append(_Work(one, hold))
+        mine = [one for one in works if isinstance(one, _Work)]
+        try:
+            await self._carry_out(mine)
+        except BaseException:  # cancelled
+            for work in mine:
+                work.hold.settled = False
+            raise
+        for work in mine:
+            if work.outcome is None:
+                work.hold.partition.keeper.done(work.hold, work.successor)
+            else:
+                work.hold.settled = isinstance(work.outcome, LeaseLostError)
+        return [one.outcome if isinstance(one, _Work) else one for one in works]
+
+    async def _carry_out(self, works: Sequence[_Work]) -> None:
+        await self._store_successors([one for one in works if _has_successor(one)])
+        partitions: dict[Partition, list[_Work]] = {}
+        for work in works:
+            if work.outcome is None and not work.hold.partition.owned:
+                work.outcome = lease_lost(work.hold.queue, "its partition is another worker's")
+            if work.outcome is None:
+                _advance(work)
+                partitions.setdefault(work.hold.partition, []).append(work)
+        commits = [one.keeper.commit(one) for one in partitions]
+        outcomes = await asyncio.gather(*commits)
+        for part, outcome in zip(partitions.values(), outcomes, strict=True):
+            for work in part:
+                work.outcome = outcome
+
+    async def _store_successors(self, works: Sequence[_Work]) -> None:
+        """None is stored for a partition that was lost without our noticing."""
+        partitions = list(dict.fromkeys(one.hold.partition for one in works))
+        lost = dict(
+            zip(
+                partitions,
+                await asyncio.gather(*[one.keeper.verify(one) for one in partitions]),
+                strict=True,
+            )
+        )
+        made: list[Made] = []
+        for work in works:
+            error = lost[work.hold.partition]
+            made.append(self._successor(work) if error is None else error)
+        for work, record, report in zip(works, made, await self._store.put(made), strict=True):
+            if isinstance(report, MatadorError):
+                work.outcome = report
+            else:
+                work.hold.stored = True
+                work.successor = _in_place(work, record, report)
+
+    def _successor(self, work: _Work) -> Made:
+        hold, settlement = work.hold, work.settlement
+        try:
+            if isinstance(settlement, DeadLetter):
+                topic = topic_name(dead_letter_name(hold.queue, settlement.kind))
+                if settlement.bare:
+                    return bare(hold.record, topic, settlement.reason)
+                if settlement.message is None:
+                    return with_reason(hold.record, topic, settlement.reason)
+                return self._store.record(dead_letter_of(settlement, hold.message))
+            assert isinstance(settlement, Retry)
+            made = self._store.record(settlement.message)
+        except MatadorError as error:
+            return error
+        if isinstance(made, Record) and _keeps_place(hold, made):
+            return msgspec.structs.replace(made, located=True)
+        return made
+
+
+def _has_successor(work: _Work) -> bool:
+    return isinstance(work.settlement, Retry | DeadLetter) and not work.hold.stored
+
+
+def _keeps_place(hold: Hold, record: Record) -> bool:
+    same = record.topic == hold.partition.topic and record.key == hold.record.key
+    return same and record.key is not None
+
+
+def _in_place(work: _Work, record: Made, report: Report) -> Hold | None:
+    """The successor that is handled in the place of the original, if it is."""
+    hold = work.hold
+    if not isinstance(record, Record) or not isinstance(report, Location):
+        return None
+    if report.partition != hold.partition.number or not isinstance(work.settlement, Retry):
+        return None
+    stored_at = report.stored_at or time.time()
+    successor = Hold(hold.queue, hold.partition, report.offset, record, stored_at)
+    successor.root = hold.root
+    return successor
+
+
+def _advance(work: _Work) -> None:
+    """Write down what has happened; the commit stores it."""
+    hold, progress = work.hold, work.hold.partition.progress
+    assert progress is not None
+    if isinstance(work.settlement, Release):
+        progress.release(hold.offset)
+        work.successor = Hold(
+            hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at
+        )
+        work.successor.root = hold.root
+        return
+    if work.successor is not None:
+        if not progress.move(hold.root, work.successor.offset):
+            work.successor.root = work.successor.offset
+            progress.finish(hold.root)
+        if hold.offset != hold.root:
+            progress.finish(hold.offset)
+        return
+    progress.finish(hold.offset)
+    if hold.root != hold.offset:
+        progress.finish(hold.root)

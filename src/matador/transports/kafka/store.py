@@ -1,0 +1,104 @@
+"""Stores messages: finds the topic of each, delays those that are to wait, and sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from matador.errors import DelaysNotSupportedError, MatadorError, QueueNotFoundError
+from matador.model.message import Message
+from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.delays import delayed
+from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
+from matador.transports.kafka.producer import Report
+from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.wire import Record, written
+
+Made: TypeAlias = Record | MatadorError
+
+
+class KafkaStore:
+    """Stores; several calls may run at once, and each keeps the order of its messages."""
+
+    def __init__(self, client: KafkaClient, topics: Topics) -> None:
+        self._client = client
+        self._topics = topics
+        self._limit = client.address.max_message_size
+
+    async def send(self, messages: Sequence[Message]) -> list[MatadorError | None]:
+        """For each None, or why it is not stored."""
+        reports = await self.put([self.record(message) for message in messages])
+        return [report if isinstance(report, MatadorError) else None for report in reports]
+
+    def record(self, message: Message) -> Made:
+        """What is stored for a message.
+
+        A delayed message with an ordering key stays in its place, where those behind it wait.
+        """
+        try:
+            topic = topic_name(message.queue)
+            if message.delay <= 0:
+                return written(message, topic, limit=self._limit)
+            if message.ordering_key is not None:
+                return written(message, topic, delay=message.delay, limit=self._limit)
+            if is_dead_letters(message.queue):
+                return DelaysNotSupportedError(
+                    f"messages for dead letters cannot be delayed ({message.queue!r})"
+                )
+            return delayed(written(message, topic, limit=self._limit), message.delay)
+        except MatadorError as error:
+            return error
+
+    async def put(self, made: Sequence[Made]) -> list[Report]:
+        """Store records. A declared topic that was deleted is made again."""
+        reports = await self._put(made)
+        gone = [at for at, report in enumerate(reports) if _is_gone(made[at], report)]
+        if gone:
+            for at in gone:
+                record = made[at]
+                if isinstance(record, Record):
+                    self._topics.forget(record.topic)
+            again = await self._put([made[at] for at in gone])
+            for at, report in zip(gone, again, strict=True):
+                reports[at] = report
+        return reports
+
+    async def _put(self, made: Sequence[Made]) -> list[Report]:
+        topics = {one.topic for one in made if isinstance(one, Record)}
+        missing: dict[str, MatadorError] = {}
+        for topic in topics:
+            if not self._topics.knows(topic):
+                try:
+                    await self._topics.find(topic)
+                except MatadorError as error:
+                    missing[topic] = _of_queue(error, topic)
+        reports: list[Report] = []
+        chosen: list[Record] = []
+        for one in made:
+            if isinstance(one, MatadorError):
+                reports.append(one)
+            elif (error := missing.get(one.topic)) is not None:
+                reports.append(error)
+            else:
+                reports.append(None)
+                chosen.append(one)
+        sent = iter(await self._client.producer.send(chosen))
+        return [
+            next(sent) if report is None else report for report in reports
+        ]
+
+
+def _is_gone(made: Made, report: Report) -> bool:
+    return isinstance(made, Record) and isinstance(report, QueueNotFoundError)
+
+
+def _of_queue(error: MatadorError, topic: str) -> MatadorError:
+    """A queue of somebody else's has no topic for delayed messages until it was declared."""
+    queue = topic.removesuffix(delayed_topic(""))
+    if queue != topic and isinstance(error, QueueNotFoundError):
+        found = QueueNotFoundError(
+            f"{error}; {topic!r} is where delayed messages of {queue!r} wait: apply the topology"
+        )
+        found.__cause__ = error
+        return found
+    return error

@@ -1,0 +1,156 @@
+"""Topics: found by name, made from a topology, made again when they were deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import NewTopic
+
+from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
+from matador.model.message import TopologyNote
+from matador.model.topology import Topology
+from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.delays import PARTITIONS
+from matador.transports.kafka.errors import error_of
+from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kit.errors import queue_not_found
+
+_DEFAULT_PARTITIONS = 4
+_SLACK = 1 << 20  # bytes by which a dead letter may be larger than what it came from
+
+
+class Topics:
+    """The topics by their names on Kafka."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._address = client.address
+        self._declared: dict[str, tuple[int, Mapping[str, str]]] = {}
+        self._partitions: dict[str, int] = {}
+        self._finding: dict[str, asyncio.Lock] = {}
+        self.retentions: dict[str, float] = {}
+        """Seconds for which finished messages can be read again, for topics that promise it."""
+
+    def knows(self, topic: str) -> bool:
+        """Whether it was there when we last looked."""
+        return topic in self._partitions
+
+    def forget(self, topic: str) -> None:
+        """Look for it again: it may have been deleted."""
+        self._partitions.pop(topic, None)
+
+    async def find(self, topic: str, *, queue: str | None = None) -> int:
+        """How many partitions it has. A declared one that was deleted is made again.
+
+        Raises:
+            QueueNotFoundError: there is no such topic.
+        """
+        if (known := self._partitions.get(topic)) is not None:
+            return known
+        async with self._finding.setdefault(topic, asyncio.Lock()):
+            if (known := self._partitions.get(topic)) is not None:
+                return known
+            found = (await self.describe([topic]))[topic]
+            if isinstance(found, QueueNotFoundError):
+                if topic not in self._declared or not self._address.create:
+                    raise queue_not_found(queue or topic, self._client.where, self._declared)
+                await self._make([topic])
+                found = (await self.describe([topic]))[topic]
+            if isinstance(found, MatadorError):
+                raise found
+            self._partitions[topic] = len(found.partitions)
+        return self._partitions[topic]
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, Any]:
+        """Each topic as the client library describes it, or why it cannot be described."""
+        return await self._client.ask(lambda admin: admin.describe_topics(TopicCollection(topics)))
+
+    async def _make(self, topics: Sequence[str]) -> None:
+        replication = self._address.replication or -1
+        new = [
+            NewTopic(one, self._declared[one][0], replication, config=dict(self._declared[one][1]))
+            for one in topics
+        ]
+        made = await self._client.ask(lambda admin: admin.create_topics(new))
+        for topic, outcome in made.items():
+            if isinstance(outcome, MatadorError):
+                code = error_of(outcome.__cause__) if outcome.__cause__ else None
+                if code is None or code.name() != "TOPIC_ALREADY_EXISTS":
+                    raise ConfigurationError(
+                        f"Kafka: the topic {topic!r} cannot be made: {outcome}; make it yourself, "
+                        f"or check the options partitions and replication"
+                    ) from outcome
+
+    # -- topology ----------------------------------------------------------------------------------
+
+    async def declare(self, topology: Topology) -> list[TopologyNote]:
+        """Make what is missing. What is there is used as it is; ``exact`` queues are not made.
+
+        Raises:
+            QueueNotFoundError: a topic is missing, and the option ``create`` is off.
+            ConfigurationError: a topic that cannot be made.
+        """
+        wanted = self.wanted(topology)
+        self._declared |= wanted
+        for queue in topology.queues:
+            if queue.retention is not None:
+                self.retentions[topic_name(topology.full_name(queue.name))] = queue.retention
+        found = await self.describe(list(wanted))
+        missing = [topic for topic, one in found.items() if isinstance(one, QueueNotFoundError)]
+        if missing and not self._address.create:
+            raise queue_not_found(missing[0], self._client.where)
+        if missing:
+            await self._make(missing)
+        for topic in wanted:
+            self.forget(topic)
+            one = found[topic]
+            if not isinstance(one, MatadorError):
+                self._partitions[topic] = len(one.partitions)
+            elif topic in missing:
+                self._partitions[topic] = wanted[topic][0]
+            else:
+                raise one
+        return list(_notes(topology))
+
+    def wanted(self, topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
+        """The topics of a topology that are ours to make: partitions and settings."""
+        wanted: dict[str, tuple[int, Mapping[str, str]]] = {}
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        kept = stamped | {
+            "retention.ms": "-1",
+            "max.message.bytes": str(self._address.max_message_size + _SLACK),
+        }
+        for queue in topology.queues:
+            name = topic_name(topology.full_name(queue.name))
+            if not queue.exact:
+                partitions = self._address.partitions or queue.concurrency or _DEFAULT_PARTITIONS
+                retention = max(self._address.retention, queue.retention or 0.0)
+                wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
+            wanted[delayed_topic(name)] = PARTITIONS, kept
+        for _, kind, full_name in topology.dead_letter_names():
+            ttl = topology.dead_letters[kind].ttl
+            limited = {} if ttl is None else {"retention.ms": str(max(1, round(ttl * 1000)))}
+            wanted[topic_name(full_name)] = 1, kept | limited
+        return wanted
+
+
+def _notes(topology: Topology) -> Iterator[TopologyNote]:
+    for queue in topology.queues:
+        name = topology.full_name(queue.name)
+        if topic_name(name) != name:
+            yield TopologyNote(
+                name, f"Kafka does not allow this name; the topic is {topic_name(name)!r}"
+            )
+        if queue.priorities:
+            yield TopologyNote(name, "Kafka has no priorities: they are ignored")
+    for _, kind, name in topology.dead_letter_names():
+        letters = topology.dead_letters[kind]
+        if letters.max_length is not None:
+            yield TopologyNote(name, "Kafka has no length limit: max_length is ignored")
+        if letters.ttl is not None:
+            yield TopologyNote(
+                name, "Kafka deletes whole segments: dead letters stay for longer than their ttl"
+            )

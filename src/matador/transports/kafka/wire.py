@@ -1,0 +1,257 @@
+"""How a message is written to Kafka, and read back.
+
+The value of a record is the body, the key is the ordering key, and every header is a header, in
+UTF-8. Whole numbers are decimal digits; ``x-matador-numbers`` names the headers that they are in.
+``x-matador-id``, ``x-matador-priority`` and ``x-matador-delay`` (seconds after the record was
+stored) hold the rest; what is empty is left out.
+
+Foreign records are read, too: a value or a header that is null is empty, a header that is not
+UTF-8 is base64, and of several headers with one name the last one counts.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from confluent_kafka import Message as KafkaMessage
+
+from matador.errors import MessageTooLargeError, UnstorableError
+from matador.model.message import REASON_HEADER, Message, Properties
+from matador.transports.kit.properties import headers_with_properties, split_properties
+
+ID_HEADER = "x-matador-id"
+DELAY_HEADER = "x-matador-delay"
+_PRIORITY = "x-matador-priority"
+_NUMBERS = "x-matador-numbers"
+_OURS = frozenset((ID_HEADER, DELAY_HEADER, _PRIORITY, _NUMBERS))
+_MOST = 2**63
+_LONGEST_DELAY = 100 * 366 * 86_400.0
+_LONGEST_REASON = 1000
+
+RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """What is stored in a topic. ``partition`` -1: by the key, or any. ``located``: the report is
+    to say where it is."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: RecordHeaders
+    partition: int = -1
+    located: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes, approximately as Kafka counts them."""
+        size = len(self.value or b"") + len(self.key or b"") + 70
+        for name, value in self.headers:
+            size += len(name) + len(value or b"") + 4
+        return size
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The message in a record."""
+
+    body: bytes
+    headers: dict[str, str | int]
+    id: str = ""
+    priority: int | None = None
+    ordering_key: str | None = None
+    delay: float = 0.0
+    problem: str | None = None
+    properties: Properties | None = None
+
+
+def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0) -> Record:
+    """The record for a message in a topic; ``delay`` is for readers to wait for.
+
+    Raises:
+        UnstorableError: a part of it cannot be encoded.
+        MessageTooLargeError: it is larger than ``limit``.
+    """
+    headers: RecordHeaders = []
+    try:
+        if message.id:
+            headers.append((ID_HEADER, message.id.encode()))
+        if message.priority is not None:
+            headers.append((_PRIORITY, _digits(message.priority, "priority")))
+        if delay > 0:
+            headers.append((DELAY_HEADER, repr(float(delay)).encode()))
+        if message.headers or message.properties is not None:
+            headers += _written_headers(message)
+        key = None if message.ordering_key is None else message.ordering_key.encode()
+    except (UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
+        raise UnstorableError(
+            f"message {message.id[:40]!r} cannot be encoded: {type(error).__name__}: {error}"
+        ) from error
+    record = Record(topic, message.body, key, headers)
+    if limit and (size := record.size) > limit:
+        raise MessageTooLargeError(size, limit, why=" (headers and key are counted)")
+    return record
+
+
+def _written_headers(message: Message) -> RecordHeaders:
+    headers: RecordHeaders = []
+    numbers: list[str] = []
+    for name, value in headers_with_properties(message).items():
+        if isinstance(value, str):
+            encoded = value.encode()
+        elif isinstance(value, int) and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            encoded = _digits(value, f"the header {name[:40]!r}")
+            numbers.append(name)
+        else:
+            raise UnstorableError(f"the header {name[:40]!r} is neither a text nor a whole number")
+        if name in _OURS or "\0" in name:
+            raise UnstorableError(f"the name of the header {name[:40]!r} cannot be used on Kafka")
+        name.encode()
+        headers.append((name, encoded))
+    if numbers:
+        headers.append((_NUMBERS, msgspec.json.encode(numbers)))
+    return headers
+
+
+def _digits(value: int, what: str) -> bytes:
+    if not -_MOST <= value < _MOST:
+        raise UnstorableError(f"{what} does not fit in 64 bits")
+    return b"%d" % value
+
+
+def bare(record: Record, topic: str, reason: str) -> Record:
+    """A dead letter that fits wherever the value of ``record`` did."""
+    clean = reason[:_LONGEST_REASON].encode("utf-8", "replace")
+    return Record(topic, record.value, None, [(REASON_HEADER, clean)])
+
+
+def with_reason(record: Record, topic: str, reason: str) -> Record:
+    """A dead letter that keeps everything of ``record`` as it is.
+
+    Raises:
+        UnstorableError: the reason cannot be encoded.
+    """
+    try:
+        encoded = reason.encode()
+    except UnicodeEncodeError as error:
+        raise UnstorableError(f"the reason of a dead letter cannot be encoded: {error}") from error
+    dropped = (REASON_HEADER, DELAY_HEADER)
+    kept: RecordHeaders = [one for one in record.headers if one[0] not in dropped]
+    return Record(topic, record.value, record.key, [*kept, (REASON_HEADER, encoded)])
+
+
+def with_delay(record: Record, topic: str, delay: float, partition: int = -1) -> Record:
+    """The same record for another topic, with what is left of its delay."""
+    headers: RecordHeaders = [one for one in record.headers if one[0] != DELAY_HEADER]
+    if delay > 0:
+        headers.append((DELAY_HEADER, repr(delay).encode()))
+    return Record(topic, record.value, record.key, headers, partition)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def record_of(message: KafkaMessage) -> Record:
+    """The record that was received, whoever has written it. Never fails."""
+    try:
+        found: Any = message.headers() or ()
+    except (UnicodeError, ValueError):
+        found = ()
+    headers: RecordHeaders = [
+        (str(name), value if value is None or isinstance(value, bytes) else str(value).encode())
+        for name, value in found
+    ]
+    key: Any = message.key()
+    value: Any = message.value()
+    return Record(message.topic() or "", value, key, headers)
+
+
+def delay_of(record: Record) -> float:
+    """The seconds after it was stored at which a record is due; 0 if it says nothing sensible."""
+    for name, value in record.headers:
+        if name == DELAY_HEADER:
+            return _read_delay(value)
+    return 0.0
+
+
+def _read_delay(value: bytes | None) -> float:
+    try:
+        delay = float(value or b"0")
+    except ValueError:
+        return 0.0
+    return min(delay, _LONGEST_DELAY) if math.isfinite(delay) and delay > 0 else 0.0
+
+
+def read(record: Record) -> Content:
+    """The message in a record. Never fails."""
+    body = record.value or b""
+    if not record.headers:
+        key, problem = _read_key(record.key)
+        return Content(body, {}, ordering_key=key, problem=problem)
+    texts = {name: _text(value) for name, value in record.headers}
+    ours = {name: texts.pop(name) for name in _OURS & texts.keys()}
+    headers: dict[str, str | int] = {**texts}
+    key, problem = _read_key(record.key)
+    if (listed := ours.get(_NUMBERS)) is not None:
+        problem = _restore_numbers(headers, listed) or problem
+    priority: int | None = None
+    if (written := ours.get(_PRIORITY)) is not None:
+        priority = _whole(written)
+        if priority is None:
+            problem = f"the header {_PRIORITY} is not a whole number"
+    rest, properties, unread = split_properties(headers)
+    delay = _read_delay((ours.get(DELAY_HEADER) or "").encode())
+    return Content(
+        body,
+        dict(rest),
+        ours.get(ID_HEADER, ""),
+        priority,
+        key,
+        delay,
+        problem or unread,
+        properties,
+    )
+
+
+def _read_key(key: bytes | None) -> tuple[str | None, str | None]:
+    if key is None:
+        return None, None
+    try:
+        return key.decode(), None
+    except UnicodeDecodeError:
+        return b64encode(key).decode(), "the key is not UTF-8"
+
+
+def _text(value: bytes | None) -> str:
+    if value is None:
+        return ""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()
+
+
+def _whole(text: str) -> int | None:
+    """A whole number of at most 64 bits; None if it is none."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
+        return None
+    number = int(text)
+    return number if -_MOST <= number < _MOST else None
+
+
+def _restore_numbers(headers: dict[str, str | int], listed: str) -> str | None:
+    """Make numbers of the headers that are listed; what could not be read."""
+    try:
+        names: Sequence[str] = msgspec.json.decode(listed, type=list[str])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return f"the header {_NUMBERS} cannot be read"
+    for name in names:
+        number = _whole(str(headers.get(name, "")))
+        if number is None:
+            return f"the header {name[:40]!r} is not a whole number"
+        headers[name] = number
+    return None

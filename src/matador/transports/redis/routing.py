@@ -1,0 +1,299 @@
+"""Exchanges, bindings and temporary queues on the server, which all processes share.
+
+Bindings are matched here, and the script that stores a message checks that they are still the same.
+All of it needs one server: the keys of several queues are not in one slot of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from matador.errors import MatadorError, QueueNotFoundError, SendRefusedError, TransportError
+from matador.model.message import Message, TopologyNote
+from matador.model.topology import Exchange, Topology
+from matador.transports.kit.routing import RoutingTable, different_type
+from matador.transports.redis.client import RedisClient, script
+from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis.send import check_size, cut, refusal, written
+from matador.transports.redis_client.errors import UNWRITABLE, unstorable
+
+_MOST = 500  # messages, or queues, in one call
+_TRIES = 20
+_GONE = -1
+_NOTHING: Sequence[Argument] = (0, "", 0)
+
+_decode_bindings = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+@dataclass(slots=True)
+class _Declared:
+    """What this process has declared, to declare it again if the server loses it."""
+
+    exchanges: dict[str, Exchange] = field(default_factory=dict[str, Exchange])
+    bindings: dict[str, dict[tuple[str, str], None]] = field(
+        default_factory=dict[str, dict[tuple[str, str], None]]
+    )
+    """Exchanges and patterns by queue."""
+    temporary: dict[str, int] = field(default_factory=dict[str, int])
+    """Milliseconds by queue."""
+
+
+class RedisRoutes:
+    """Declares exchanges and bindings, and publishes to them. Queues have their full names here.
+
+    ``is_used``: whether a temporary queue is consumed here, so that it must not be lost.
+    ``restore``: declares everything again after the server has lost it, queues included.
+    ``create_again``: creates those of these queues that are ours.
+    """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        prefix: str,
+        key_of: Callable[[str], str],
+        *,
+        is_used: Callable[[str], bool],
+        restore: Callable[[PipelinedConnection], Awaitable[None]],
+        create_again: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._key_of = key_of
+        self._is_used = is_used
+        self._restore = restore
+        self._create_again = create_again
+        self._routes = f"{prefix}:{{routes}}"
+        self._own = _Declared()
+        self._table = RoutingTable()
+        self._number: bytes | None = None  # of the bindings in the table; None: not loaded
+
+    # -- declaring ---------------------------------------------------------------------------------
+
+    async def apply(self, topology: Topology) -> list[TopologyNote]:
+        """Declare the exchanges, bindings and temporary queues of a topology.
+
+        Called before its queues are created: of a process that dies in between nothing stays.
+        """
+        own = self._own
+        own.exchanges.update((exchange.name, exchange) for exchange in topology.exchanges)
+        for binding in topology.bindings:
+            queue = topology.full_name(binding.queue)
+            own.bindings.setdefault(queue, {})[binding.exchange, binding.pattern] = None
+        lasting: list[str] = []
+        queues: list[str] = []
+        for queue in topology.queues:
+            name = topology.full_name(queue.name)
+            queues.append(name)
+            if queue.expires is None:
+                own.temporary.pop(name, None)
+                lasting.append(name)
+            else:
+                own.temporary[name] = max(1, round(queue.expires * 1000))
+        connection = await self._client.connection()
+        names = [exchange.name for exchange in topology.exchanges]
+        types = await self._apply(connection, names, queues, lasting)
+        return [
+            TopologyNote(None, different_type(exchange, type_.decode(errors="replace")))
+            for exchange, type_ in zip(topology.exchanges, types, strict=True)
+            if type_ != exchange.type.encode()
+        ]
+
+    async def restore(self, connection: PipelinedConnection, queue: str | None = None) -> None:
+        """Declare again what this process has declared: all of it, or what concerns one queue."""
+        own = self._own
+        if queue is None:
+            self._number = None  # this may be another server
+        queues = [
+            name
+            for name in (own.bindings.keys() | own.temporary.keys())
+            if name not in own.temporary or self._is_used(name) or name == queue
+        ]
+        if queue is not None:
+            queues = [queue] if queue in queues else []
+        if queues or (own.exchanges and queue is None):
+            await self._apply(connection, list(own.exchanges), queues)
+
+    async def _apply(
+        self,
+        connection: PipelinedConnection,
+        exchanges: Sequence[str],
+        queues: Sequence[str],
+        lasting: Sequence[str] = (),
+    ) -> list[bytes]:
+        own = self._own
+        temporary = own.temporary
+        kept = [(name, self._key_of(name), temporary[name]) for name in queues if name in temporary]
+        lists: list[list[tuple[Argument, ...]]] = [
+            [(name, own.exchanges[name].type) for name in exchanges],
+            [(name, *binding) for name in queues for binding in own.bindings.get(name, ())],
+            [*kept],
+            [(name, self._key_of(name)) for name in lasting],
+        ]
+        arguments: list[Argument] = []
+        for rows in lists:
+            arguments.append(len(rows))
+            for row in rows:
+                arguments += row
+        if not any(lists):
+            return []
+        return await self._run_on(connection, "routes_apply", (), arguments)
+
+    async def unbind(self, exchange: str, queue: str, pattern: str) -> None:
+        """Remove a binding."""
+        connection = await self._client.connection()
+        self._own.bindings.get(queue, {}).pop((exchange, pattern), None)
+        await self._run_on(connection, "routes_unbind", (), (queue, exchange, pattern))
+
+    async def delete(self, queue: str) -> None:
+        """Delete a queue."""
+        connection = await self._client.connection()
+        self._own.bindings.pop(queue, None)
+        self._own.temporary.pop(queue, None)
+        await self._run_on(connection, "routes_delete", [queue], ("0", queue))
+
+    # -- temporary queues --------------------------------------------------------------------------
+
+    @property
+    def temporary(self) -> dict[str, int]:
+        """The temporary queues that were declared or consumed here, and their milliseconds."""
+        return self._own.temporary
+
+    async def learn(self, queue: str) -> None:
+        """See whether a queue that another process has declared is temporary."""
+        if queue not in self._own.temporary:
+            found: bytes | None = await self._client.call("HGET", self._key_of(queue), "expires")
+            if found is not None and found.isdigit():
+                self._own.temporary[queue] = max(1, int(found))
+
+    async def touch(self, queue: str) -> None:
+        """A temporary queue is used until now. One that is gone stays gone."""
+        expires, key = self._own.temporary[queue], f"{self._key_of(queue)}:used"
+        await self._client.call("SET", key, "1", "PX", expires, "XX")
+
+    async def sweep(self) -> None:
+        """Delete the temporary queues, of any process, that nobody has used for too long."""
+        found: list[bytes] = await self._client.call("HKEYS", f"{self._routes}:temporary")
+        connection = await self._client.connection()
+        for start in range(0, len(found), _MOST):
+            # What is not text is not the name of a queue, and never was.
+            some = [name.decode(errors="replace") for name in found[start : start + _MOST]]
+            await self._run_on(connection, "routes_delete", some, ("1", *some))
+
+    # -- publishing --------------------------------------------------------------------------------
+
+    async def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
+        """See ``Routing.publish``. One script stores up to 500 messages in all of their queues."""
+        connection = await self._client.connection()
+        outcomes: list[int | MatadorError] = [0] * len(messages)
+        for some in cut(range(len(messages)), messages, _MOST):
+            try:
+                found = await self._publish(connection, exchange, [messages[at] for at in some])
+            except (QueueNotFoundError, TransportError) as error:
+                found = [error] * len(some)
+            for place, outcome in zip(some, found, strict=True):
+                outcomes[place] = outcome
+        return outcomes
+
+    async def _publish(
+        self, connection: PipelinedConnection, exchange: str, messages: Sequence[Message]
+    ) -> list[int | MatadorError]:
+        restored, whole = False, "1"
+        for _ in range(_TRIES):
+            if self._number is None:
+                await self._load(connection)
+            number = self._number
+            try:
+                chosen = [self._table.queues(exchange, _key(message)) for message in messages]
+            except QueueNotFoundError:
+                self._number = None  # somebody may be declaring it just now
+                if restored or exchange not in self._own.exchanges:
+                    raise
+                await self._restore(connection)  # the server has lost it
+                restored = True
+                continue
+            outcomes, places, arguments = _written(messages, chosen)
+            numbered = (number or b"", *places, whole, *arguments)
+            reply: Any = await self._run_on(connection, "publish", places, numbered)
+            if reply is None:
+                self._number = None if self._number == number else self._number
+            elif reply and reply[0] == _GONE:
+                whole = "0"  # a queue that is not ours stays away
+                queues = list(places)
+                await self._create_again(queues[int(place) - 1] for place in reply[1:])
+            else:
+                rest = iter(reply)
+                return [
+                    self._read(connection, next(rest)) if one is None else one for one in outcomes
+                ]
+        raise SendRefusedError(
+            f"{self._client.where}: not stored, because the bindings change all the time"
+        )
+
+    def _read(self, connection: PipelinedConnection, outcome: int | bytes) -> int | MatadorError:
+        if isinstance(outcome, int):
+            return outcome
+        return refusal(outcome, self._client, connection)
+
+    async def _load(self, connection: PipelinedConnection) -> None:
+        number, exchanges, bindings = await self._run_on(connection, "routes_load")
+        table = RoutingTable()
+        for name, type_ in _pairs(exchanges):
+            if type_ in ("topic", "direct", "fanout"):
+                table.declare(Exchange(name, cast("Any", type_)))
+        for queue, stored in _pairs(bindings):
+            try:
+                found = _decode_bindings(stored)
+            except msgspec.MsgspecError:  # somebody else wrote it
+                continue
+            for exchange, pattern in found:
+                table.bind(exchange, queue, pattern)
+        self._table, self._number = table, number
+
+    async def _run_on(
+        self,
+        connection: PipelinedConnection,
+        name: str,
+        queues: Iterable[str] = (),
+        arguments: Sequence[Argument] = (),
+    ) -> Any:
+        keys = [self._routes, *map(self._key_of, queues)]
+        return await self._client.run_on(connection, script(name), keys, arguments)
+
+
+def _written(
+    messages: Sequence[Message], chosen: Sequence[Sequence[str]]
+) -> tuple[list[MatadorError | None], dict[str, int], list[Argument]]:
+    """For each message None, or why it cannot be written; the numbers of all queues; the messages
+    for the script."""
+    places: dict[str, int] = {}
+    outcomes: list[MatadorError | None] = []
+    arguments: list[Argument] = []
+    for message, queues in zip(messages, chosen, strict=True):
+        try:
+            check_size(message)
+            form = written(message) if queues else _NOTHING
+        except UNWRITABLE as error:
+            outcomes.append(unstorable(f"message {message.id!r}", error))
+        else:
+            outcomes.append(None)
+            arguments.append(len(queues))
+            arguments += (places.setdefault(queue, len(places) + 1) for queue in queues)
+            arguments += form
+    return outcomes, places, arguments
+
+
+def _key(message: Message) -> str:
+    given = message.properties
+    return "" if given is None else given.routing_key or ""
+
+
+def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[str, str]]:
+    """Names and values that are text; others are not ours."""
+    for name, value in zip(flat[::2], flat[1::2], strict=False):
+        try:
+            yield name.decode(), value.decode()
+        except UnicodeDecodeError:
+            continue

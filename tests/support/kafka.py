@@ -1,0 +1,97 @@
+"""Kafka for tests: servers of their own, a plain client to look from outside, and tidying up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.support.brokers import SCRIPT
+
+
+class OwnKafka:
+    """A server that a test may kill and start again."""
+
+    def __init__(self, folder: Path) -> None:
+        shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", SCRIPT.parents[1] / ".brokers"))
+        library = shared / "kafka" / "lib"
+        if not library.is_dir():
+            reason = "there is no Kafka: script/brokers up kafka downloads it"
+            if os.environ.get("CI", "").lower() in ("1", "true"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        self.port = _free_ports()
+        self._environment = {
+            **os.environ,
+            "MATADOR_BROKERS_FOLDER": str(folder),
+            "MATADOR_KAFKA_LIB": str(library),
+            "MATADOR_KAFKA_PORT": str(self.port),
+        }
+
+    @property
+    def url(self) -> str:
+        return f"kafka://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._run("up")
+
+    def kill(self) -> None:
+        self._run("kill")
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def _run(self, action: str) -> None:
+        command = [str(SCRIPT), action, "kafka"]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def _free_ports() -> int:
+    """The first of two free ports in a row: clients, and the controller."""
+    while True:
+        with closing(socket.socket()) as first, closing(socket.socket()) as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def servers_of(url: str) -> str:
+    """The hosts of a transport's URL, as clients of Kafka want them."""
+    return url.partition("://")[2].partition("/")[0].partition("?")[0]
+
+
+def kafka_admin(url: str) -> AdminClient:
+    """A plain client for the server of a transport's URL."""
+    return AdminClient({"bootstrap.servers": servers_of(url)})
+
+
+def make_topics(url: str, *names: str, partitions: int = 1) -> None:
+    """Make topics as another program would."""
+    made = kafka_admin(url).create_topics([NewTopic(name, partitions, 1) for name in names])
+    for future in made.values():
+        future.result()
+
+
+def delete_topics(url: str, *names: str) -> None:
+    """Delete topics, which must be there."""
+    for future in kafka_admin(url).delete_topics(list(names)).values():
+        future.result()
+
+
+def forget_topics(url: str, *prefixes: str) -> None:
+    """Delete all topics whose names begin like this."""
+    admin = kafka_admin(url)
+    found = [name for name in admin.list_topics(timeout=10).topics if name.startswith(prefixes)]
+    if found:
+        for future in admin.delete_topics(found).values():
+            future.exception()
