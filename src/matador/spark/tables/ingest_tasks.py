@@ -68,7 +68,8 @@ def decode_segments(
     try:
         decoder = LineDecoder(None if events is None else events.load())
     except Exception as error:  # noqa: BLE001 - whatever the modules of users raise
-        return msgspec.msgpack.encode(DecodedSegments([], not_imported=str(error)))
+        why = f"{type(error).__name__}: {error}"
+        return msgspec.msgpack.encode(DecodedSegments([], not_imported=why))
     splits = tasks[which]
     parts = Parts(lake)
     records = dropped = 0
