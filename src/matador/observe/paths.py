@@ -13,17 +13,6 @@ from matador.errors import ConfigurationError
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(.*)", re.DOTALL)
 
 
-def scheme_of(given: str | os.PathLike[str]) -> str | None:
-    """The scheme of a URL, in lower case; None for a path.
-
-    Example:
-        >>> scheme_of("s3://bucket/lake"), scheme_of("lake/")
-        ('s3', None)
-    """
-    found = _URL.match(os.fspath(given))
-    return None if found is None else found[1].lower()
-
-
 def local_path(given: str | os.PathLike[str], what: str) -> Path:
     """A local path; may be given as ``file:///abs/path``.
 

@@ -66,11 +66,10 @@ _NO_NAME = re.compile(r"\W")
 
 
 class Lake(LakeTables):
-    """Events and deliveries as Delta tables, in one folder or in an object store.
+    """Events and deliveries as Delta tables, in one folder.
 
     With a ``schema``, ingest checks payloads against their types. Any number of processes may read
-    and write at the same time. ``storage_options`` are the credentials of an object store, named as
-    delta-rs names them, if they are not in the environment.
+    and write at the same time.
 
     Example:
         >>> lake = Lake("lake/", schema=schema)

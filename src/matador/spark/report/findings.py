@@ -161,7 +161,7 @@ def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliatio
         [("count", "descending"), ("signature", "ascending")]
     )
     findings = Findings(
-        lake=lake.name,
+        lake=lake.path.name,
         made_at=datetime.now(UTC),
         groups=tuple(_group(row) for row in groups.slice(0, MOST_GROUPS).to_pylist()),
         more_groups=max(groups.num_rows - MOST_GROUPS, 0),

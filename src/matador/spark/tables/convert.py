@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import Table, compute, pa, parquet
 from matador.spark.runtime.executors import run_tasks
 from matador.spark.runtime.files import groups, private_folder
@@ -69,8 +68,6 @@ class _Pending(msgspec.Struct, frozen=True):
 
 def convert(spark: SparkSession, layout: Layout) -> ConvertResult:
     """See ``Lake.convert``."""
-    if not layout.storage.is_local:
-        raise ConfigurationError("convert: lakes of the first layout are in local folders")
     root = layout.root
     batches = [*_batches(root)]
     _finish_replacements(root)

@@ -5,8 +5,8 @@ tasks or by the caller and become rows with the commit. Every commit names the v
 prepared for: if another process was faster, ``CommitConflictError`` is raised, and the caller looks
 again. So any number of processes may write, and none has to wait for a lock.
 
-delta-rs does not sync what it writes: on a local file system the log is synced here. A log entry
-that a power failure has cut short was never reported as committed, and is set aside.
+delta-rs does not sync what it writes: the log is synced here. A log entry that a power failure has
+cut short was never reported as committed, and is set aside.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ class DeltaTable:
 
     def exists(self) -> bool:
         """Whether the table was created."""
-        return bool(
-            _delta.DeltaTable.is_deltatable(self.storage.url(), self.storage.options or None)
-        )
+        return bool(_delta.DeltaTable.is_deltatable(self.storage.root))
 
     def open(self, *, create: bool = True) -> DeltaTable:
         """Read the current version; create the table if there is none.
@@ -99,15 +97,14 @@ class DeltaTable:
             self._load()
         except _errors.TableNotFoundError as error:
             if not create:
-                raise FileNotFoundError(self.storage.url()) from error
+                raise FileNotFoundError(self.storage.root) from error
             self.storage.make()
             with suppress(_errors.DeltaError):  # another process may be faster
                 _delta.DeltaTable.create(
-                    self.storage.url(),
+                    self.storage.root,
                     self.schema,
                     mode="ignore",
                     partition_by=self._partitions or None,
-                    storage_options=self.storage.options or None,
                 )
                 self.storage.sync(_entry(0))
             self._load()
@@ -124,13 +121,10 @@ class DeltaTable:
             self._table = self._at()
 
     def _at(self, version: int | None = None) -> Any:
-        options = self.storage.options or None
-        return _delta.DeltaTable(self.storage.url(), version=version, storage_options=options)
+        return _delta.DeltaTable(self.storage.root, version=version)
 
     def _set_aside_torn_entry(self) -> bool:
-        """Rename the last entry of a local log if a power failure has cut it short."""
-        if not self.storage.is_local:
-            return False
+        """Rename the last entry of the log if a power failure has cut it short."""
         folder = self.storage.path / _LOG
         last = max(folder.glob("[0-9]*.json"), default=None)
         if last is None:

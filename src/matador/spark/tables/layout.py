@@ -7,7 +7,6 @@ internal.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql.types import DateType, StructType
@@ -114,17 +113,15 @@ def spark_schema(columns: Schema, *, partitioned: bool = True) -> StructType:
 
 
 class Layout:
-    """The folders of one lake. Driver and executors must be able to reach them.
+    """The folders of one lake. Driver and executors must see them under the same path.
 
     Attributes:
         storage: where the lake is.
         ledger: the plans and the progress of replays.
     """
 
-    def __init__(
-        self, root: str | os.PathLike[str], options: Mapping[str, str] | None = None
-    ) -> None:
-        self.storage = Storage.of(root, "Lake", dict(options or {}))
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.storage = Storage.of(root, "Lake")
 
     @property
     def root(self) -> Path:
@@ -134,7 +131,7 @@ class Layout:
     @property
     def ledger(self) -> Path:
         """The plans and the progress of replays."""
-        return self.storage.private_cache / "_ledger"
+        return self.root / "_ledger"
 
     def table(self, name: str) -> DeltaTable:
         """A table that ingest writes. A new object: it belongs to one thread."""
@@ -146,7 +143,7 @@ class Layout:
 
     def index(self, table: str) -> Path:
         """The keys of the rows of a table."""
-        return self.storage.private_cache / "_index" / table
+        return self.root / "_index" / table
 
     def check(self) -> None:
         """Refuse a lake of the first layout, which had a folder for each batch.
@@ -154,9 +151,7 @@ class Layout:
         Raises:
             ConfigurationError: it names the command that converts the lake.
         """
-        if self.storage.is_local and any(
-            next((self.root / table).glob("batch_id=*"), None) for table in TABLES
-        ):
+        if any(next((self.root / table).glob("batch_id=*"), None) for table in TABLES):
             raise ConfigurationError(
                 f"the lake {self.root} has the layout of an earlier version; convert it with "
                 f"`matador lake convert --lake {self.root}`"

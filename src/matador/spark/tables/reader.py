@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,9 +26,8 @@ class LakeTables:
         *,
         schema: Schema | None = None,
         spark: SparkSession | None = None,
-        storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        self.layout = Layout(path, storage_options)
+        self.layout = Layout(path)
         self.schema = schema
         self._spark = spark
 
@@ -37,13 +36,8 @@ class LakeTables:
 
     @property
     def path(self) -> Path:
-        """The folder of the lake, if it is local."""
+        """The folder of the lake."""
         return self.layout.root
-
-    @property
-    def name(self) -> str:
-        """The last part of the address of the lake."""
-        return self.layout.storage.root.rstrip("/").rpartition("/")[2]
 
     @property
     def spark(self) -> SparkSession:
