@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +10,13 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from matador.spark.tables import append, ingest, maintenance
+from matador.model.event import EventType
+from matador.model.schema import Schema
+from matador.spark.tables import append, ingest, maintenance, release, typed
 from matador.spark.tables.ingest import Ingest, IngestOptions, IngestResult
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.maintenance import TARGET, CompactResult, ExpireResult
+from matador.spark.tables.release import ReleaseResult
 
 SESSION = cast("SparkSession", None)
 
@@ -28,17 +31,35 @@ def two(spark: object) -> int:
     return 2
 
 
+class TypesHere:
+    """What ``event_types`` gives, without pickling."""
+
+    def __init__(self, spark: object, schema: Schema) -> None:
+        self._types = {key: one for one in schema.events for key in one.keys}
+
+    def load(self) -> Mapping[str, EventType]:
+        return self._types
+
+
 class InlineLake:
     """A lake that is written in this process."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.layout = Layout(path)
-        for module in (ingest, append, maintenance):
+        for module in (ingest, append, maintenance, release, typed):
             monkeypatch.setattr(module, "run_tasks", run_here)
         monkeypatch.setattr(ingest, "parallelism", two)
+        for module in (ingest, release):
+            monkeypatch.setattr(module, "event_types", TypesHere)
 
-    def ingest(self, journal: Path, **options: Any) -> IngestResult:
-        return Ingest(SESSION, self.layout, None, IngestOptions(**options)).run(journal)
+    def ingest(self, journal: Path, schema: Schema | None = None, **options: Any) -> IngestResult:
+        return Ingest(SESSION, self.layout, schema, IngestOptions(**options)).run(journal)
+
+    def publish(self, schema: Schema) -> dict[str, int]:
+        return typed.publish(SESSION, self.layout, schema)
+
+    def release(self, schema: Schema) -> ReleaseResult:
+        return release.release(SESSION, self.layout, schema)
 
     def compact(self, target_size: int = TARGET) -> CompactResult:
         tables = [self.layout.table(name) for name in TABLES]

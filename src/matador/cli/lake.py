@@ -216,6 +216,26 @@ def vacuum(
     common.show(asdict(result), remark=f"deleted {plural(result.files, 'file')}")
 
 
+@lake.add("matador lake publish shop.py --lake lake/")
+def publish(app: App, *, lake: LakeFolder, common: Common) -> None:
+    """Bring the typed tables up to date: one for each event, in the folder typed of the lake."""
+    show_spark_logs(common.verbose)
+    added = start_spark(open_lake(lake, load(app).app.schema)).publish()
+    made = table("table", "new rows", right=("new rows",))
+    for name, count in added.items():
+        made.add_row(f"typed/{name}", f"{count:,}")
+    common.show(added, made)
+
+
+@lake.add("matador lake release shop.py --lake lake/")
+def release(app: App, *, lake: LakeFolder, common: Common) -> None:
+    """Take events out of quarantine that are valid by the application's schema of now."""
+    show_spark_logs(common.verbose)
+    result = start_spark(open_lake(lake, load(app).app.schema)).release()
+    remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
+    common.show(asdict(result), remark=remark)
+
+
 @lake.add("matador lake convert --lake lake/")
 def convert(*, lake: LakeFolder, common: Common) -> None:
     """Convert a lake of an earlier version to Delta tables. If interrupted, run it again."""

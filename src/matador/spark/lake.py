@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -60,9 +59,10 @@ from matador.spark.tables.maintenance import (
 )
 from matador.spark.tables.read_only_sql import check_query, without_variables
 from matador.spark.tables.reader import LakeTables, read_table
+from matador.spark.tables.release import ReleaseResult, release
+from matador.spark.tables.typed import publish, table_name
 
 _REFRESH = 60.0  # seconds between updates of the aggregates in an ingest that goes on
-_NO_NAME = re.compile(r"\W")
 
 
 class Lake(LakeTables):
@@ -152,9 +152,10 @@ class Lake(LakeTables):
         cutoff = cutoff_of(older_than)
         self.layout.check()
         self.refresh()
-        return ExpireResult(
-            **{name: expire(self.spark, self.layout.table(name), cutoff) for name in TABLES}
-        )
+        removed = {name: expire(self.spark, self.layout.table(name), cutoff) for name in TABLES}
+        for table in self._typed_tables():
+            expire(self.spark, table, cutoff)
+        return ExpireResult(**removed)
 
     def vacuum(self, keep: timedelta = KEEP) -> VacuumResult:
         """Delete files that no version of the last days needs, and leftovers of killed runs.
@@ -176,6 +177,36 @@ class Lake(LakeTables):
         rows that are there: they no longer include rows that have expired.
         """
         result = convert(self.spark, self.layout)
+        self.refresh()
+        return result
+
+    def publish(self) -> dict[str, int]:
+        """Bring the typed tables up to date: one for each event of the schema, for any engine.
+
+        That of ``order.placed`` is in ``typed/order_placed``, with the payload in the columns
+        ``data`` and ``before``. Returns the number of rows added to each. Several processes may
+        call it at the same time.
+
+        Raises:
+            ConfigurationError: the lake has no schema, or two events have the same table name.
+
+        Example:
+            >>> lake.publish()
+            {'order_placed': 1000}
+        """
+        return publish(self.spark, self.layout, self.schema)
+
+    def release(self) -> ReleaseResult:
+        """Take events out of quarantine that are valid by the schema of now.
+
+        Raises:
+            ConfigurationError: the lake has no schema.
+
+        Example:
+            >>> lake.release().events
+            12
+        """
+        result = release(self.spark, self.layout, self.schema)
         self.refresh()
         return result
 
@@ -357,7 +388,7 @@ class Lake(LakeTables):
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self.schema is None else self.schema.events
         return {
-            **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
+            **{table_name(one.key): partial(self.events, one) for one in events},
             **{table: partial(self.table, table) for table in TABLES},
             "volume": self.volume,
             "health": self.health,
@@ -378,7 +409,13 @@ class Lake(LakeTables):
             *(found.table(name) for name in AGGREGATES),
             self.layout.segments(),
         ]
-        return [one for one in every if one.exists()]
+        return [*(one for one in every if one.exists()), *self._typed_tables()]
+
+    def _typed_tables(self) -> list[DeltaTable]:
+        """The typed tables that exist, also those of events that the schema no longer has."""
+        storage = self.layout.storage
+        folders = sorted((self.layout.root / "typed").glob("*/_delta_log"))
+        return [DeltaTable.existing(storage, f"typed/{one.parent.name}") for one in folders]
 
     def _frame(self, rows: Table) -> DataFrame:
         spark: Any = self.spark  # the types of createDataFrame need those of pandas

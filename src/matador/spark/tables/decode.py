@@ -43,6 +43,7 @@ from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
 OUT_OF_RANGE = "a time is before 1970 or after 9999"
 
 _MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
+_LONGEST_CHARACTER = 4  # bytes, which may be cut off at the end
 _MOST_REASON = 2000
 _MOST_INT = 2**31 - 1
 _LONGEST_TIME = LAST_MOMENT / 1000  # milliseconds
@@ -129,6 +130,11 @@ class LineDecoder:
         }
         tables["quarantine"] = _quarantine(refused)
         return Decoded(tables, count, dropped, Counter(one.problem for one in refused))
+
+    def accepts(self, line: bytes) -> bool:
+        """Whether a line is a valid row of ``events``."""
+        decoded = self.decode(line, "")
+        return decoded.tables["events"].batch.num_rows == 1 == decoded.records
 
     def _problem(self, record: SentRecord) -> QuarantineReason | None:
         assert self._events is not None
@@ -267,6 +273,11 @@ def raw_bytes(record: MalformedRecord) -> bytes:
         return base64.b64decode(record.raw, validate=True)
     except ValueError:
         return record.raw.encode()
+
+
+def is_whole(raw: str) -> bool:
+    """Whether the column ``raw`` of the quarantine has all of its record."""
+    return len(quarantined_bytes(raw)) < _MOST_RAW - _LONGEST_CHARACTER
 
 
 def quarantined_bytes(raw: str) -> bytes:

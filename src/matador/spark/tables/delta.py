@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -78,6 +78,13 @@ class DeltaTable:
         fields = [*schema, pa.field(PARTITION, pa.date32(), False)] if partitioned else [*schema]
         self.schema = pa.schema(fields)
         self._table: Any = None
+
+    @staticmethod
+    def existing(lake: Storage, name: str) -> DeltaTable:
+        """A table with the columns that it has, whatever they are; partitioned by date."""
+        found = _delta.DeltaTable(f"{lake.root}/{name}")
+        fields = [one for one in pa.schema(found.schema().to_arrow()) if one.name != PARTITION]
+        return DeltaTable(lake, name, pa.schema(fields))
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -217,10 +224,12 @@ class DeltaTable:
         transactions: Mapping[str, int] | None = None,
         *,
         same_rows: bool = False,
+        mode: Literal["append", "overwrite"] = "append",
     ) -> int:
         """Add and remove files, as one step; returns the new version.
 
-        ``same_rows``: the rows only move from files to files. The files must be durable already.
+        ``same_rows``: the rows only move from files to files. ``overwrite`` also removes all other
+        files. The files must be durable already.
 
         Raises:
             CommitConflictError: another process has committed in between.
@@ -242,7 +251,7 @@ class DeltaTable:
         try:
             self._table.create_write_transaction(
                 actions,
-                "append",
+                mode,
                 self.schema,
                 self._partitions or None,
                 commit_properties=properties,
@@ -255,6 +264,19 @@ class DeltaTable:
         self.storage.sync(_entry(version))
         self.refresh()
         return version
+
+    def has_columns(self) -> bool:
+        """Whether the columns of the table are those of this object."""
+        stored = pa.schema(self._table.schema().to_arrow())
+        return _plain(stored) == _plain(self.schema)
+
+    def replace(self, add: Sequence[DataFile], transactions: Mapping[str, int]) -> int:
+        """Replace all files, and the columns, as one step; returns the new version.
+
+        Raises:
+            CommitConflictError: another process has committed in between.
+        """
+        return self.commit(add, (), transactions, mode="overwrite")
 
     def vacuum(self, keep_hours: int) -> int:
         """Delete files that no version of the last ``keep_hours`` needs; returns how many."""
@@ -300,6 +322,15 @@ def combined(all_statistics: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if all_statistics
         else {},
     }
+
+
+def _plain(schema: Schema) -> list[tuple[str, str]]:
+    """The names and types of columns; lists may call their elements as they like."""
+    names = {"item": "element", "entries": "key_value"}
+    text = [(one.name, str(one.type)) for one in schema]
+    for old, new in names.items():
+        text = [(name, kind.replace(f"<{old}:", f"<{new}:")) for name, kind in text]
+    return [(name, kind.replace("large_", "").replace(" not null", "")) for name, kind in text]
 
 
 def _is_short(found: Mapping[str, Any]) -> bool:

@@ -50,7 +50,9 @@ class LakeTables:
         """Every envelope that was sent, one row each; of one event, given by class or key.
 
         With an event, the columns ``data`` and ``before`` hold the payload as a typed struct; a
-        field that is missing has the default of its class, as subscribers see it.
+        field that is missing has the default of its class, as subscribers see it. A value that the
+        column cannot hold (an integer beyond 64 bits, or a row of an older, incompatible type) is
+        null; the column ``unfit`` lists the names of such fields.
         """
         rows = self.table("events")
         if event is None:
@@ -58,7 +60,8 @@ class LakeTables:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        return with_payload(rows.where(rows.event_key.isin(list(found.keys))), found)
+        chosen = rows.where(rows.event_key.isin(list(found.keys)))
+        return with_payload(chosen, found, unfit=True)
 
     def deliveries(self) -> DataFrame:
         """Every attempt to handle an envelope and its outcome, one row each."""
