@@ -72,6 +72,13 @@ busiest = duckdb.sql("SELECT subscriber, sum(count) FROM health GROUP BY 1 ORDER
 print(busiest.fetchall())
 # --8<-- [end:duckdb]
 
+# --8<-- [start:publish]
+lake.publish()
+orders = polars.scan_delta("lake/typed/order_placed")
+amounts = orders.unnest("data").filter(subscriber="book-order").select(polars.col("amount").sum())
+print(amounts.collect().item(), "in all")
+# --8<-- [end:publish]
+
 
 # --8<-- [start:changed]
 @event("order.placed", description="A customer placed an order.")

@@ -82,7 +82,7 @@ def test_no_reader_is_disturbed(
             if number % 6 == 5:
                 nobodys = tmp_path / "lake" / "events" / f"part-{number}.parquet"
                 nobodys.touch()
-                os.utime(nobodys, (time.time() - 7200,) * 2)
+                os.utime(nobodys, (time.time() - 7200, time.time() - 7200))
                 assert here.layout.table("events").open().vacuum(1) == 1
 
     def worker() -> None:

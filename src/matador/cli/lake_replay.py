@@ -36,6 +36,7 @@ from matador.cli.output import (
     warn,
     wrong_usage,
 )
+from matador.cli.spark_options import SparkOptions
 from matador.cli.spark_session import open_lake, show_spark_logs, start_spark
 from matador.cli.stored_messages import complain_about, warn_held
 from matador.errors import ConfigurationError, EventNotRegisteredError
@@ -86,6 +87,7 @@ def replay(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Send events of the lake again, each to its original subscriber unless --to is given.
@@ -102,7 +104,7 @@ def replay(
         unknown = "" if replay_id is None else f"there is no replay {replay_id} to resume; "
         raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
     choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
-    start_spark(source)
+    start_spark(source, spark.master, spark.settings())
     with wrong_usage(*_WRONG), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
     if dry_run or not plan.total:
@@ -141,6 +143,7 @@ def redrive(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Send dead letters back to their queues, chosen by what the lake knows about their failures.
@@ -161,7 +164,7 @@ def redrive(
         "signature": signature,
         "missing": "replay" if replay_missing else "leave",
     }
-    start_spark(source)
+    start_spark(source, spark.master, spark.settings())
     with wrong_usage(*_WRONG), working("counting…"):
         plan = source.redrive(app, **choice, dry_run=True)
     replayable = plan.replayed.total if plan.replayed is not None else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +42,14 @@ class LakeTables:
     @property
     def spark(self) -> SparkSession:
         """The session the lake was given, or one that is started when it is first needed."""
+        return self.start()
+
+    def start(
+        self, master: str | None = None, settings: Mapping[str, str] | None = None
+    ) -> SparkSession:
+        """Start Spark with these settings, unless the lake has a session; see ``spark_session``."""
         if self._spark is None:
-            self._spark = spark_session()
+            self._spark = spark_session(master, config=settings)
         return self._spark
 
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
