@@ -23,7 +23,7 @@ from chaos.processes import (
 )
 from chaos.profiles import Profile, make_profile
 from chaos.settings import AppSettings, PublisherSettings, Publishing, WorkerSettings
-from matador.model.topology import DEAD_LETTER_KINDS, dead_letter_name
+from matador.model.topology import DeadLetters, dead_letter_name
 
 PATIENCE = 100.0
 """Seconds after which a condition that does not come true fails its scenario."""
@@ -215,7 +215,7 @@ class Arena:
         return [
             one
             for queue in self._queues
-            for kind in DEAD_LETTER_KINDS
+            for kind in DeadLetters().enabled_kinds
             for one in self.profile.stored(dead_letter_name(queue, kind))
         ]
 

@@ -21,6 +21,7 @@ PROVIDERS = {
     "Redis (BullMQ)": "redis://localhost",
     "RabbitMQ": "amqp://localhost",
     "SQS": "sqs://eu-west-1",
+    "Kafka": "kafka://localhost",
 }
 """The columns, and an address of each."""
 
@@ -45,8 +46,8 @@ ROWS = {
     "unique": "`unique`",
     "schedules": "recurring jobs",
     "flows": "chains and groups",
-    "rate_limit": "rate limits",
-    "concurrency_per_key": "concurrency per key",
+    "rate_limit": "`rate_limit`",
+    "concurrency_per_key": "`concurrency_per_key`",
     "long_polling": "workers wait for jobs without polling",
     "max_job_size": "largest job",
     "max_batch": "jobs fetched at once",

@@ -97,7 +97,7 @@ def show_accounts(lake: Lake) -> None:
 
 def main() -> None:
     start = time.perf_counter()
-    chapter(6, f"{ORDERS:,} orders are sent and handled, and recorded in a journal")
+    chapter(10, f"{ORDERS:,} orders are sent and handled, and recorded in a journal")
     asyncio.run(work(send=ORDERS))
     size = sum(path.stat().st_size for path in Path("journal").iterdir())
     took = time.perf_counter() - start
@@ -106,7 +106,7 @@ def main() -> None:
         f"sent, and one for each attempt to handle a message."
     )
 
-    chapter(7, "The journal becomes tables, without any code")
+    chapter(11, "The journal becomes tables, without any code")
     console.print("[dim]Spark is starting. This takes a while.[/]")
     command("lake", "ingest", SHOP, "--journal", "journal/", "--lake", "lake/")
     sql = (
@@ -115,10 +115,10 @@ def main() -> None:
     )
     command("lake", "query", "--lake", "lake/", "--app", SHOP, sql)
 
-    chapter(8, "How are the subscribers doing, and what fails?")
+    chapter(12, "How are the subscribers doing, and what fails?")
     command("lake", "report", "--lake", "lake/", "--html", "report.html")
 
-    chapter(9, "The coupon bug is fixed, and its group of dead letters is redriven")
+    chapter(13, "The coupon bug is fixed, and its group of dead letters is redriven")
     Path(FIXED).touch()
     lake = Lake("lake/")
     group = lake.triage().where("array_contains(subscribers, 'book')").first()
@@ -129,7 +129,7 @@ def main() -> None:
     asyncio.run(work())
     command("lake", "ingest", SHOP, "--journal", "journal/", "--lake", "lake/")
 
-    chapter(10, "Do the numbers add up?")
+    chapter(14, "Do the numbers add up?")
     show_accounts(lake)
     console.print()
     page = Path("report.html").resolve()

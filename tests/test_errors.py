@@ -24,6 +24,8 @@ from matador.errors import (
     MatadorError,
     MessageTooLargeError,
     MissingExtraError,
+    QueueError,
+    RemoteError,
     SendFailedError,
     assert_event,
 )
@@ -39,6 +41,7 @@ SPECIAL: dict[type[MatadorError], tuple[Any, ...]] = {
     InvalidTopologyError: (["one", "two"],),
     MessageTooLargeError: (2_000_000, 1_048_576),
     MissingExtraError: ("RabbitMQ", "rabbitmq"),
+    RemoteError: ("ValidationError", "amount must be positive", {"field": "amount"}),
 }
 
 each_error = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -66,6 +69,10 @@ def test_an_error_as_plain_data(kind: type[MatadorError]) -> None:
     if isinstance(error, JobError):
         fields |= {"type": error.type, "code": error.code, "retryable": error.retryable}
         fields |= {"queue": error.queue, "job_id": error.job_id}
+    if isinstance(error, QueueError):
+        fields |= {"queue_type": "", "operation": "", "queue": None, "message_id": None}
+    if isinstance(error, RemoteError):
+        fields |= {"code": error.code, "details": error.details}
     assert error.as_dict() == fields
 
 

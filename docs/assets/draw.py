@@ -451,48 +451,55 @@ class Room(NamedTuple):
 
 
 HOUSE = {
-    "testing": Room(150, 44, 230, "yours", "harness, compliance suite"),
+    "django": Room(150, 34, 100, "yours", "app, worker"),
+    "testing": Room(260, 44, 120, "yours", "harness, suites"),
     "cli": Room(420, 44, 230, "yours", "the command line"),
     "dashboard": Room(700, 44, 235, "yours", "the web page (planned)", planned=True),
     "spark": Room(420, 130, 230, "good", "tables, replays, workers"),
     "observe": Room(420, 216, 230, "good", "the journal"),
     "events": Room(150, 302, 250, "core", "schema, fan-out, application"),
     "jobs": Room(430, 302, 116, "core", "run this later"),
-    "rpc": Room(560, 302, 116, "core", "(planned)", planned=True),
-    "pubsub": Room(690, 302, 116, "core", "(planned)", planned=True),
-    "channels": Room(820, 302, 115, "core", "(planned)", planned=True),
-    "runtime": Room(430, 406, 505, "core", "receive, run a handler, settle, shut down"),
-    "codec": Room(150, 506, 170, "plain", "envelopes and bytes"),
-    "policy": Room(350, 506, 190, "plain", "retry and admission"),
-    "transports": Room(570, 506, 365, "store", "one protocol, one package per broker"),
-    "model": Room(150, 592, 785, "plain", "immutable values: messages, events, topology"),
-    "errors": Room(150, 678, 785, "plain", "the error tree"),
+    "channels": Room(755, 216, 180, "core", "consumers as classes"),
+    "rpc": Room(560, 302, 180, "core", "call this, wait for it"),
+    "pubsub": Room(755, 302, 180, "core", "tell whoever listens"),
+    "messages": Room(560, 392, 375, "core", "plain messages: send, check, acknowledge"),
+    "runtime": Room(430, 492, 505, "core", "receive, run a handler, settle, shut down"),
+    "codec": Room(150, 592, 170, "plain", "envelopes and bytes"),
+    "policy": Room(350, 592, 190, "plain", "retry and admission"),
+    "transports": Room(570, 592, 365, "store", "one protocol, one package per broker"),
+    "model": Room(150, 678, 785, "plain", "immutable values: messages, events, topology"),
+    "errors": Room(150, 764, 785, "plain", "the error tree"),
 }
 """Every top-level package. ``tests/docs/test_house.py`` compares it with the code."""
 
 IMPORTS = {
-    ("testing", "events"): "M265 94 V298",
+    ("testing", "events"): "M290 94 V298",
     ("cli", "spark"): "M535 94 V126",
-    ("dashboard", "observe"): "M815 94 C815 190 760 241 654 241",
+    ("dashboard", "observe"): "M720 94 C720 190 710 241 654 241",
+    ("django", "cli"): "M220 34 C260 6 480 6 515 40",
+    ("cli", "channels"): "M650 90 C760 110 845 150 845 212",
     ("spark", "observe"): "M535 180 V212",
     ("observe", "events"): "M420 241 C360 241 330 262 330 298",
-    ("events", "codec"): "M220 352 V502",
-    ("events", "policy"): "M364 352 V502",
-    ("events", "runtime"): "M390 352 C390 410 396 431 426 431",
+    ("events", "codec"): "M220 352 V588",
+    ("events", "policy"): "M364 352 V588",
+    ("events", "runtime"): "M390 352 C390 496 396 517 426 517",
     ("testing", "jobs"): "M352 94 V216 C352 280 404 286 438 299",
     ("cli", "jobs"): "M642 94 C724 150 722 282 630 283 C570 284 522 280 516 298",
-    ("jobs", "runtime"): "M500 352 V402",
-    ("jobs", "policy"): "M452 352 C412 384 412 440 418 502",
-    ("jobs", "codec"): "M440 352 C340 400 268 430 262 502",
-    ("rpc", "runtime"): "M618 352 V402",
-    ("pubsub", "runtime"): "M748 352 V402",
-    ("channels", "runtime"): "M878 352 V402",
-    ("runtime", "transports"): "M752 456 V502",
-    ("runtime", "policy"): "M480 456 V502",
-    ("codec", "model"): "M235 556 V588",
-    ("policy", "model"): "M445 556 V588",
-    ("transports", "model"): "M752 556 V588",
-    ("model", "errors"): "M542 642 V674",
+    ("spark", "jobs"): "M420 160 C384 172 384 282 456 298",
+    ("jobs", "runtime"): "M500 352 V488",
+    ("jobs", "policy"): "M452 352 C412 410 412 500 418 588",
+    ("jobs", "codec"): "M440 352 C340 420 268 480 262 588",
+    ("channels", "pubsub"): "M845 266 V298",
+    ("rpc", "messages"): "M650 352 V388",
+    ("pubsub", "messages"): "M845 352 V388",
+    ("messages", "codec"): "M560 417 C450 430 300 480 282 588",
+    ("messages", "runtime"): "M748 442 V488",
+    ("runtime", "transports"): "M752 542 V588",
+    ("runtime", "policy"): "M480 542 V588",
+    ("codec", "model"): "M235 642 V674",
+    ("policy", "model"): "M445 642 V674",
+    ("transports", "model"): "M752 642 V674",
+    ("model", "errors"): "M542 728 V760",
 }
 """The arrows: who imports whom. What follows from other arrows is left out."""
 
@@ -501,7 +508,7 @@ def house(palette: Palette) -> Drawing:
     """The packages, and which imports which."""
     d = Drawing(
         960,
-        772,
+        858,
         "The packages of Matador. Each may import those that its arrows lead to, directly or over "
         "others.",
         palette,
@@ -510,9 +517,9 @@ def house(palette: Palette) -> Drawing:
         (69, "WHAT PEOPLE USE"),
         (198, "DATA"),
         (327, "WAYS IN"),
-        (431, "DELIVERY"),
-        (531, "BUILDING BLOCKS"),
-        (660, "VALUES"),
+        (517, "DELIVERY"),
+        (617, "BUILDING BLOCKS"),
+        (746, "VALUES"),
     ):
         d.text(20, y + 4, label, size=11, quiet=True, bold=True, anchor="start")
     for name, room in HOUSE.items():
@@ -522,7 +529,7 @@ def house(palette: Palette) -> Drawing:
         d.arrow(path, dashed=HOUSE[importer].planned)
     d.text(
         480,
-        756,
+        842,
         "An arrow means “imports” and points down; imports that follow from others are left out.",
         size=12.5,
         quiet=True,

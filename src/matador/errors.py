@@ -17,6 +17,7 @@ do. The classes stand in the order of this tree::
     │   │   ├── SendRefusedError            the broker refused the message: it is not stored
     │   │   └── SendUnconfirmedError        the connection was lost: it may be stored
     │   │       └── SendTimeoutError        no confirmation in time: it may be stored
+    │   ├── PublishError                    some messages were not published
     │   ├── AllTransportsFailedError        the transport and all its fallbacks failed
     │   ├── UnsupportedError                the transport lacks a capability
     │   │   └── DelaysNotSupportedError     the transport cannot delay messages
@@ -240,6 +241,26 @@ class SendUnconfirmedError(SendFailedError):
 class SendTimeoutError(SendUnconfirmedError, builtins.TimeoutError):
     """The broker did not confirm the message in time, so the message may or may not be stored. The
     broker is overloaded or blocks publishers (memory or disk alarm): check its logs."""
+
+
+class PublishError(TransportError):
+    """Some messages were not published. `outcomes` says which ones, and why. Publish those again;
+    one whose outcome is unknown may be stored all the same.
+
+    Attributes:
+        outcomes: in order of the messages (or, for one message, of the exchanges): a `Published`
+            or a number of queues for what was published, and an error for what was not.
+
+    Example:
+        >>> try:
+        ...     await publisher.publish_many(orders)
+        ... except PublishError as error:
+        ...     failed = [one for one in error.outcomes if isinstance(one, Exception)]
+    """
+
+    def __init__(self, message: str | None = None, outcomes: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.outcomes = list(outcomes)
 
 
 class AllTransportsFailedError(TransportError):
@@ -692,6 +713,10 @@ class RemoteError(RpcError):
         self.code = code
         self.remote_message = message
         self.details = details
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """The error as plain data, for logs and for JSON."""
+        return {**super().as_dict(), "code": self.code, "details": self.details}
 
 
 class RpcTimeoutError(RpcError, builtins.TimeoutError):

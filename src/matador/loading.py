@@ -15,12 +15,15 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matador
 from matador.errors import ApplicationImportError, ConfigurationError
 from matador.events.app import Matador
 from matador.model.options import suggestion
+
+if TYPE_CHECKING:
+    from matador.jobs import Queue
 
 T = TypeVar("T")
 
@@ -48,6 +51,23 @@ def load_application(reference: str) -> Loaded:
         ('events',)
     """
     return Loaded(*load_object(reference, Matador, "Matador application"), reference)
+
+
+def load_target(reference: str) -> Matador | Queue:
+    """The application or the job queue of a reference.
+
+    Raises:
+        ConfigurationError: there is no such file, module or attribute, or it is neither.
+        ApplicationImportError: the module raised an error while it was imported.
+
+    Example:
+        >>> load_target("shop/jobs.py:emails").name
+        'emails'
+    """
+    from matador.jobs import Queue  # most programs have no jobs
+
+    kinds: Any = (Matador, Queue)
+    return load_object(reference, kinds, "Matador application or job queue")[0]
 
 
 def load_object(

@@ -82,6 +82,7 @@ NAMES = {
     ],
     "matador.transports": [
         "BullMQTransport",
+        "KafkaTransport",
         "MemoryTransport",
         "MultiTransport",
         "RabbitMQTransport",
@@ -263,7 +264,7 @@ SIGNATURES: dict[str, dict[str, tuple[str, Any]]] = {
     },
     "Topology": {
         "namespace": (ANY, REQUIRED),
-        "queues": (KEYWORD, REQUIRED),
+        "queues": (KEYWORD, ()),
         "dead_letters": (KEYWORD, None),
         "retry": (KEYWORD, None),
     },

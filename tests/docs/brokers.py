@@ -7,12 +7,14 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.support.brokers import SCRIPT, broker_ctl, broker_url
+from tests.support.kafka import OwnKafka
 from tests.support.redis import OwnServer
 from tests.support.sqs import OwnElasticMQ
 
 
 class Brokers:
-    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, a Redis and an ElasticMQ.
+    """Virtual hosts and users on the RabbitMQ of ``script/brokers``, a Redis, an
+    ElasticMQ and a Kafka.
 
     They are created when they are needed. Without a broker, the test is skipped, or fails in CI.
     """
@@ -23,6 +25,7 @@ class Brokers:
         self._users: dict[str, str] = {}
         self._redis: OwnServer | None = None
         self._sqs: OwnElasticMQ | None = None
+        self._kafka: OwnKafka | None = None
 
     def url(self, shown: str) -> str:
         """The real address for one on a page, with the same options."""
@@ -31,6 +34,8 @@ class Brokers:
             return shown
         if parts.scheme == "sqs":
             return self._elasticmq().url
+        if parts.scheme == "kafka":
+            return self._own_kafka().url
         query = f"?{parts.query}" if parts.query else ""
         if parts.scheme == "amqp":
             real = urlsplit(broker_url("rabbitmq"))
@@ -77,6 +82,12 @@ class Brokers:
             self._sqs.start()
         return self._sqs
 
+    def _own_kafka(self) -> OwnKafka:
+        if self._kafka is None:
+            self._kafka = OwnKafka(self._folder / "kafka")
+            self._kafka.start()
+        return self._kafka
+
     def close(self) -> None:
         """Stop and delete everything."""
         for host in self._hosts.values():
@@ -87,3 +98,5 @@ class Brokers:
             self._redis.stop()
         if self._sqs is not None:
             self._sqs.kill()
+        if self._kafka is not None:
+            self._kafka.kill()

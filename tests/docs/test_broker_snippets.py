@@ -1,4 +1,4 @@
-"""The code in the guides for RabbitMQ and Redis runs on real servers and prints what it should."""
+"""The code in the guides for the brokers runs on real servers and prints what it should."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from tests.support.sqs import CREDENTIALS
 SNIPPETS = Path(__file__).parents[2] / "docs" / "snippets"
 
 SAYS: dict[str, list[str]] = {
+    "kafka_order.py": ["ann: placed", "ann: paid", "ann: sent"],
     "rabbitmq_fleet.py": ["write-invoice: not stored, QueueNotFoundError", "1 sent"],
     "redis_replay.py": ["3 can be read again"],
     "sqs_fifo.py": ["ann: placed", "ann: paid", "ann: sent"],
 }
 URLS = {
+    "KAFKA_URL": "kafka://localhost:9092",
     "RABBITMQ_URL": "amqp://localhost/shop",
     "REDIS_URL": "redis://localhost:6379/0",
     "SQS_URL": "sqs://eu-west-1",

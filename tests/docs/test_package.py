@@ -25,7 +25,9 @@ def test_the_extra_all_has_all_of_them() -> None:
     assert set(listed) == EXTRAS.keys() - {"all", "dev"}
 
 
-@pytest.mark.parametrize("broker", ["SQLite", "RabbitMQ", "Redis", "BullMQ", "SQS", "Spark"])
+@pytest.mark.parametrize(
+    "broker", ["SQLite", "RabbitMQ", "Redis", "BullMQ", "SQS", "Kafka", "Spark"]
+)
 def test_the_first_pages_name_every_broker(broker: str) -> None:
     assert broker in PROJECT["description"]
     for page in ("README.md", "docs/index.md", "docs/getting-started.md"):

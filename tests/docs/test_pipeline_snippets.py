@@ -42,6 +42,14 @@ SAYS: dict[str, tuple[str, ...]] = {
         "3 sent back",
         "4 messages",
     ),
+    "lake_jobs.py": (
+        "10 added",
+        "|job|welcome|emails|dead-letter| 1|",
+        "|job|welcome|emails| success| 9|",
+        "9 added again",
+        "1 × no mailbox for <text>",
+        "1 wait again",
+    ),
 }
 
 

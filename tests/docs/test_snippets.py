@@ -45,8 +45,20 @@ SAYS: dict[str, list[str]] = {
         "charge {'number': 8, 'amount': 0} 1 invoice 8 has no amount",
         "1 waiting, 1 completed, 0 failed",
     ],
+    "first_call.py": ["3", "ZeroDivisionError division by zero"],
+    "rpc_server.py": [
+        "charged 5 for ada",
+        "LIMIT {'limit': 1000}",
+        "payments: no reply to SLOW in 0.1 s",
+        "logged paid in attempt 3",
+    ],
     "job_data.py": ["ship pen ada@example.com 5 ring twice", "Address(city='Paris')"],
     "job_flows.py": ["3", "6"],
+    "job_limits.py": [
+        "synchronised invoices of ada",
+        "synchronised orders of bob",
+        "synchronised orders of ada",
+    ],
     "job_schedules.py": [
         "clean-up 600.0 UTC",
         "daily-report 0 7 * * mon-fri Europe/Berlin",
@@ -75,6 +87,7 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
+    "kafka_order.py",
     "job_processes.py",
     "lake_replays.py",
     "lake_tables.py",

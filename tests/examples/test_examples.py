@@ -100,6 +100,17 @@ def test_the_demo_loses_nothing(tmp_path: Path) -> None:
     assert "All orders are handled, and none is lost." in printed
 
 
+def test_the_demo_shows_the_other_ways_in(tmp_path: Path) -> None:
+    printed = run(tmp_path, EXAMPLES / "demo_ways.py")
+    for line in (
+        "sent to ada@example.com in en",
+        "ADD [1, 2, 3] = 6",
+        "analytics saw order 1",
+        "the channel got order 7",
+    ):
+        assert line in printed
+
+
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
@@ -118,6 +129,7 @@ def test_no_example_is_forgotten() -> None:
     run_elsewhere = {
         *("broker_shop.py", "other_service.py"),  # in the sessions of the guides
         *("codecs.py", "demo.py", "demo_pipeline.py", "demo_pipeline_shop.py", "demo_shop.py"),
+        *("demo_ways.py", "fastapi_shop.py", "flask_shop.py"),
         *("journaled_shop.py", "revenue.py", "shop.py", "testing_example.py"),
     }
     assert {path.name for path in EXAMPLES.glob("*.py")} <= SAYS.keys() | run_elsewhere

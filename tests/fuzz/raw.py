@@ -123,6 +123,19 @@ def sqs(*, fifo: bool) -> Make:
     return make
 
 
+@asynccontextmanager
+async def kafka(url: str, topology: Topology) -> AsyncGenerator[tuple[Transport, RawEntries]]:
+    from tests.support.kafka import forget_topics
+    from tests.support.raw_kafka import RawKafka
+
+    from matador.transports.kafka import KafkaTransport
+
+    try:
+        yield KafkaTransport(url), RawKafka(url)
+    finally:
+        forget_topics(url, topology.namespace)
+
+
 TRANSPORTS: dict[str, tuple[str | None, Make]] = {
     "sqlite": (None, sqlite),
     "memory": (None, memory),
@@ -133,6 +146,7 @@ TRANSPORTS: dict[str, tuple[str | None, Make]] = {
     "bullmq": ("redis", bullmq),
     "sqs": ("sqs", sqs(fifo=False)),
     "sqs-fifo": ("sqs", sqs(fifo=True)),
+    "kafka": ("kafka", kafka),
 }
 """By name: the broker of ``script/brokers`` that it needs, if any, and how it is made."""
 

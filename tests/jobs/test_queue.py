@@ -69,7 +69,10 @@ async def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -
         ({"unique": ""}, "key must be a non-empty string, got ''"),
         ({"remove_on_complete": "yes"}, "remove_on_complete must be True, False"),
         ({"remove_on_fail": -1}, "count must be at least 0, got -1"),
-        ({"delays": 1}, r"unknown option 'delays' \(known: attempts, backoff, delay"),
+        (
+            {"delays": 1},
+            r"unknown option 'delays' \(known: attempts, backoff, concurrency_key, delay",
+        ),
         ({"data": object()}, "data cannot be written as JSON"),
         ({"data": float("nan")}, "data cannot be written as JSON"),
         ({"metadata": {1: 2}}, "the keys of metadata must be strings"),

@@ -23,8 +23,8 @@ class TestSqlite(JobProviderContract):
     async def make_transport(self) -> Transport:
         return SqliteTransport(self.file, lease=1.0)
 
-    async def test_all_is_there_but_limits_over_all_workers_and_options_of_its_own(self) -> None:
+    async def test_all_is_there_but_options_of_its_own(self) -> None:
         lacking = {
             name for name in self.can.__dataclass_fields__ if getattr(self.can, name) is False
         }
-        assert lacking == {"rate_limit", "concurrency_per_key", "provider_options"}
+        assert lacking == {"provider_options"}

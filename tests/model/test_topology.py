@@ -10,6 +10,7 @@ import pytest
 
 from matador.errors import ConfigurationError, InvalidTopologyError, QueueNotFoundError
 from matador.model.topology import (
+    Binding,
     DeadLetterQueue,
     DeadLetters,
     RetryQueues,
@@ -291,3 +292,74 @@ def test_a_name_whose_dead_letters_no_broker_takes_is_a_problem(exact: bool) -> 
     Topology("shop", queues=[WorkQueue("q" * longest, exact=exact)])
     with pytest.raises(InvalidTopologyError, match="longer than 255 bytes"):
         Topology("shop", queues=[WorkQueue("q" * (longest + 1), exact=exact)])
+
+
+def test_a_publisher_needs_exchanges_only() -> None:
+    topology = Topology("shop", exchanges=["events"])
+    assert (topology.queues, list(topology.dead_letter_names())) == ((), [])
+    with pytest.raises(QueueNotFoundError, match="only exchanges"):
+        _ = topology.default_queue
+    with pytest.raises(QueueNotFoundError, match="only exchanges"):
+        topology.queue("events")
+
+
+def test_dlq_is_off_unless_asked_for() -> None:
+    assert DeadLetters().enabled_kinds == ("unhandled", "undeliverable")
+    letters = DeadLetters(unhandled=False, dlq=DeadLetterQueue(exchange="dlx", routing_key="dead"))
+    assert letters.enabled_kinds == ("undeliverable", "dlq")
+    assert (letters["dlq"].exchange, letters["dlq"].routing_key) == ("dlx", "dead")
+    topology = Topology("shop", queues=["events"], dead_letters=letters)
+    assert topology.dead_letter_name("events", "dlq") == "shop.events.dlq"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"create": False}, "needs exact"),
+        ({"exact": True, "expires": 5}, "create=True"),
+        ({"exact": True, "create": False, "type": "classic"}, "create=True"),
+        ({"expires": 5, "type": "quorum"}, "temporary"),
+        ({"expires": 5, "retention": 5}, "temporary"),
+        ({"expires": 0}, "expires"),
+    ],
+)
+def test_combinations_that_make_no_sense(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        WorkQueue("q", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"exchange": ""}, {"exchange": "a b"}, {"routing_key": ""}, {"routing_key": "x" * 256}],
+)
+def test_routes_of_dead_letters_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="dead letters"):
+        DeadLetterQueue(**options)
+
+
+def test_who_creates_a_queue() -> None:
+    assert WorkQueue("q").create
+    assert not WorkQueue("q", exact=True).create
+    made = WorkQueue("orders.created", exact=True, create=True, type="classic", expires=60)
+    assert (made.create, made.expires) == (True, 60.0)
+
+
+def test_a_temporary_queue_has_no_dead_letters_but_dlq() -> None:
+    queues = ["lasting", WorkQueue("short", expires=60)]
+    found = Topology("t", queues=queues, dead_letters=DeadLetters(dlq=True)).dead_letter_names()
+    assert [name for _, _, name in found] == [
+        "t.lasting.unhandled",
+        "t.lasting.undeliverable",
+        "t.lasting.dlq",
+        "t.short.dlq",
+    ]
+
+
+def test_a_queue_or_a_binding_can_be_left_out() -> None:
+    bindings = [Binding("e", "a", "x"), Binding("e", "a", "y"), Binding("e", "b", "x")]
+    topology = Topology("t", queues=["a", "b"], exchanges=["e"], bindings=bindings)
+    without = topology.without_queue("t.a")
+    assert ([queue.name for queue in without.queues], without.bindings) == (["b"], (bindings[2],))
+    assert topology.without_binding("e", "t.a", "x").bindings == tuple(bindings[1:])
+    assert topology.bindings == tuple(bindings), "the original is as it was"
+    assert without.without_queue("t.b").queues == ()

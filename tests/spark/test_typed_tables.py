@@ -77,7 +77,9 @@ def test_other_engines_see_the_fields_of_payloads(journal: Path, lake: InlineLak
     users: Any = AnyTable(folder / "user_joined")
     joined = users.to_pyarrow_dataset()
     assert joined is not None
-    assert duckdb.execute("SELECT data.name, data.tags['a'][2] FROM joined").fetchall() == [("ann", 2)]
+    assert duckdb.execute("SELECT data.name, data.tags['a'][2] FROM joined").fetchall() == [
+        ("ann", 2)
+    ]
     (row, _) = rows(lake.layout.root, "typed/order_placed")
     assert row["data"]["price"] == Decimal("1.50"), "the default of a field that is missing"
     assert (row["before"], row["unfit"]) == (None, [])

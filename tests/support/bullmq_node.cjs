@@ -58,7 +58,7 @@ const commands = {
     return true;
   },
   // A worker that fails the first `failures` times.
-  work: async ({ queue, failures = 0, result }) => {
+  work: async ({ queue, failures = 0, result, limiter }) => {
     let left = failures;
     const worker = new Worker(
       queue,
@@ -67,7 +67,7 @@ const commands = {
         if (left-- > 0) throw new Error("Node says no");
         return result;
       },
-      { connection, prefix },
+      { connection, prefix, limiter },
     );
     workers.push(worker);
     await worker.waitUntilReady();
@@ -87,7 +87,8 @@ readline.createInterface({ input: process.stdin }).on("line", async (line) => {
     say("error", String(error));
   }
 }).on("close", async () => {
-  await Promise.all(workers.map((worker) => worker.close()));
+  // By force: a worker that waits for its rate limit does not always end before.
+  await Promise.all(workers.map((worker) => worker.close(true)));
   await Promise.all([...queues.values()].map((queue) => queue.close()));
   process.exit(0);
 });

@@ -7,9 +7,11 @@ import socket
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
 
 
@@ -70,21 +72,22 @@ def servers_of(url: str) -> str:
     return url.partition("://")[2].partition("/")[0].partition("?")[0]
 
 
-def kafka_admin(url: str) -> AdminClient:
+def kafka_admin(url: str) -> Any:
     """A plain client for the server of a transport's URL."""
     return AdminClient({"bootstrap.servers": servers_of(url)})
 
 
 def make_topics(url: str, *names: str, partitions: int = 1) -> None:
     """Make topics as another program would."""
-    made = kafka_admin(url).create_topics([NewTopic(name, partitions, 1) for name in names])
-    for future in made.values():
+    admin = kafka_admin(url)  # it ends with its last reference, and its futures with it
+    for future in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
         future.result()
 
 
 def delete_topics(url: str, *names: str) -> None:
     """Delete topics, which must be there."""
-    for future in kafka_admin(url).delete_topics(list(names)).values():
+    admin = kafka_admin(url)
+    for future in admin.delete_topics(list(names)).values():
         future.result()
 
 

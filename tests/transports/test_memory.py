@@ -16,7 +16,7 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.message import Complete, DeadLetter, Delivery, Message, Release, Retry
-from matador.model.topology import DeadLetterQueue, DeadLetters, Topology, WorkQueue
+from matador.model.topology import Binding, DeadLetterQueue, DeadLetters, Topology, WorkQueue
 from matador.testing import ManualClock, make_message, make_receipt, wait_for
 from matador.transports.memory import MemoryTransport
 
@@ -378,3 +378,50 @@ async def test_a_purge_leaves_what_is_finished() -> None:
     await transport.settle([Complete(delivery.receipt)])
     assert await transport.purge(QUEUE) == 1
     assert [one.body for one in await transport.read(QUEUE)] == [b"done"]
+
+
+# -- temporary queues ---------------------------------------------------------------------------
+
+
+async def test_a_temporary_queue_lives_as_long_as_the_clock_says(
+    manual_clock: ManualClock,
+) -> None:
+    transport = MemoryTransport(clock=manual_clock)
+    await transport.connect()
+    topology = Topology(
+        "t",
+        queues=[WorkQueue("mine", expires=60)],
+        exchanges=["e"],
+        bindings=[Binding("e", "mine")],
+    )
+    await transport.apply_topology(topology)
+    manual_clock.advance(59)
+    assert list(await transport.publish("e", [make_message()])) == [1]
+    subscription = await transport.subscribe("t.mine", prefetch=1)
+    manual_clock.advance(3600)
+    assert list(await transport.publish("e", [make_message()])) == [1]
+    await subscription.close()
+    manual_clock.advance(59)
+    await transport.apply_topology(topology)  # that is a use, too
+    manual_clock.advance(59)
+    assert list(await transport.publish("e", [make_message()])) == [1]
+    manual_clock.advance(1)
+    assert list(await transport.publish("e", [make_message()])) == [0]
+    with pytest.raises(QueueNotFoundError):
+        transport.messages("t.mine")
+
+
+async def test_whoever_waits_at_a_deleted_queue_is_told() -> None:
+    transport = MemoryTransport()
+    await transport.connect()
+    await transport.apply_topology(Topology("t", queues=["q"]))
+    subscription = await transport.subscribe("t.q", prefetch=1)
+    receiving = asyncio.create_task(subscription.receive(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await transport.delete_queue("t.q")
+    with pytest.raises(QueueNotFoundError):
+        await receiving
+    await transport.open_jobs("jobs")
+    with pytest.raises(ConfigurationError, match="jobs"):
+        await transport.delete_queue("jobs")

@@ -22,11 +22,11 @@ from matador.channels.settings import (
     ShutdownSettings,
 )
 from matador.errors import ConfigurationError, QueueError
-from matador.messages.context import MessageContext
 from matador.model.envelope import Envelope
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
+from matador.pubsub import MessageContext
 from matador.runtime.dedup import Deduplicator
 
 __all__ = [

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 from matador.channels.compression import decompressed
 from matador.channels.declare import Consumer, queue_name
-from matador.messages.context import Acknowledgement, Arrival, MessageContext, arrival_of
+from matador.messages.context import Acknowledgement, Arrival, arrival_of
 from matador.messages.functions import Fill, MessageFunction, read_function
 from matador.messages.handler import MessageHandler, Unhandled, decoded
 from matador.model.envelope import Docket, Envelope
 from matador.model.message import Delivery
 from matador.model.options import suggestion
+from matador.pubsub.context import MessageContext, Received
 from matador.transports.base import Transport
 
 
@@ -97,7 +98,7 @@ class ChannelHandler(MessageHandler):
         """See ``MessageHandler``."""
         queue = arrival.delivery.receipt.queue
         channel = self._broadcasts.get(queue)
-        context = MessageContext(arrival, acknowledgement, channel or "")
+        context = Received(arrival, channel or "", acknowledgement).context
         wanted = queue if channel is None else queue_name(channel, context.routing_key)
         found = self._consumers.get(wanted)
         if found is None:

@@ -101,6 +101,23 @@ Queues = Annotated[
 Concurrency = Annotated[
     int | None, option("N", "Messages of each queue handled at once, per worker.", min=1)
 ]
+OptionalApp = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[APP]",
+        help="The application, if there is one: payloads are checked against its events.",
+        show_default=False,
+    ),
+]
+AppOrQueue = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="The application or the job queue: module:attribute or file.py[:attribute]. "
+        "The attribute defaults to app.",
+        show_default=False,
+    ),
+]
 Event = Annotated[str | None, option("KEY", "Only this event.", "--event")]
 Subscriber = Annotated[str | None, option("NAME", "Only this subscriber.", "--subscriber")]
 _ID = option("ID", "An id, or the start of one. Can be repeated.", "--id")

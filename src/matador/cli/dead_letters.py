@@ -33,7 +33,7 @@ from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
 
 Kind = Annotated[
     str | None,
-    choice("KIND", "Only this kind: unhandled or undeliverable.", "--kind", DEAD_LETTER_KINDS),
+    choice("KIND", "Only this kind: unhandled, undeliverable or dlq.", "--kind", DEAD_LETTER_KINDS),
 ]
 
 dead_letters = Commands("List dead letters, send them back to their queues, or delete them.")

@@ -19,6 +19,7 @@ from matador.cli.commands import (
     Common,
     JournalFolder,
     LakeFolder,
+    OptionalApp,
     a_path,
     flag,
     option,
@@ -56,9 +57,10 @@ lake = Commands("Turn journals into tables, query them, and send events again. N
     "matador lake ingest shop.py --journal journal/ --lake lake/",
     "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
     "matador lake ingest shop.app:app --journal journal/ --lake lake/ --master spark://host:7077",
+    "matador lake ingest --journal journal/ --lake lake/",
 )
 def ingest(
-    app: App,
+    app: OptionalApp = None,
     *,
     journal: JournalFolder,
     lake: LakeFolder,
@@ -66,9 +68,12 @@ def ingest(
     spark: SparkOptions,
     common: Common,
 ) -> None:
-    """Add new records of a journal to the tables, each exactly once, even after a crash."""
+    """Add new records of a journal to the tables, each exactly once, even after a crash.
+
+    Without an application, as for a journal that has jobs only, payloads are not checked.
+    """
     show_spark_logs(common.verbose)
-    target = open_lake(lake, load(app).app.schema, create=True)
+    target = open_lake(lake, None if app is None else load(app).app.schema, create=True)
     if not journal.is_dir():
         raise UsageError(f"there is no journal in {journal}")
     if not (follow or common.verbose):  # the summary says the same
@@ -185,7 +190,10 @@ def report(
     spark: SparkOptions,
     common: Common,
 ) -> None:
-    """Report on health, slow and failing subscribers, growth, dead letters and reconciliation."""
+    """Report on health, slow and failing subscribers, growth, dead letters and reconciliation.
+
+    Job queues are shown beside subscribers.
+    """
     show_spark_logs(common.verbose)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: the folder {html.parent} does not exist")
@@ -282,8 +290,10 @@ lake.add(
     "matador lake replay shop.py --lake lake/ --event order.placed "
     "--where 'data.amount > 100' --since 2026-11-01 --rate 500",
     "matador lake replay shop.py --lake lake/ --replay-id 5c0e…",
+    "matador lake replay jobs.py:queue --lake lake/ --name welcome --since 2026-11-01",
 )(replay)
 lake.add(
     "matador lake redrive shop.py --lake lake/ --signature 3f2a91c07b --dry-run",
     "matador lake redrive shop.py --lake lake/ --subscriber charge --yes",
+    "matador lake redrive jobs.py:queue --lake lake/ --signature 3f2a91c07b",
 )(redrive)

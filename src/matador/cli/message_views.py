@@ -74,7 +74,8 @@ def as_table(messages: Sequence[MessageView]) -> Table:
     for message in messages:
         stored, docket = message.stored, message.docket
         if dead:
-            queue = message.queue + (" (unhandled)" if message.kind == "unhandled" else "")
+            usual = message.kind in (None, "undeliverable")
+            queue = message.queue if usual else f"{message.queue} ({message.kind})"
             why = Text(one_line(_why(message)), overflow="ellipsis", no_wrap=True)
             cells = (when(stored.stored_at), queue, why)
         else:

@@ -19,7 +19,7 @@ from matador.events.app import Matador
 from matador.model.message import QueueDepth
 from matador.transports.base import Measuring
 
-_NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable")
+_NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable", "dlq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def count(app: Matador) -> list[QueueCounts]:
     found: list[QueueCounts] = []
     for queue in topology.queues:
         dead: dict[str, int | None] = {}
-        for kind in topology.dead_letters.enabled_kinds:
+        for kind in topology.kinds_of(queue):
             letters = await depth(topology.dead_letter_name(queue.name, kind))
             dead[kind] = None if letters is None else letters.total
         name = topology.full_name(queue.name)

@@ -181,7 +181,7 @@ def _as_tree(app: Matador) -> Tree:
         for key, one in users_of(app, queue):
             stub = "  stub" if isinstance(one, SubscriberStub) else ""
             branch.add(Text.assemble(key, (" → ", "dim"), one.name, (stub, "yellow")))
-        for kind in described.dead_letters.enabled_kinds:
+        for kind in described.kinds_of(queue):
             settings = described.dead_letters[kind]
             limits = [
                 *([f"at most {settings.max_length:,}"] if settings.max_length else []),
@@ -203,6 +203,7 @@ def _traits(app: Matador, queue: WorkQueue) -> str:
         "priorities" if queue.priorities else "",
         "exact" if queue.exact else "",
         f"kept for {queue.retention:g} s" if queue.retention else "",
+        f"deleted after {queue.expires:g} s without use" if queue.expires else "",
         f"falls back to {queue.fallback}" if queue.fallback else "",
     ]
     return ", ".join(trait for trait in traits if trait)
@@ -229,6 +230,7 @@ def _as_json(app: Matador) -> dict[str, object]:
                 "priorities": queue.priorities,
                 "exact": queue.exact,
                 "retention": queue.retention,
+                "expires": queue.expires,
                 "fallback": queue.fallback,
                 "subscribers": [
                     {"event": key, "name": one.name, "stub": isinstance(one, SubscriberStub)}
@@ -240,7 +242,7 @@ def _as_json(app: Matador) -> dict[str, object]:
                         "max_length": described.dead_letters[kind].max_length,
                         "ttl": described.dead_letters[kind].ttl,
                     }
-                    for kind in described.dead_letters.enabled_kinds
+                    for kind in described.kinds_of(queue)
                 },
             }
             for queue in described.queues

@@ -65,7 +65,7 @@ def work(
     """Run an application as a worker until a signal; ``line`` starts another process of it.
 
     Raises:
-        typer.Exit: one of several processes failed.
+        WorkersFailed: one of several processes failed.
     """
     names = queues_to_consume(target, queues)
     target.configure(consume_from=names)
@@ -81,19 +81,26 @@ def work(
     run_counted(target, counts, _watch(target), process, common)
 
 
+class WorkersFailed(typer.Exit):
+    """One of several worker processes failed."""
+
+    def __init__(self) -> None:
+        super().__init__(FAILED)
+
+
 def run_processes(
     command: Sequence[str], processes: int, concurrency: int | None, common: Common
 ) -> None:
     """Run a command line in several processes until a signal.
 
     Raises:
-        typer.Exit: one of them failed.
+        WorkersFailed: one of them failed.
     """
     line = [*command]
     line += [] if concurrency is None else ["--concurrency", str(concurrency)]
     line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
     if not supervise(line, processes, prefixed=not common.as_json):
-        raise typer.Exit(FAILED)
+        raise WorkersFailed
 
 
 def run_counted(

@@ -18,7 +18,6 @@ from matador.errors import (
     PermanentJobError,
     UniqueJobError,
 )
-from matador.jobs.adding import Unsupported
 from matador.jobs.declared import DeclaredJob, current_job
 from matador.jobs.events import (
     JobActive,
@@ -40,8 +39,10 @@ from matador.jobs.options import Exponential, Fixed, JobOptions, Unique
 from matador.jobs.provider import JobProvider
 from matador.jobs.queue import Queue, QueueHealth, QueueStats
 from matador.jobs.schedules import Schedule
+from matador.jobs.unsupported import Unsupported
 from matador.jobs.worker import Worker
 from matador.model.job import JobCapabilities, JobStatus, Keep
+from matador.model.job_limits import RateLimit
 
 __all__ = [
     "RESULT",
@@ -80,6 +81,7 @@ __all__ = [
     "QueuePaused",
     "QueueResumed",
     "QueueStats",
+    "RateLimit",
     "Schedule",
     "ShutdownTimeout",
     "Step",

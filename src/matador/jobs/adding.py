@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,33 +12,23 @@ from matador.errors import InvalidJobError
 from matador.jobs.data import encode_json
 from matador.jobs.job import Job, metadata_json
 from matador.jobs.options import CheckedOptions, MakeId, check_id, check_options
+from matador.jobs.unsupported import UnsupportedOptions
 from matador.jobs.wire import new_id, new_message
 from matador.model.job import JobCapabilities
 from matador.model.message import Message
-
-log = logging.getLogger("matador.jobs")
 
 # Which ability an option needs, and what it is once it is left out.
 _NEEDS: dict[str, tuple[str, Any]] = {
     "delay": ("delays", 0.0),
     "priority": ("priorities", None),
     "backoff": ("backoff", None),
+    "concurrency_key": ("concurrency_per_key", None),
     "unique": ("unique", None),
     "provider_options": ("provider_options", {}),
     "keep_completed": ("keep", None),
     "keep_failed": ("keep", None),
 }
 _NAMES = {"keep_completed": "remove_on_complete", "keep_failed": "remove_on_fail"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsupported:
-    """An option that the provider cannot honour, and that was left out."""
-
-    queue: str
-    option: str
-    value: Any
-    message: str
 
 
 class JobMaker:
@@ -51,15 +40,14 @@ class JobMaker:
         where: str,
         defaults: Mapping[str, Any],
         make_id: MakeId | None,
-        on_unsupported: Callable[[Unsupported], object] | None,
+        unsupported: UnsupportedOptions,
     ) -> None:
         self.defaults: Mapping[str, Any] = dict(defaults)
         self._queue = queue
         self._where = where
         self._checked = check_options(self.defaults, f"{where} default_options")
         self._make_id = make_id
-        self._on_unsupported = on_unsupported
-        self._warned: set[str] = set()
+        self._unsupported = unsupported
         self._full_name = queue
         self._can = JobCapabilities()
         self._provider = ""
@@ -121,25 +109,11 @@ class JobMaker:
         for name, (ability, nothing) in _NEEDS.items():
             if getattr(options, name) not in (None, 0.0, {}) and not getattr(can, ability):
                 lacking[name] = nothing
-                self._warn(_NAMES.get(name, name), getattr(options, name))
+                value = getattr(options, name)
+                self._unsupported.report(_NAMES.get(name, name), value, self._provider)
         if can.max_delay is not None and can.delays and options.delay > can.max_delay:
             raise InvalidJobError(
                 f"{self._where} add: the provider delays by at most {can.max_delay:g} s, "
                 f"got {options.delay:g} s"
             )
         return replace(options, **lacking) if lacking else options
-
-    def _warn(self, option: str, value: Any) -> None:
-        text = (
-            f"{self._where} the provider {self._provider!r} does not support {option!r}: "
-            f"it is ignored"
-        )
-        if option not in self._warned:
-            self._warned.add(option)
-            log.warning("%s (said once)", text)
-        if self._on_unsupported is not None:
-            found = Unsupported(queue=self._queue, option=option, value=value, message=text)
-            try:
-                self._on_unsupported(found)
-            except Exception:
-                log.exception("%s on_unsupported raised an error", self._where)

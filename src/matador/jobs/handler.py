@@ -30,6 +30,7 @@ from matador.jobs.events import (
 from matador.jobs.flows import INTO, with_results
 from matador.jobs.functions import JobFunction
 from matador.jobs.job import ActiveJob, JobControl, metadata_from, moment
+from matador.jobs.recording import JobRecording, Then
 from matador.jobs.wire import MOST_ERROR, ReceivedJob, received, successor
 from matador.model.job import JobCapabilities
 from matador.model.message import (
@@ -64,6 +65,7 @@ class JobHandler:
         can_be_ended: False for what runs in a thread: it is waited for after its timeout.
         timeout: seconds that an attempt may take.
         max_deliveries: a job that was delivered so often without an outcome is failed.
+        recording: where attempts are recorded, if they are.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class JobHandler:
         clock: Clock,
         timeout: float | None,
         max_deliveries: int,
+        recording: JobRecording | None = None,
     ) -> None:
         self._calls = worker.calls
         self._queue = queue
@@ -93,6 +96,7 @@ class JobHandler:
         self._clock = clock
         self._timeout = timeout
         self._max_deliveries = max_deliveries
+        self._recording = recording
 
     async def process(self, delivery: Delivery) -> Outcome:
         """Run a job. Whatever happens is an outcome."""
@@ -134,9 +138,12 @@ class JobHandler:
 
     def give_up(self, delivery: Delivery, reason: str) -> Outcome:
         """The outcome of a delivery that cannot be processed to its end."""
-        return kept_as_it_arrived(
-            delivery.receipt, "undeliverable", storable_text(reason, MOST_ERROR)
-        )
+        reason = storable_text(reason, MOST_ERROR)
+        then = None
+        if self._recording is not None:
+            job = received(delivery, self._clock.time())
+            then = self._recording.then(None, delivery, job, "dead-letter", reason=reason)
+        return kept_as_it_arrived(delivery.receipt, "undeliverable", reason, then, quick=True)
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(sorted(one for one in self._functions if one is not None))
@@ -159,7 +166,7 @@ class JobHandler:
                 return Outcome(receipt, Release(receipt))
             if ran.error is not None:
                 return self._failed(delivery, job, active, ran.error, duration)
-            return self._completed(receipt, active, ran, function, duration)
+            return self._completed(delivery, job, active, ran, duration)
         except InvalidJobError as error:  # a result that cannot be written
             return self._failed(delivery, job, active, error, duration)
         finally:
@@ -192,13 +199,13 @@ class JobHandler:
 
     def _completed(
         self,
-        receipt: Receipt,
+        delivery: Delivery,
+        job: ReceivedJob,
         active: ActiveJob[Any],
         ran: Ran,
-        function: JobFunction,
         duration: float,
     ) -> Outcome:
-        encoded = None
+        receipt, encoded = delivery.receipt, None
         if ran.result is not None and self._can.results:
             encoded = encode_json(ran.result, f"job {active.id!r}: what the handler returned")
         then = None
@@ -209,6 +216,8 @@ class JobHandler:
                 result=ran.result,
             )
             then = self._telling("completed", completed)
+        if self._recording is not None:
+            then = self._recording.then(then, delivery, job, "success", duration=duration)
         return Outcome(receipt, Complete(receipt, encoded), then, quick=True)
 
     def _failed(
@@ -251,8 +260,13 @@ class JobHandler:
                 retry_delay=delay,
             )
             then = self._telling("failed", failed, again and job.max_attempts)
+        if self._recording is not None:
+            outcome = "retry" if again else "dead-letter"
+            then = self._recording.then(
+                then, delivery, job, outcome, duration=duration, error=error, text=text
+            )
         if again:
-            message = successor(delivery, job, text, delay=delay or 0.0)
+            message = successor(delivery, job, text, self._clock.time(), delay=delay or 0.0)
             return Outcome(
                 receipt,
                 Retry(receipt, message),
@@ -298,6 +312,10 @@ class JobHandler:
             )
             then = self._telling("failed", failed)
         reason = storable_text(reason, MOST_ERROR)
+        if self._recording is not None:
+            then = self._recording.then(
+                then, delivery, job, "dead-letter", error=found, reason=reason, ran=False
+            )
         if delivery.problem is not None:
             receipt = delivery.receipt
             return kept_as_it_arrived(receipt, "undeliverable", reason, then, quick=True)
@@ -309,12 +327,12 @@ class JobHandler:
         job: ReceivedJob,
         text: str,
         error: Exception,
-        then: Callable[[], Awaitable[None]] | None,
+        then: Then | None,
         *,
         ran: bool = True,
     ) -> Outcome:
         receipt = delivery.receipt
-        message = successor(delivery, job, text, failed_at=self._clock.time())
+        message = successor(delivery, job, text, self._clock.time(), delay=None)
         kind = type(error)
         name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         headers = {**message.headers, ERROR_TYPE_HEADER: storable_text(name, SHORT_TEXT)}
@@ -392,9 +410,7 @@ class JobHandler:
             "metadata": active.metadata,
         }
 
-    def _telling(
-        self, event: str, value: Any, retrying: int | bool = False
-    ) -> Callable[[], Awaitable[None]]:
+    def _telling(self, event: str, value: Any, retrying: int | bool = False) -> Then:
         async def tell() -> None:
             if event == "completed":
                 self._emitter.emit("completed", value)

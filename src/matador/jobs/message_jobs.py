@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import NoReturn
 
 from matador.errors import JobNotFoundError, JobsUnsupportedError, MatadorError
@@ -98,14 +98,27 @@ class MessageJobs:
 
     async def retry_job(self, queue: str, job_id: str) -> None:
         """See ``JobStoring``. Looks through the dead letters."""
+        outcomes = await self.retry_jobs(queue, {job_id})
+        if job_id not in outcomes:
+            raise JobNotFoundError(
+                f"queue {queue!r} has no failed job {job_id!r}", queue=queue, job_id=job_id
+            )
+        error = outcomes[job_id]
+        if error is not None:
+            raise error
+
+    async def retry_jobs(self, queue: str, ids: Collection[str]) -> dict[str, MatadorError | None]:
+        """``retry_job`` for many, in one pass over the dead letters. For each that was found: None,
+        or why it could not be sent again."""
         letters = self._letters(queue, "retry a failed job")
         # All are looked at before one is taken: some brokers hold what is being looked at.
-        found = [letter async for letter in letters if letter.id == job_id]
-        for letter in found[:1]:
+        found = {letter.id: letter async for letter in letters if letter.id in ids}
+        outcomes: dict[str, MatadorError | None] = {}
+        for letter in found.values():
             assert isinstance(self._transport, Browsing)
             (delivery,) = await self._transport.take(letter.queue, [letter.position])
             if delivery is None:
-                break
+                continue
             again = Message(
                 letter.id,
                 queue,
@@ -116,12 +129,8 @@ class MessageJobs:
                 properties=delivery.properties,
             )
             (error,) = await self._transport.settle([Retry(delivery.receipt, again)])
-            if error is not None:
-                raise error
-            return
-        raise JobNotFoundError(
-            f"queue {queue!r} has no failed job {job_id!r}", queue=queue, job_id=job_id
-        )
+            outcomes[letter.id] = error
+        return outcomes
 
     async def remove_job(self, queue: str, job_id: str) -> None:
         """Not possible here."""

@@ -11,6 +11,7 @@ from matador.model.job import Keep
 from matador.model.options import Seconds, optional_seconds, seconds, whole_number
 
 DEFAULT_ATTEMPTS = 3
+_LONGEST_KEY = 500
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -113,6 +114,7 @@ class JobOptions(TypedDict, total=False):
     backoff: Backoff | None
     delay: Seconds | None
     priority: int | None
+    concurrency_key: str | None
     unique: str | Unique | None
     remove_on_complete: bool | int | Keep
     remove_on_fail: bool | int | Keep
@@ -128,6 +130,7 @@ class CheckedOptions:
     backoff: Backoff | None = None
     delay: float = 0.0
     priority: int | None = None
+    concurrency_key: str | None = None
     unique: Unique | None = None
     keep_completed: Keep | None = None
     keep_failed: Keep | None = None
@@ -171,7 +174,12 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
             raise ConfigurationError(
                 f"{where}: provider_options[{name!r}] must be text or a whole number, got {value!r}"
             )
-    unique = given.get("unique")
+    key, unique = given.get("concurrency_key"), given.get("unique")
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
+        raise ConfigurationError(
+            f"{where}: concurrency_key must be a string of 1 to {_LONGEST_KEY} characters, "
+            f"got {key!r:.100}"
+        )
     if unique is not None and not isinstance(unique, Unique):
         unique = Unique(unique)
     return CheckedOptions(
@@ -181,6 +189,7 @@ def _checked(given: Mapping[str, Any], where: str) -> CheckedOptions:
         backoff=backoff,
         delay=optional_seconds(given.get("delay"), f"{where}: delay") or 0.0,
         priority=priority,
+        concurrency_key=key,
         unique=unique,
         keep_completed=_keep(given, "remove_on_complete", where),
         keep_failed=_keep(given, "remove_on_fail", where),

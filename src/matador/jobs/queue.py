@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ import msgspec
 
 from matador.errors import (
     ConfigurationError,
+    DuplicateJobError,
     InvalidJobError,
     JobError,
     JobsNotAddedError,
@@ -22,7 +24,7 @@ from matador.errors import (
     MatadorError,
     UniqueJobError,
 )
-from matador.jobs.adding import JobMaker, Unsupported
+from matador.jobs.adding import JobMaker
 from matador.jobs.declared import DeclaredJob, DeclareJob
 from matador.jobs.events import Observable, QueuePaused, QueueResumed
 from matador.jobs.flows import INTO, Step
@@ -31,13 +33,17 @@ from matador.jobs.handle import FlowStep
 from matador.jobs.job import Job, job_from
 from matador.jobs.options import JobOptions, MakeId, check_id
 from matador.jobs.provider import JobProvider, ProviderLike, calling, job_error, provider_for
+from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Schedule, schedule_from
+from matador.jobs.stored import StoredJob, stored_message
+from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
-from matador.model.message import Message
+from matador.model.message import Message, Once
 from matador.model.options import Seconds, optional_seconds, suggestion
 from matador.policy.recurrence import check_recurrence, first_time
-from matador.transports.base import JobFlows, JobScheduling
+from matador.runtime.recorder import Recorder
+from matador.transports.base import Deduplicating, JobFlows, JobScheduling, Transport
 from matador.transports.coalescer import Coalescer
 
 log = logging.getLogger("matador.jobs")
@@ -95,6 +101,8 @@ class Queue(Observable):
         job_id: makes the id of a job from its name and data. None: a UUID.
         default_options: options for all jobs; those of ``add`` win.
         on_unsupported: called for each option that the provider cannot honour.
+        journal: records the jobs that are added, for the data pipeline:
+            ``matador.observe.Journal("journal/")``. None: nothing is recorded.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -113,17 +121,21 @@ class Queue(Observable):
         provider: ProviderLike | None = None,
         job_id: MakeId | None = None,
         default_options: JobOptions | None = None,
-        on_unsupported: Callable[[Unsupported], object] | None = None,
+        on_unsupported: OnUnsupported | None = None,
+        journal: Recorder | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
             raise ConfigurationError(f"[Queue] name must be a non-empty string, got {name!r}")
         self._name = name
         self._where = f"[Queue:{name}]"
         super().__init__(self._where, name)
-        for field, given in (("job_id", job_id), ("on_unsupported", on_unsupported)):
-            if given is not None and not callable(given):
-                raise ConfigurationError(f"{self._where} {field} must be a function, got {given!r}")
-        self._maker = JobMaker(name, self._where, default_options or {}, job_id, on_unsupported)
+        if job_id is not None and not callable(job_id):
+            raise ConfigurationError(f"{self._where} job_id must be a function, got {job_id!r}")
+        self._unsupported = UnsupportedOptions(name, self._where, on_unsupported)
+        self._maker = JobMaker(name, self._where, default_options or {}, job_id, self._unsupported)
+        check_recorder(journal, self._where)
+        self._journal = journal
+        self._recording = None if journal is None else JobRecording(journal, name)
         self._given = provider
         self._provider: JobProvider | None = None
         self._full_name: str | None = None
@@ -166,7 +178,11 @@ class Queue(Observable):
                 provider = self.provider
                 self._full_name = await provider.open(self._name, self)
                 self._maker.bind(self._full_name, provider.capabilities, provider.transport.name)
-                self._adds = Coalescer(provider.store.add_jobs, max_batch=_MOST_AT_ONCE)
+                add = provider.store.add_jobs
+                if self._recording is not None:
+                    self._recording.start(provider.transport.name)
+                    add = self._recording.adding(add)
+                self._adds = Coalescer(add, max_batch=_MOST_AT_ONCE)
                 self._provider = provider
             return self._provider
 
@@ -185,9 +201,21 @@ class Queue(Observable):
         async with self._opening:
             if self._adds is not None:
                 await self._adds.drain()
+            if self._recording is not None:
+                await self._recording.stop()
             if self._provider is not None:
                 await self._provider.close(self, disconnect=disconnect)
             self._full_name = self._adds = self._provider = None
+
+    @property
+    def on_unsupported(self) -> OnUnsupported | None:
+        """What is called for each option that the provider cannot honour."""
+        return self._unsupported.callback
+
+    @property
+    def journal(self) -> Recorder | None:
+        """What records the jobs that are added."""
+        return self._journal
 
     @property
     def default_options(self) -> Mapping[str, Any]:
@@ -265,6 +293,52 @@ class Queue(Observable):
             )
         return [job for _, job in made]
 
+    async def add_stored(
+        self, jobs: Sequence[StoredJob], once: Once
+    ) -> builtins.list[JobError | None]:
+        """Add jobs of the lake again; for each None, or why it was not stored. Used by replays.
+
+        One that was added under this id before counts as stored: for good where the transport
+        knows what it has stored (``capabilities.once``), elsewhere as long as the provider knows
+        the job.
+        """
+        provider = await self.open()
+        assert self._full_name is not None
+        now, transport = time.time(), provider.transport
+        messages = [stored_message(self._full_name, one, now) for one in jobs]
+        add = provider.store.add_jobs
+        if transport.capabilities.once and isinstance(transport, Deduplicating):
+            add = functools.partial(transport.send_once, once=once)
+        if self._recording is not None:
+            add = self._recording.adding(add)
+        outcomes = await calling(add(messages), self._name)
+        return [
+            None
+            if error is None or isinstance(error, DuplicateJobError)
+            else _named(error, self._name, job.id)
+            for job, error in zip(jobs, outcomes, strict=True)
+        ]
+
+    def elsewhere(self) -> Queue:
+        """The same queue, with nothing open: for another event loop.
+
+        Raises:
+            ConfigurationError: its provider is one object, which is connected here.
+        """
+        given = self._given
+        transport = given.transport if isinstance(given, JobProvider) else given
+        if isinstance(transport, Transport) and transport.state.status != "disconnected":
+            raise ConfigurationError(
+                f"{self._where} its provider is in use: close the queue first, or make it with a "
+                f"URL as its provider"
+            )
+        return Queue(
+            self._name,
+            provider=given,
+            default_options=self._maker.defaults,  # pyright: ignore[reportArgumentType] - checked
+            journal=self._journal,
+        )
+
     # -- declaring --------------------------------------------------------------------------------
 
     @property
@@ -315,9 +389,17 @@ class Queue(Observable):
         Raises:
             JobsUnsupportedError: the provider cannot find jobs by their ids.
         """
+        return (await self.get_many([job_id]))[0]
+
+    async def get_many(self, ids: Sequence[str]) -> builtins.list[Job[Any] | None]:
+        """For each id, in order: the job, or None. In one round trip.
+
+        Raises:
+            JobsUnsupportedError: the provider cannot find jobs by their ids.
+        """
         store, queue = await self._store("find", "find a job by its id")
-        (record,) = await calling(store.find_jobs(queue, [job_id]), self._name, job_id)
-        return None if record is None else self._named_as_here(job_from(record))
+        records = await calling(store.find_jobs(queue, ids), self._name)
+        return [None if one is None else self._named_as_here(job_from(one)) for one in records]
 
     async def list(
         self, status: JobStatus = "waiting", limit: int = 100, *, skip: int = 0
@@ -422,6 +504,8 @@ class Queue(Observable):
         error = await calling(store.add_flow(queue, [message for message, _ in made]), self._name)
         if error is not None:
             raise _named(error, self._name, made[0][1].id)
+        if self._recording is not None:
+            self._recording.added(message for message, _ in made)
         return [job for _, job in made]
 
     def _flow_job(self, step: FlowStep) -> tuple[Message, Job[Any]]:

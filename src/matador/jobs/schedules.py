@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -82,12 +82,14 @@ class Scheduler:
         clock: Clock,
         failed: Callable[[MatadorError], None],
         error_backoff: float,
+        added: Callable[[Sequence[Message]], None] | None = None,
     ) -> None:
         self._store = store
         self._queue = queue
         self._clock = clock
         self._failed = failed
         self._error_backoff = error_backoff
+        self._added = added
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,7 +127,9 @@ class Scheduler:
                 log.error("schedule %r of %s is invalid: %s", schedule.key, self._queue, error)
                 continue
             jobs = [_message(self._queue, schedule, one, now) for one in times]
-            await self._store.fire_schedule(self._queue, schedule, next_at, jobs)
+            fired = await self._store.fire_schedule(self._queue, schedule, next_at, jobs)
+            if fired and self._added is not None:
+                self._added(jobs)
             soonest = min(soonest, next_at)
         return max(_SHORTEST_SLEEP, soonest - self._clock.time())
 

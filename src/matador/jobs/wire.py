@@ -37,7 +37,10 @@ def new_id(now: float) -> str:
 
 
 class ReceivedJob(msgspec.Struct, frozen=True):
-    """What a delivery says of its job. ``attempts`` includes those that a crash has ended."""
+    """What a delivery says of its job. ``attempts`` includes those that a crash has ended.
+
+    ``due_at`` is when this attempt could have begun; if nobody knows, it is ``received_at``.
+    """
 
     id: str
     name: str
@@ -48,6 +51,8 @@ class ReceivedJob(msgspec.Struct, frozen=True):
     created_at: float
     backoff: Backoff
     error: str | None
+    received_at: float
+    due_at: float
 
 
 def new_message(
@@ -66,12 +71,16 @@ def new_message(
         names.MAX_ATTEMPTS: options.attempts,
         names.CREATED_AT: round(now * 1000),
     }
+    if options.delay:
+        headers[names.DUE_AT] = round((now + options.delay) * 1000)
     if options.backoff is not None:
         headers[names.BACKOFF] = options.backoff.text
     if options.keep_completed is not None:
         headers[names.KEEP_COMPLETED] = options.keep_completed.text
     if options.keep_failed is not None:
         headers[names.KEEP_FAILED] = options.keep_failed.text
+    if options.concurrency_key is not None:
+        headers[names.CONCURRENCY_KEY] = options.concurrency_key
     if options.unique is not None:
         headers[names.UNIQUE] = options.unique.key
         if options.unique.within is not None:
@@ -90,38 +99,47 @@ def received(delivery: Delivery, now: float) -> ReceivedJob:
     created = whole(headers, names.CREATED_AT)
     error = headers.get(names.ERROR)
     lost = max(0, receipt.delivery_count - 1)  # nobody said what came of these
+    attempts = whole(headers, names.ATTEMPTS) + receipt.attempts_elsewhere + lost
+    due = whole(headers, names.RETRY_AT if attempts else names.DUE_AT)
+    if not attempts and not due:
+        due = created
     return ReceivedJob(
         id=str(headers.get(names.ID) or f"unnamed-{uuid4()}"),
         name=str(headers.get(names.NAME, "job")),
         data=data,
         metadata=metadata,
-        attempts=whole(headers, names.ATTEMPTS) + receipt.attempts_elsewhere + lost,
+        attempts=attempts,
         max_attempts=max(1, whole(headers, names.MAX_ATTEMPTS, 1)),
         created_at=created / 1000 if created else now,
         backoff=read_backoff(headers.get(names.BACKOFF)),
         error=None if error is None else str(error),
+        received_at=now,
+        due_at=due / 1000 if due else now,
     )
 
 
 def successor(
-    delivery: Delivery, job: ReceivedJob, error: str, *, delay: float = 0.0, failed_at: float = 0.0
+    delivery: Delivery, job: ReceivedJob, error: str, now: float, *, delay: float | None
 ) -> Message:
-    """The message of a job after a failed attempt: to wait again, or to be kept as failed."""
+    """The message of a job after a failed attempt: to wait again, or, without a delay, to be kept
+    as failed."""
     headers: dict[str, Any] = {
         **delivery.headers,
         names.ID: job.id,
         names.ATTEMPTS: job.attempts + 1,
         names.ERROR: error,
     }
-    if failed_at:
-        headers[names.FAILED_AT] = round(failed_at * 1000)
+    if delay is None:
+        headers[names.FAILED_AT] = round(now * 1000)
+    else:
+        headers[names.RETRY_AT] = round((now + delay) * 1000)
     receipt = delivery.receipt
     return Message(
         job.id,
         receipt.queue,
         delivery.body,
         headers,
-        delay,
+        delay or 0.0,
         receipt.priority,
         receipt.ordering_key,
         delivery.properties,

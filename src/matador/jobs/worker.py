@@ -27,12 +27,28 @@ from matador.jobs.job import ActiveJob
 from matador.jobs.processes import Processes, reference
 from matador.jobs.provider import JobProvider, ProviderLike, provider_for
 from matador.jobs.queue import Queue
+from matador.jobs.recording import JobRecording, check_recorder
 from matador.jobs.schedules import Scheduler
+from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
+from matador.model.job_limits import NO_LIMITS, JobLimits, RateLimit
 from matador.model.message import Delivery, Receipt
-from matador.model.options import Seconds, optional_seconds, seconds, whole_number
+from matador.model.options import (
+    Seconds,
+    optional_seconds,
+    optional_whole_number,
+    seconds,
+    whole_number,
+)
 from matador.runtime.process import run as run_process
+from matador.runtime.recorder import Recorder
 from matador.runtime.worker import DeliveryWorker
-from matador.transports.base import JobScheduling, Pausing, Prefetching, Subscription
+from matador.transports.base import (
+    JobLimiting,
+    JobScheduling,
+    Pausing,
+    Prefetching,
+    Subscription,
+)
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.jobs")
@@ -69,6 +85,13 @@ class Worker(Observable):
         executor: where handlers run.
         timeout: seconds that an attempt may take. What runs in a thread cannot be ended: it is
             waited for, and a warning is logged.
+        rate_limit: how many jobs start in how many seconds, over all workers of the queue.
+        concurrency_per_key: how many jobs with one ``concurrency_key`` run at once, over all
+            workers of the queue. Give all workers the same limits.
+        on_unsupported: called for each limit that the provider cannot honour. None: that of the
+            ``Queue``, if there is one.
+        journal: records each attempt, for the data pipeline: ``matador.observe.Journal``. None:
+            that of the ``Queue``, if there is one.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -91,7 +114,11 @@ class Worker(Observable):
         error_backoff: Seconds = 1.0,
         executor: Executor = "async",
         timeout: Seconds | None = None,
+        rate_limit: RateLimit | None = None,
+        concurrency_per_key: int | None = None,
+        on_unsupported: OnUnsupported | None = None,
         max_deliveries: int = MAX_DELIVERIES,
+        journal: Recorder | None = None,
     ) -> None:
         name = queue.name if isinstance(queue, Queue) else queue
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - users
@@ -123,6 +150,15 @@ class Worker(Observable):
             self._processes = Processes()
         self._timeout = optional_seconds(timeout, f"{where} timeout")
         self._max_deliveries = whole_number(max_deliveries, f"{where} max_deliveries", minimum=1)
+        self._limits = _limits(rate_limit, concurrency_per_key, where)
+        if on_unsupported is None and isinstance(queue, Queue):
+            on_unsupported = queue.on_unsupported
+        self._unsupported = UnsupportedOptions(name, where, on_unsupported)
+        self._subscriptions: list[JobSubscription] = []
+        if journal is None and isinstance(queue, Queue):
+            journal = queue.journal
+        check_recorder(journal, where)
+        self._recording = None if journal is None else JobRecording(journal, name)
         self._clock: Clock = SystemClock()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._provider: JobProvider | None = None
@@ -173,6 +209,8 @@ class Worker(Observable):
         else:
             provider = provider_for(given, self._queue, self._where)
         full_name = await provider.open(self._queue, self)
+        if self._recording is not None:
+            self._recording.start(provider.transport.name)
         worker = DeliveryWorker(
             provider.transport,
             clock=self._clock,
@@ -191,8 +229,10 @@ class Worker(Observable):
             clock=self._clock,
             timeout=self._timeout,
             max_deliveries=self._max_deliveries,
+            recording=self._recording,
         )
         self._provider, self._worker = provider, worker
+        self._subscriptions.clear()
         self._closing = None
         try:
             await worker.start(
@@ -209,7 +249,12 @@ class Worker(Observable):
         store = provider.store
         if isinstance(store, JobScheduling) and not store.fires_schedules:
             self._scheduler = Scheduler(
-                store, full_name, self._clock, self._provider_failed, self._error_backoff
+                store,
+                full_name,
+                self._clock,
+                self._provider_failed,
+                self._error_backoff,
+                None if self._recording is None else self._recording.added,
             )
             self._scheduler.start()
 
@@ -253,6 +298,8 @@ class Worker(Observable):
                 await self._processes.close()
         finally:
             self._worker = None
+            if self._recording is not None:
+                await self._recording.stop()
             await provider.close(self, disconnect=disconnect)
             await self._emitter.close()
 
@@ -309,6 +356,32 @@ class Worker(Observable):
         if error is not None:
             self._emitter.emit("error", QueueErrored(queue=self._queue, error=error))
 
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """How often jobs start, over all workers of the queue. Can be set while it runs."""
+        return self._limits.rate
+
+    @rate_limit.setter
+    def rate_limit(self, rate_limit: RateLimit | None) -> None:
+        self._set_limits(_limits(rate_limit, self._limits.per_key, self._where))
+
+    @property
+    def concurrency_per_key(self) -> int | None:
+        """How many jobs of a key run at once, over all workers of the queue. Can be set while it
+        runs; running jobs are not disturbed."""
+        return self._limits.per_key
+
+    @concurrency_per_key.setter
+    def concurrency_per_key(self, concurrency_per_key: int | None) -> None:
+        self._set_limits(_limits(self._limits.rate, concurrency_per_key, self._where))
+
+    def _set_limits(self, limits: JobLimits) -> None:
+        self._limits = limits
+        if self._worker is not None and self._subscriptions:
+            supported = self._supported_limits()
+            for subscription in self._subscriptions:
+                subscription.set_limits(supported)
+
     async def pause(self) -> None:
         """Receive no job until ``resume``. Jobs that run go on. Other workers are not affected."""
         self._paused = True
@@ -349,7 +422,7 @@ class Worker(Observable):
         self._emitter.emit("error", QueueErrored(queue=self._queue, error=error))
 
     def _around(self, inner: Subscription) -> Subscription:
-        return JobSubscription(
+        subscription = JobSubscription(
             inner,
             batch_size=self._batch_size,
             poll_interval=self._poll_interval,
@@ -357,6 +430,24 @@ class Worker(Observable):
             failed=self._provider_failed,
             drained=lambda: self._emitter.emit("drained", QueueDrained(queue=self._queue)),
         )
+        others = [one for one in self._subscriptions if one.active]
+        self._subscriptions = [*others, subscription]
+        if self._limits != NO_LIMITS:
+            subscription.set_limits(self._supported_limits())
+        return subscription
+
+    def _supported_limits(self) -> JobLimits:
+        """The limits that the provider can honour. The others are warned about and left out."""
+        assert self._provider is not None
+        can, rate, per_key = self._provider.capabilities, self._limits.rate, self._limits.per_key
+        report, provider = self._unsupported.report, self._provider.transport.name
+        if rate is not None and not can.rate_limit:
+            report("rate_limit", rate, provider)
+            rate = None
+        if per_key is not None and not can.concurrency_per_key:
+            report("concurrency_per_key", per_key, provider)
+            per_key = None
+        return JobLimits(rate, per_key)
 
 
 class JobSubscription:
@@ -379,6 +470,12 @@ class JobSubscription:
         self._failed = failed
         self._drained = drained
         self._received = False
+        self._quiet: asyncio.TimerHandle | None = None
+
+    def set_limits(self, limits: JobLimits) -> None:
+        """See ``JobLimiting``. Providers that declare no limits are given none."""
+        if isinstance(self._inner, JobLimiting):
+            self._inner.set_limits(limits)
 
     @property
     def queue(self) -> str:
@@ -395,7 +492,7 @@ class JobSubscription:
         if self._batch_size is not None:
             limit = min(limit, self._batch_size)
         while True:
-            quiet = asyncio.get_running_loop().call_later(_QUIET, self._is_quiet)
+            self._watch()
             look = asyncio.timeout(None if self._poll_interval is None else _QUIET)
             try:
                 async with look:
@@ -416,12 +513,18 @@ class JobSubscription:
                 await asyncio.sleep(self._error_backoff)
                 continue
             finally:
-                quiet.cancel()
+                if self._quiet is not None:
+                    self._quiet.cancel()
             self._received = self._received or bool(found)
             return found
 
+    def _watch(self) -> None:
+        self._quiet = asyncio.get_running_loop().call_later(_QUIET, self._is_quiet)
+
     def _is_quiet(self) -> None:
-        if self._received:
+        if self._received and isinstance(self._inner, JobLimiting) and self._inner.limited:
+            self._watch()  # there are jobs, but it is not their turn
+        elif self._received:
             self._received = False
             self._drained()
 
@@ -438,6 +541,15 @@ class JobSubscription:
         """See ``Prefetching``."""
         if isinstance(self._inner, Prefetching):
             await self._inner.set_prefetch(prefetch)
+
+
+def _limits(rate: RateLimit | None, per_key: int | None, where: str) -> JobLimits:
+    if rate is not None and not isinstance(rate, RateLimit):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+        raise ConfigurationError(
+            f"{where} rate_limit must be RateLimit(max, per=seconds), got {rate!r}"
+        )
+    optional_whole_number(per_key, f"{where} concurrency_per_key", minimum=1)
+    return JobLimits(rate, per_key)
 
 
 def _in_own_loop(function: JobFunction) -> Callable[[ActiveJob[Any]], Any]:

@@ -73,9 +73,12 @@ def arrival_of(
 
 def header_number(headers: Headers, name: str) -> int | None:
     """A header as a whole number that is not negative; None if it is none."""
+    value = headers.get(name)
+    if value is None:
+        return None
     try:
-        found = int(headers[name])
-    except (KeyError, ValueError, TypeError, OverflowError):
+        found = int(value)
+    except (ValueError, TypeError, OverflowError):
         return None
     return found if 0 <= found <= _MOST else None
 
@@ -104,27 +107,38 @@ _NOTED = _Noted()
 class Acknowledgement:
     """What a handler has decided in manual mode. Used from any thread."""
 
-    __slots__ = ("_decided", "_loop", "requeue")
+    __slots__ = ("_loop", "_waiter", "decided", "requeue")
 
     def __init__(self) -> None:
+        self.decided = False
+        """Has the handler called ``ack`` or ``nack``?"""
         self.requeue: bool | None = None
         """None after ``ack``; after ``nack``, whether to try again."""
         self._loop = asyncio.get_running_loop()
-        self._decided: asyncio.Future[None] = self._loop.create_future()
-
-    @property
-    def decided(self) -> asyncio.Future[None]:
-        """Done once the handler has called ``ack`` or ``nack``."""
-        return self._decided
+        self._waiter: asyncio.Future[None] | None = None
 
     def decide(self, requeue: bool | None) -> None:
-        """The handler has decided; only the first call counts."""
-        self._loop.call_soon_threadsafe(self._note, requeue)
+        """The handler has decided; only the first call counts.
 
-    def _note(self, requeue: bool | None) -> None:
-        if not self._decided.done():
-            self.requeue = requeue
-            self._decided.set_result(None)
+        Raises:
+            RuntimeError: the event loop is closed.
+        """
+        if self.decided:
+            return
+        self.requeue = requeue
+        self.decided = True  # first this, then a look at who waits; `wait` does it the other way
+        if self._waiter is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    async def wait(self) -> None:
+        """Wait until the handler has decided, which may be after its return."""
+        self._waiter = self._loop.create_future()
+        if not self.decided:
+            await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class DeliveryContext:
@@ -191,22 +205,3 @@ class DeliveryContext:
         except RuntimeError as error:
             raise LifecycleError("the worker has ended, so nothing can be acknowledged") from error
         return _NOTED
-
-
-class MessageContext(DeliveryContext):
-    """What a handler of published messages knows beside the data. See ``DeliveryContext``.
-
-    Attributes:
-        routing_key: the key it was published with; empty if it was sent to its queue.
-        exchange: the exchange it was published to, as far as the subscriber knows it.
-    """
-
-    __slots__ = ("exchange", "routing_key")
-
-    def __init__(
-        self, arrival: Arrival, acknowledgement: Acknowledgement | None, exchange: str = ""
-    ) -> None:
-        super().__init__(arrival, acknowledgement)
-        properties = arrival.delivery.properties
-        self.routing_key = "" if properties is None else properties.routing_key or ""
-        self.exchange = exchange

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
 from matador.codec.data import data_decoder
-from matador.errors import ConfigurationError, InvalidMessageError
+from matador.errors import ConfigurationError
 from matador.model.subscriber import place_of
 
 Fill = Callable[[Any], Any]
 """Makes an argument from what has arrived."""
+
+
+_DATA_ALONE: tuple[tuple[str | None, Fill | None], ...] = ((None, None),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +31,26 @@ class MessageFunction:
         name: of the function, for logs.
         function: what the user wrote.
         is_async: it is awaited; others run in threads.
+        takes: the type of its data; ``Any`` if it says nothing, None if it takes no data.
         decode: reads the body of a message; None: it takes no data.
         returns: the type that its annotation says it returns; ``Any`` if it says nothing.
+        is_plain: it is an ``async def`` itself, so that calling it gives a coroutine.
     """
 
     name: str
     function: Callable[..., Any]
     is_async: bool
+    takes: Any
     decode: Callable[[bytes], Any] | None
     returns: Any
+    is_plain: bool
     fills: tuple[tuple[str | None, Fill | None], ...]
     """For each parameter: its name if it is given by keyword, and what fills it; None: data."""
 
     def bind(self, arrived: Any, data: Any) -> Callable[[], Any]:
         """The call of the function for one message."""
+        if self.fills == _DATA_ALONE:
+            return functools.partial(self.function, data)
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for name, fill in self.fills:
@@ -82,16 +91,16 @@ def read_function(
             f"{where}: the handler has a `yield`, so calling it would run nothing{place_of(bare)}"
         )
     fills, kind = _fills(function, where, context, inject, carrier)
-    decode = None
-    if kind is not None:
-        decode = data_decoder(kind[0], where, InvalidMessageError)
+    decode = None if kind is None else data_decoder(kind[0], where, ConfigurationError)
     return MessageFunction(
         getattr(bare, "__qualname__", type(bare).__name__),
         function,
         inspect.iscoroutinefunction(bare)
         or inspect.iscoroutinefunction(getattr(bare, "__call__", None)),  # noqa: B004 - async __call__
+        None if kind is None else kind[0],
         decode,
         _hints(bare).get("return", Any),
+        inspect.iscoroutinefunction(function),
         tuple(fills),
     )
 
@@ -112,6 +121,8 @@ def _fills(
             continue
         by_name = parameter.name if parameter.kind is parameter.KEYWORD_ONLY else None
         hint = hints.get(parameter.name, Any)
+        if isinstance(hint, _Unknown):
+            hint = context if hint.text.endswith(context.__name__) else hint
         fill = _injected(hint, known)
         if fill is None and data is not None and hint is Any:
             fill = _injected(context, known)
@@ -120,6 +131,12 @@ def _fills(
             if carrier is not None and (get_origin(hint) or hint) is carrier and data is None:
                 data = get_args(hint)[:1] or (Any,)
         elif data is None and (parameter.default is parameter.empty or hint is not Any):
+            if isinstance(hint, _Unknown):
+                raise ConfigurationError(
+                    f"{where}: the type {hint.text!r} of the parameter {parameter.name!r} cannot "
+                    f"be found: {hint.problem}. Define or import it at the top of the module"
+                    f"{place_of(_unwrapped(function))}"
+                )
             data = (hint,)
             fills.append((by_name, None))
         elif parameter.default is parameter.empty:
@@ -164,10 +181,30 @@ def _unwrapped(function: Any) -> Any:
     return function
 
 
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A type that cannot be looked up at run time."""
+
+    text: str
+    problem: str
+
+
 def _hints(function: Any) -> dict[str, Any]:
+    """The types that a function names; each for itself, as one of them may not be there."""
     if not inspect.isroutine(function):
         function = type(function).__call__
     try:
         return get_type_hints(function)
     except Exception:  # noqa: BLE001 - names that are not there at run time, whatever they raise
-        return {}
+        given: dict[str, Any] = getattr(function, "__annotations__", {})
+        return {name: _hint(function, name, hint) for name, hint in given.items()}
+
+
+def _hint(function: Any, name: str, hint: Any) -> Any:
+    if not isinstance(hint, str):
+        return hint
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(type("", (), {"__annotations__": {name: hint}}), names)[name]
+    except Exception as error:  # noqa: BLE001 - see above
+        return _Unknown(hint, f"{type(error).__name__}: {error}")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,11 +22,11 @@ from matador.messages.context import (
     Acknowledgement,
     Arrival,
     arrival_of,
-    header_number,
 )
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.model.message import (
+    DELIVERIES_HEADER,
     ERROR_TYPE_HEADER,
     Complete,
     DeadLetter,
@@ -38,7 +40,7 @@ from matador.model.text import SHORT_TEXT, error_text, storable_text
 from matador.policy.ack import DEAD_LETTER, AckStrategy
 from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
-from matador.runtime.calls import InOwnContext, Ran
+from matador.runtime.calls import InOwnContext, raising
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
@@ -46,11 +48,10 @@ from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.messages")
 
+T = TypeVar("T")
+
 MAX_DELIVERIES = 5
 """A message that was delivered so often without an outcome may crash its workers."""
-
-REDELIVERIES = "x-matador-redeliveries"
-"""The header that counts redeliveries where the broker only says that there was one."""
 
 ORIGINAL_QUEUE = "x-matador-original-queue"
 """The header of a dead letter with the queue it comes from."""
@@ -61,6 +62,7 @@ FAILED_AT = "x-matador-failed-at"
 ERROR = "x-matador-last-error"
 """The header of a retry or a dead letter with the text of the last error."""
 
+_NO_HEADERS: Headers = {}
 _UNDECIDED = 300.0
 """Seconds after which a handler in manual mode that has decided nothing has failed."""
 
@@ -83,8 +85,19 @@ class HandlingOptions:
     timeout: float | None = None
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """A failed attempt: the error to show, what is decided, and headers for what is stored."""
+
+    error: Exception
+    decision: Decision
+    headers: Headers = _NO_HEADERS
+
+
 class MessageHandler(ABC):
     """A ``Handler`` of the delivery runtime. Used by many slots at once."""
+
+    minds_deadlines = True
+    """Whether a message that arrives after its deadline is deleted unseen."""
 
     def __init__(
         self,
@@ -101,6 +114,7 @@ class MessageHandler(ABC):
         self._manual = options.ack.mode == "manual"
         self.counters = counters or MessageCounters()
         self._dedup = dedup
+        self._quick = not self._manual and dedup is None
         self._clock = clock or SystemClock()
 
     # -- what a way in decides --------------------------------------------------------------------
@@ -124,12 +138,37 @@ class MessageHandler(ABC):
         """The work is done, and the message is about to be acknowledged."""
 
     async def refused(self, arrival: Arrival, error: Exception) -> bool:
-        """The message was not run. Is the sender told, so that there is no dead letter?"""
+        """The message was not run, and will not be. Has the sender been told?"""
         return False
 
     async def failed(self, arrival: Arrival, error: Exception) -> bool:
-        """The work has failed. Is the sender told, so that it is neither retried nor kept?"""
+        """The work has failed. Has the sender been told, so that it is not tried again?"""
         return False
+
+    def key_of(self, dedup: Deduplicator, arrival: Arrival) -> str:
+        """The key under which duplicates of a message are found."""
+        body = arrival.body
+        data = msgspec.json.decode(body) if dedup.needs_data else None
+        return dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
+
+    def plain_call(self, arrival: Arrival) -> Coroutine[Any, Any, Any] | None:
+        """The only call that a message needs, for the quick path; None: ``run`` does the work.
+
+        Asked in auto mode and without duplicate detection, for a message that has an object as
+        its body and is delivered for the first time. ``finished`` is not called.
+
+        Raises:
+            Unreadable: the body cannot be read.
+        """
+        return None
+
+    def problem_of(self, arrival: Arrival) -> str | None:
+        """Why a message is not run at all; None if it may be."""
+        return arrival.problem or self._validation.problem_of(arrival.body)
+
+    def judge(self, arrival: Arrival, error: Exception) -> Failure:
+        """What becomes of a message whose work has failed."""
+        return Failure(error, self.decide(error, arrival.attempt))
 
     # -- one delivery -----------------------------------------------------------------------------
 
@@ -140,13 +179,23 @@ class MessageHandler(ABC):
         counters.last_message_at = self._clock.now()
         arrival = self.arrive(delivery)
         try:
-            if arrival.deadline is not None and arrival.deadline < self._clock.time():
+            deadline = arrival.deadline
+            if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
                 counters.expired += 1
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
-            problem = arrival.problem or self._validation.problem_of(arrival.body)
+            if self._is_plain(arrival):
+                try:
+                    call = self.plain_call(arrival)
+                except Unreadable as error:
+                    problem = self.problem_of(arrival)  # which says it in better words
+                    error = error if problem is None else Unreadable(problem)
+                    return await self._malformed(arrival, error)
+                if call is not None:
+                    return await self._run_plain(arrival, call)
+            problem = self.problem_of(arrival)
             if problem is not None:
                 return await self._malformed(arrival, Unreadable(problem))
-            again = self._redelivered(arrival)
+            again = await self._redelivered(arrival)
             if again is not None:
                 return again
             return await self._run(arrival)
@@ -158,19 +207,42 @@ class MessageHandler(ABC):
         """See ``Handler``."""
         return self._kept_or_deleted(delivery, storable_text(reason))
 
+    def _is_plain(self, arrival: Arrival) -> bool:
+        """May a message go the quick path, where its body is read only once?"""
+        return (
+            self._quick
+            and not arrival.delivery.receipt.redelivered
+            and arrival.problem is None
+            and arrival.body.startswith(b"{")
+            and len(arrival.body) <= self._validation.max_size
+        )
+
+    async def _run_plain(self, arrival: Arrival, plain: Coroutine[Any, Any, Any]) -> Outcome:
+        context = copy_context()
+        try:
+            step = context.run(plain.send, None)
+        except StopIteration:  # it finished without waiting
+            self.counters.succeeded += 1
+            receipt = arrival.delivery.receipt
+            return Outcome(receipt, Complete(receipt))
+        except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
+            call: Awaitable[Any] = raising(error)
+        else:
+            call = InOwnContext(plain, context, step)
+        return await self._settled(arrival, call)
+
     async def _run(self, arrival: Arrival) -> Outcome:
-        receipt = arrival.delivery.receipt
         acknowledgement = Acknowledgement() if self._manual else None
-        ran = await self._calls.run(InOwnContext(self._once(arrival, acknowledgement)))
+        return await self._settled(arrival, InOwnContext(self._once(arrival, acknowledgement)))
+
+    async def _settled(self, arrival: Arrival, call: Awaitable[Any]) -> Outcome:
+        receipt = arrival.delivery.receipt
+        ran = await self._calls.run(call)
         try:
             if ran.interrupted:
                 return Outcome(receipt, Release(receipt))
             if isinstance(ran.error, Unreadable | Unhandled):
                 return await self._malformed(arrival, ran.error)
-            if ran.error is None and acknowledgement is not None:
-                ran = await self._decided(ran, acknowledgement)
-                if ran.interrupted:
-                    return Outcome(receipt, Release(receipt))
             if ran.error is not None:
                 return await self._failed(arrival, ran.error)
             self.counters.succeeded += 1
@@ -181,39 +253,53 @@ class MessageHandler(ABC):
     async def _once(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> None:
         """Run the work, unless it has been done for another message with the same key."""
         if self._dedup is None:
-            await self.finished(arrival, await self.run(arrival, acknowledgement))
+            await self.finished(arrival, await self._decided(arrival, acknowledgement))
             return
-        body = arrival.body
-        data = msgspec.json.decode(body) if self._dedup.needs_data else None
-        key = self._dedup.key_of(arrival.message_id if arrival.has_id else None, body, data)
 
         async def work() -> bytes:
-            return await self.run(arrival, acknowledgement) or b""
+            return await self._decided(arrival, acknowledgement) or b""
 
-        handled = await self._dedup.run(key, work)
+        handled = await self._dedup.run(self.key_of(self._dedup, arrival), work)
         if handled.duplicate:
             self.counters.duplicates += 1
-            if acknowledgement is not None:
-                acknowledgement.decide(None)
         await self.finished(arrival, handled.result)
 
-    async def _decided(self, ran: Ran, acknowledgement: Acknowledgement) -> Ran:
-        """In manual mode: wait for ``ack`` or ``nack``, which may come after the return."""
-        limit = self._options.timeout or _UNDECIDED
+    async def _decided(
+        self, arrival: Arrival, acknowledgement: Acknowledgement | None
+    ) -> bytes | None:
+        """Run the work and, in manual mode, wait for the decision."""
+        if acknowledgement is None:
+            return await self.run(arrival, None)
+        return await self.decided(self.run(arrival, acknowledgement), acknowledgement)
 
-        async def decided() -> None:
-            async with asyncio.timeout(limit):
-                await acknowledgement.decided
-            if acknowledgement.requeue is not None:
-                raise Nacked(requeue=acknowledgement.requeue)
+    async def decided(self, work: Awaitable[T], acknowledgement: Acknowledgement) -> T | None:
+        """Do work in manual mode, and wait for ``ack`` or ``nack``, which may come after it.
 
-        del ran
-        found = await self._calls.run(decided())
-        if isinstance(found.error, TimeoutError):
-            found = Ran(
-                error=DontRetry(f"the handler called neither ack() nor nack() in {limit:g} s")
-            )
-        return found
+        What was decided counts, whatever is raised afterwards.
+
+        Raises:
+            Nacked: it was ``nack``.
+            DontRetry: it was neither, for too long.
+        """
+        result = None
+        try:
+            result = await work
+        except Exception:
+            if not acknowledgement.decided:
+                raise
+            log.exception("a handler failed after it had called ack() or nack(), which counts")
+        if not acknowledgement.decided:
+            limit = self._options.timeout or _UNDECIDED
+            try:
+                async with asyncio.timeout(limit):
+                    await acknowledgement.wait()
+            except TimeoutError:
+                raise DontRetry(
+                    f"the handler called neither ack() nor nack() in {limit:g} s"
+                ) from None
+        if acknowledgement.requeue is not None:
+            raise Nacked(requeue=acknowledgement.requeue)
+        return result
 
     # -- calling handlers -------------------------------------------------------------------------
 
@@ -237,27 +323,26 @@ class MessageHandler(ABC):
 
     # -- what becomes of a message that is not done -----------------------------------------------
 
-    def _redelivered(self, arrival: Arrival) -> Outcome | None:
-        """Count a redelivery, before the handler runs: the message may have crashed its worker.
+    async def _redelivered(self, arrival: Arrival) -> Outcome | None:
+        """Look at a redelivery before the handler runs: the message may have crashed its worker.
 
         A broker that counts deliveries is believed. One that only says that there was another one
-        before (RabbitMQ's classic queues) counts with the help of a header.
+        before (RabbitMQ's classic queues) gets a copy back that counts it.
         """
         delivery = arrival.delivery
         receipt = delivery.receipt
         if not receipt.redelivered:
             return None
-        counted = header_number(delivery.headers, REDELIVERIES) or 0
-        deliveries = counted + receipt.delivery_count
-        if deliveries >= MAX_DELIVERIES:
+        if receipt.delivery_count >= MAX_DELIVERIES:
             error = MaybePoisonedError(
-                f"possibly poisoned: delivered {deliveries} times without an outcome"
+                f"possibly poisoned: delivered {receipt.delivery_count} times without an outcome"
             )
             self._note(error)
+            await self.refused(arrival, error)
             return self._kept_or_deleted(delivery, str(error))
         if receipt.exact_count:
             return None
-        headers = {**delivery.headers, REDELIVERIES: counted + 1}
+        headers = {**delivery.headers, DELIVERIES_HEADER: receipt.delivery_count - 1}
         again = _successor(arrival, headers, 0.0)
         return Outcome(
             receipt,
@@ -270,14 +355,14 @@ class MessageHandler(ABC):
         self.counters.malformed += isinstance(error, Unreadable)
         self._note(error)
         told = await self.refused(arrival, error)
-        strategy = self._validation.malformed
-        kept = not told and strategy == "dead-letter" and self._options.dead_letters
+        strategy = self._validation.malformed if isinstance(error, Unreadable) else "dead-letter"
+        kept = strategy == "dead-letter" and self._options.dead_letters
         level = logging.DEBUG if told or strategy == "ignore" else logging.ERROR
         log.log(
             level,
             "a message of %s cannot be handled and was %s: %s",
             delivery.receipt.queue,
-            "refused" if told else "kept among the dead letters" if kept else "deleted",
+            "kept among the dead letters" if kept else "refused" if told else "deleted",
             storable_text(str(error), SHORT_TEXT),
         )
         if kept:
@@ -293,12 +378,17 @@ class MessageHandler(ABC):
         self.counters.failed += 1
         self._note(error)
         if await self.failed(arrival, error):
-            return Outcome(receipt, Complete(receipt))
-        decision = self._decide(arrival, error)
-        self._log(arrival, error, decision)
+            if not self._options.dead_letters:
+                return Outcome(receipt, Complete(receipt))
+            failure = Failure(error, SendToDeadLetters(DEAD_LETTER, error_text(error)))
+        else:
+            failure = self.judge(arrival, error)
+            self._note(failure.error)
+            self._log(arrival, failure.error, failure.decision)
+        error, decision = failure.error, failure.decision
         if isinstance(decision, RetryLater):
             self.counters.retried += 1
-            headers = self._failure_headers(arrival, error)
+            headers = self._failure_headers(arrival, failure)
             retry = Retry(receipt, _successor(arrival, headers, decision.delay))
             return Outcome(
                 receipt, retry, simpler=lambda: self.give_up(delivery, error_text(error))
@@ -308,7 +398,7 @@ class MessageHandler(ABC):
             return Outcome(receipt, Complete(receipt))
         self.counters.dead_lettered += 1
         headers = {
-            **self._failure_headers(arrival, error),
+            **self._failure_headers(arrival, failure),
             ORIGINAL_QUEUE: receipt.queue,
             FAILED_AT: round(self._clock.time() * 1000),
             ERROR_TYPE_HEADER: storable_text(_name(error), SHORT_TEXT),
@@ -322,20 +412,23 @@ class MessageHandler(ABC):
             simpler=lambda: kept_as_it_arrived(receipt, DEAD_LETTER, decision.reason),
         )
 
-    def _decide(self, arrival: Arrival, error: Exception) -> Decision:
-        if isinstance(error, Nacked):
-            if error.requeue and arrival.attempt < self._options.ack.max_retries:
-                return RetryLater(0.0)
-            return SendToDeadLetters(DEAD_LETTER, str(error))
-        return self._options.ack.decide(error, arrival.attempt)
+    def decide(self, error: Exception, attempt: int) -> Decision:
+        """Whether to try again after an error, as ``AckStrategy`` says."""
+        ack = self._options.ack
+        if not isinstance(error, Nacked):
+            return ack.decide(error, attempt)
+        if error.requeue and attempt < ack.max_retries:
+            return RetryLater(ack.delay_after(attempt))
+        return SendToDeadLetters(DEAD_LETTER, str(error))
 
-    def _failure_headers(self, arrival: Arrival, error: Exception) -> dict[str, str | int]:
+    def _failure_headers(self, arrival: Arrival, failure: Failure) -> dict[str, str | int]:
         first = arrival.first_failure
         return {
-            **_without(arrival.headers, REDELIVERIES),
+            **arrival.headers,
             RETRY_COUNT: arrival.attempt,
             FIRST_FAILURE: round((self._clock.time() if first is None else first) * 1000),
-            ERROR: error_text(error, SHORT_TEXT),
+            ERROR: error_text(failure.error, SHORT_TEXT),
+            **failure.headers,
         }
 
     def _kept_or_deleted(self, delivery: Delivery, reason: str) -> Outcome:
@@ -416,14 +509,6 @@ def _successor(arrival: Arrival, headers: Headers, delay: float) -> Message:
         receipt.priority,
         receipt.ordering_key,
         delivery.properties,
-    )
-
-
-def _without(headers: Headers, name: str) -> Headers:
-    return (
-        {key: value for key, value in headers.items() if key != name}
-        if name in headers
-        else headers
     )
 
 

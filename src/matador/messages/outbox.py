@@ -9,8 +9,8 @@ import asyncio
 import logging
 from bisect import insort
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import count
-from typing import Any
+from itertools import accumulate, count
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -39,11 +39,23 @@ from matador.transports.coalescer import Coalescer
 log = logging.getLogger("matador.messages")
 
 _MAX_BATCH = 1000
-_AWAY = (NotConnectedError, TransportClosedError, ConnectionFailedError)
+_CLOSED = "it was closed, so nothing can be sent any more"
+
+_NOT_SENT = (NotConnectedError, TransportClosedError)
 """Errors of a message that was not sent because there is no connection."""
 
-_COUNTED = (*_AWAY, SendUnconfirmedError, StorageFullError, StorageLockedError)
+_COUNTED = (
+    *_NOT_SENT,
+    ConnectionFailedError,
+    SendUnconfirmedError,
+    StorageFullError,
+    StorageLockedError,
+)
 """Errors that say something against the broker, and not against the message."""
+
+
+_Outcomes: TypeAlias = Sequence[int | MatadorError]
+"""For each parcel: in how many queues it is, or why in none."""
 
 
 class Parcel(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +100,10 @@ class Outbox:
         self._on_state = on_state
         at_once = transport.sends_at_once if isinstance(transport, Pipelining) else 1
         size = transport.send_size if isinstance(transport, Pipelining) else _MAX_BATCH
-        self._sends = Coalescer(self._flush, max_batch=size, at_once=at_once)
+        self._router = transport if isinstance(transport, Routing) else None
+        self._sends: Coalescer[Sequence[Parcel], _Outcomes] = Coalescer(
+            self._flush, max_batch=size, at_once=at_once
+        )
         self._waiting: list[_Waiting] = []
         self._places = count()
         self._pump: asyncio.Task[None] | None = None
@@ -119,36 +134,127 @@ class Outbox:
         """
         await self._submit(Parcel(message))
 
-    async def publish(self, exchange: str, message: Message) -> int:
+    def publish(self, exchange: str, message: Message) -> Awaitable[int]:
         """Publish a message; returns in how many queues it was stored, once that is confirmed.
 
         Raises:
             BufferFullError, BufferExpiredError, CircuitOpenError: it was not sent.
             MatadorError: what the transport said.
         """
-        return await self._submit(Parcel(message, exchange))
+        return self._submit(Parcel(message, exchange))
+
+    async def publish_many(
+        self, messages: Sequence[tuple[str, Message]]
+    ) -> list[int | BaseException]:
+        """Publish messages to their exchanges, in order: what came of each, as in ``publish``."""
+        if self._closed:
+            raise ShuttingDownError(_CLOSED)
+        parcels = [(next(self._places), Parcel(message, to)) for to, message in messages]
+        outcomes: list[int | BaseException] = []
+        if self._is_clear:
+            whole = [parcel for _, parcel in parcels]
+            sent = [
+                self._sends.submit(whole[start : start + _MAX_BATCH])
+                for start in range(0, len(whole), _MAX_BATCH)
+            ]
+            for batch in await asyncio.gather(*sent):
+                outcomes += batch
+            for outcome in outcomes:
+                self._note(outcome)
+        else:
+            outcomes = [NotConnectedError() for _ in parcels]
+        return await self._wait_for_rest(parcels, outcomes)
+
+    async def _wait_for_rest(
+        self, parcels: Sequence[tuple[int, Parcel]], outcomes: list[int | BaseException]
+    ) -> list[int | BaseException]:
+        """Have those wait that were not sent for want of a connection."""
+        waiting: dict[int, Awaitable[int]] = {}
+        for at, (place, parcel) in enumerate(parcels):
+            if isinstance(outcomes[at], _NOT_SENT) and not self._closed:
+                try:
+                    waiting[at] = self._wait_for_connection(place, parcel)
+                except MatadorError as error:
+                    outcomes[at] = error
+        if waiting:
+            found = await asyncio.gather(*waiting.values(), return_exceptions=True)
+            for at, outcome in zip(waiting, found, strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+    def begin(self, message: Message) -> asyncio.Future[int]:
+        """Begin to send a message; the future has what ``send`` returns or raises.
+
+        For callers who wait for something else, such as a reply. Cancelling the future takes a
+        message that waits for the connection out of the buffer.
+        """
+        outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        place, parcel = next(self._places), Parcel(message)
+
+        def sent(done: asyncio.Future[_Outcomes]) -> None:
+            found: int | BaseException = ShuttingDownError()
+            if not done.cancelled():
+                found = done.exception() or done.result()[0]
+            self._note(found)
+            if outcome.done():
+                return
+            if isinstance(found, int):
+                outcome.set_result(found)
+            elif isinstance(found, NotConnectedError | TransportClosedError) and not self._closed:
+                wait()  # nothing was stored
+            else:
+                _fail(outcome, found)
+
+        def wait() -> None:
+            try:
+                self._wait_for_connection(place, parcel, outcome)
+            except MatadorError as error:
+                _fail(outcome, error)
+
+        if self._closed:
+            _fail(outcome, ShuttingDownError("it was closed, so nothing can be sent any more"))
+        elif not self._waiting and self._is_away is None and self._room is None:
+            self._sends.submit((parcel,)).add_done_callback(sent)
+        else:
+            wait()
+        return outcome
 
     def _submit(self, parcel: Parcel) -> Awaitable[int]:
         """Begin to send. In the order of the calls, whatever happens meanwhile."""
         if self._closed:
-            raise ShuttingDownError("it was closed, so nothing can be sent any more")
+            raise ShuttingDownError(_CLOSED)
         place = next(self._places)
-        if not self._waiting and self._is_away is None and self._room is None:
+        if self._is_clear:
             return self._sent_now(place, parcel)
         return self._wait_for_connection(place, parcel)
 
+    @property
+    def _is_clear(self) -> bool:
+        """May a send start at once?"""
+        return (
+            not self._waiting
+            and self._transport.state.status == "connected"
+            and (self._circuit is None or self._circuit.state == "closed")
+        )
+
     async def _sent_now(self, place: int, parcel: Parcel) -> int:
-        outcome = await self._sends.submit(parcel)
+        (outcome,) = await self._sends.submit((parcel,))
+        self._note(outcome)
         if isinstance(outcome, int):
-            self._succeeded()
             return outcome
-        if isinstance(outcome, _COUNTED):
-            self._failed()
-        if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+        if isinstance(outcome, _NOT_SENT) and not self._closed:
             return await self._wait_for_connection(place, parcel)  # nothing was stored
         raise outcome
 
-    async def _flush(self, parcels: Sequence[Parcel]) -> Sequence[int | MatadorError]:
+    async def _flush(self, batches: Sequence[Sequence[Parcel]]) -> Sequence[_Outcomes]:
+        """Send batches in order, all in one go."""
+        outcomes = await self._flush_parcels([one for batch in batches for one in batch])
+        if len(outcomes) == len(batches):
+            return [(outcome,) for outcome in outcomes]
+        ends = list(accumulate(map(len, batches)))
+        return [outcomes[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
+
+    async def _flush_parcels(self, parcels: Sequence[Parcel]) -> _Outcomes:
         """Send parcels in order: each run of the same destination in one call."""
         outcomes: list[int | MatadorError] = []
         start = 0
@@ -162,29 +268,29 @@ class Outbox:
             start = end
         return outcomes
 
-    async def _carried(
-        self, exchange: str | None, messages: Sequence[Message]
-    ) -> Sequence[int | MatadorError]:
-        transport = self._transport
+    async def _carried(self, exchange: str | None, messages: Sequence[Message]) -> _Outcomes:
         try:
             if exchange is None:
-                sent = await transport.send(messages)
+                sent = await self._transport.send(messages)
                 return [1 if error is None else error for error in sent]
-            if not isinstance(transport, Routing):
-                raise UnsupportedError(f"the transport {transport.name!r} has no exchanges")
-            return await transport.publish(exchange, messages)
+            if self._router is None:
+                raise UnsupportedError(f"the transport {self._transport.name!r} has no exchanges")
+            return await self._router.publish(exchange, messages)
         except MatadorError as error:
             return [error for _ in messages]
 
     # -- the buffer -------------------------------------------------------------------------------
 
-    def _wait_for_connection(self, place: int, parcel: Parcel) -> Awaitable[int]:
+    def _wait_for_connection(
+        self, place: int, parcel: Parcel, outcome: asyncio.Future[int] | None = None
+    ) -> Awaitable[int]:
         """Wait in the order of the calls: one that was under way comes before later ones."""
         away = self._is_away
         if self._circuit is not None and self.circuit == "open":
             raise CircuitOpenError from away
         if not self._recovery.buffer:
             if away is not None:
+                self._failed()
                 raise away
         elif len(self._waiting) >= self._recovery.max_size:
             raise BufferFullError(
@@ -194,7 +300,7 @@ class Outbox:
             place,
             parcel,
             self._clock.monotonic() + self._ttl,
-            asyncio.get_running_loop().create_future(),
+            outcome or asyncio.get_running_loop().create_future(),
         )
         insort(self._waiting, waiting, key=_place)
         if self._pump is None or self._pump.done():
@@ -242,23 +348,21 @@ class Outbox:
     async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
         if self._circuit is not None:
             self._circuit = self._circuit.at(self._clock.monotonic()).begun(len(batch))
-        outcomes = await asyncio.gather(
-            *self._sends.submit_many([one.parcel for one in batch]), return_exceptions=True
+        (found,) = await asyncio.gather(
+            self._sends.submit([one.parcel for one in batch]), return_exceptions=True
         )
+        outcomes = [found for _ in batch] if isinstance(found, BaseException) else found
         again: list[_Waiting] = []
         for one, outcome in zip(batch, outcomes, strict=True):
+            self._note(outcome)
             if isinstance(outcome, int):
-                self._succeeded()
                 if not one.outcome.done():
                     one.outcome.set_result(outcome)
-                continue
-            if isinstance(outcome, _COUNTED):
-                self._failed()
-            if isinstance(outcome, NotConnectedError | TransportClosedError) and not self._closed:
+            elif isinstance(outcome, _NOT_SENT) and not self._closed:
                 again.append(one)
             else:
-                _fail(one, outcome)
-        self._waiting[:0] = again
+                _fail(one.outcome, outcome)
+        self._waiting = sorted([*again, *self._waiting], key=_place)
 
     def _drop_expired(self) -> None:
         now = self._clock.monotonic()
@@ -270,12 +374,12 @@ class Outbox:
                     f"Message expired: there was no connection for {self._ttl:g} s"
                 )
                 error.__cause__ = self._is_away
-                _fail(one, error)
+                _fail(one.outcome, error)
 
     def _fail_waiting(self, error: MatadorError) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            _fail(one, error)
+            _fail(one.outcome, error)
 
     # -- the circuit breaker ----------------------------------------------------------------------
 
@@ -287,8 +391,16 @@ class Outbox:
         self._put(self._circuit.at(self._clock.monotonic()))
         return self._circuit.room
 
-    def _succeeded(self) -> None:
-        if self._circuit is not None:
+    def _note(self, outcome: object) -> None:
+        """Count the outcome of a send. A broker that refuses a message answers, at least.
+
+        All that was on its way when the connection was lost is no failure: the next sends wait in
+        the buffer, and count if they wait in vain.
+        """
+        if isinstance(outcome, _COUNTED):
+            if not self._recovery.buffer or self._is_away is None:
+                self._failed()
+        elif self._circuit is not None:
             self._put(self._circuit.succeeded_once())
 
     def _failed(self) -> None:
@@ -311,7 +423,9 @@ class Outbox:
         if self._circuit is not None:
             if state.status == "connected":
                 self._put(self._circuit.connected())
-            elif state.status == "failed" or (state.status == "reconnecting" and state.attempt > 1):
+            elif state.status == "failed" or (
+                not self._recovery.buffer and state.status == "reconnecting" and state.attempt > 1
+            ):
                 self._failed()
         self._changed.set()
 
@@ -341,7 +455,7 @@ def _place(waiting: _Waiting) -> int:
     return waiting.place
 
 
-def _fail(waiting: _Waiting, error: BaseException | Any) -> None:
-    if not waiting.outcome.done():
-        waiting.outcome.set_exception(error)
-        waiting.outcome.exception()  # its caller may have given up
+def _fail(outcome: asyncio.Future[int], error: BaseException | Any) -> None:
+    if not outcome.done():
+        outcome.set_exception(error)
+        outcome.exception()  # its caller may have given up

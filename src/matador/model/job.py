@@ -27,6 +27,12 @@ MAX_ATTEMPTS = "job.maxAttempts"
 CREATED_AT = "job.createdAt"
 """Milliseconds since the epoch."""
 
+DUE_AT = "job.dueAt"
+"""Milliseconds since the epoch, in jobs that were added with a delay."""
+
+RETRY_AT = "job.retryAt"
+"""Milliseconds since the epoch: when the next attempt is due. Absent: nobody knows."""
+
 ATTEMPTS = "job.attempts"
 """How many attempts have ended so far. Absent: none."""
 
@@ -48,6 +54,9 @@ PARENT = "job.parent"
 
 CHILDREN = "job.children"
 """How many jobs this one waits for."""
+
+CONCURRENCY_KEY = "job.concurrencyKey"
+"""The key of which only so many jobs run at once, if a worker says so."""
 
 UNIQUE = "job.unique"
 """The key that no two jobs may have at a time."""

@@ -21,6 +21,10 @@ REASON_HEADER = "x-matador-dead-letter-reason"
 ERROR_TYPE_HEADER = "x-matador-error-type"
 """The header with the type of the exception that caused a dead letter."""
 
+DELIVERIES_HEADER = "x-matador-deliveries"
+"""The header of a copy with how often the message had been delivered before. Transports whose
+broker does not count deliveries add it to ``Receipt.delivery_count``, and hide it."""
+
 TRACEBACK_HEADER = "x-matador-error-traceback"
 """The header with the traceback of that exception, cut if it is too long."""
 

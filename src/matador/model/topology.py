@@ -123,7 +123,7 @@ class WorkQueue:
             exact=exact,
             create=made,
             retention=optional_seconds(retention, f"{where}: retention"),
-            expires=optional_seconds(expires, f"{where}: expires"),
+            expires=optional_seconds(expires, f"{where}: expires", minimum=0.001),
             fallback=fallback,
             type=type,
             arguments=_checked_arguments(arguments, where),

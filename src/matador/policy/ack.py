@@ -100,7 +100,7 @@ class AckStrategy:
             return SendToDeadLetters(DEAD_LETTER, f"max attempts exceeded ({self.max_retries})")
         if not self._may_requeue(error, attempt):
             return SendToDeadLetters(DEAD_LETTER, "not to be tried again")
-        return RetryLater(self._delay(attempt))
+        return RetryLater(self.delay_after(attempt))
 
     def _may_requeue(self, error: Exception, attempt: int) -> bool:
         if isinstance(self.requeue, bool):
@@ -110,7 +110,8 @@ class AckStrategy:
         except Exception:  # noqa: BLE001 - a user's function may raise anything
             return True
 
-    def _delay(self, attempt: int) -> float:
+    def delay_after(self, attempt: int) -> float:
+        """Seconds before the attempt that follows this one."""
         if self.retry_delay is None:
             return 0.0
         try:

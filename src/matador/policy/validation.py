@@ -25,7 +25,7 @@ class Validation:
         max_size: the largest body in bytes.
         malformed: what happens to a message that is too large, not valid JSON, or not of the type
             that its handler takes.
-        null: whether the body may be ``null``.
+        null: whether the body may be ``null``. None: it may for RPC, whose calls need no data.
 
     Raises:
         ConfigurationError: an option is invalid.
@@ -37,7 +37,7 @@ class Validation:
 
     max_size: int = MAX_SIZE
     malformed: Malformed = "dead-letter"
-    null: bool = False
+    null: bool | None = None
 
     def __post_init__(self) -> None:
         whole_number(self.max_size, "Validation: max_size", minimum=1)

@@ -13,8 +13,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from matador.errors import ClusterError
+from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador, SyncMatador
+from matador.jobs import Queue
+from matador.loading import load_target
 from matador.model.event import EventType
 from matador.model.options import Seconds
 from matador.observe.paths import local_path
@@ -28,14 +30,17 @@ from matador.spark.aggregates.windows import (
     to_health,
     whole_window,
 )
+from matador.spark.replay.job_redrive import redrive_jobs
 from matador.spark.replay.redrive import Missing, RedriveResult, redrive
 from matador.spark.replay.replay import (
     AnyApp,
+    AnyTarget,
     Progress,
     ReplayOptions,
     ReplayResult,
     backfill,
     replay,
+    replay_jobs,
 )
 from matador.spark.replay.selection import Choice
 from matador.spark.report import Report
@@ -246,10 +251,11 @@ class Lake(LakeTables):
 
     def replay(
         self,
-        app: AnyApp,
+        app: AnyTarget,
         *,
         event: type[Any] | str | EventType | None = None,
         subscriber: str | None = None,
+        name: str | None = None,
         where: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
@@ -260,17 +266,20 @@ class Lake(LakeTables):
         replays: bool = False,
         progress: Progress | None = None,
     ) -> ReplayResult:
-        """Send events again, each to its original subscriber only, unless ``to`` says otherwise.
+        """Send events again, each to its original subscriber only, unless ``to`` says otherwise;
+        or, given a job queue, add its jobs again.
 
         The messages are new, marked as replays, with the id of the original in the metadata. A
         second call with the same ``replay_id`` resumes an interrupted replay, and sends nothing
-        twice where ``transport.capabilities.once`` is true.
+        twice where ``transport.capabilities.once`` is true. Jobs keep their options, but run at
+        once; elsewhere than on SQLite, one may be added twice if it has completed and is forgotten.
 
         Args:
-            app: the application. Given by reference (``module:attribute``), the executors load it
-                and send in parallel; given as an object (or its running ``app.sync()``), it sends
-                from the driver.
+            app: the application, or the ``matador.jobs.Queue``. Given by reference
+                (``module:attribute``), the executors load it and send in parallel; given as an
+                object (or its running ``app.sync()``), it sends from the driver.
             event: only this event, by class or key; then ``where`` can use its fields.
+            name: only jobs of this name.
             where: an SQL predicate, such as ``data.amount > 100``.
             since, until: when they were sent; text is ISO 8601, in UTC by default.
             to: another subscriber, another queue, or ``all`` for every subscriber.
@@ -288,10 +297,21 @@ class Lake(LakeTables):
         Example:
             >>> lake.replay(app, event=OrderPlaced, where="data.amount > 100", dry_run=True).total
             12
+            >>> lake.replay(queue, name="welcome", since="2026-11-01").sent
+            40
         """
+        target = target_of(app)
+        if not isinstance(target, Matador | SyncMatador):
+            _only_jobs(target, event=event, subscriber=subscriber, to=to)
+            jobs = Choice(name, target.name, since, until, where=where, replays=replays)
+            options = ReplayOptions(rate, replay_id, progress)
+            given = app if isinstance(app, str) else target
+            return replay_jobs(self, given, jobs, dry_run=dry_run, options=options)
+        _only_events(name)
         choice = Choice(event, subscriber, since, until, where=where, replays=replays)
         options = ReplayOptions(rate, replay_id, progress)
-        return replay(self, app, choice, to=to, dry_run=dry_run, options=options)
+        sender = app if isinstance(app, str) else target
+        return replay(self, sender, choice, to=to, dry_run=dry_run, options=options)
 
     def backfill(
         self,
@@ -318,11 +338,12 @@ class Lake(LakeTables):
 
     def redrive(
         self,
-        app: AnyApp,
+        app: AnyTarget,
         *,
         signature: str | None = None,
         event: type[Any] | str | EventType | None = None,
         subscriber: str | None = None,
+        name: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
         dry_run: bool = False,
@@ -332,6 +353,9 @@ class Lake(LakeTables):
     ) -> RedriveResult:
         """Send dead letters back to their queues, selected by their group of ``triage()``.
 
+        Given a job queue, failed jobs wait again with all their attempts; ``name`` selects those
+        of one name.
+
         Each is moved atomically and keeps its id, so an interrupted redrive can be repeated. Dead
         letters that are no longer in the broker, and were not handled since, can be replayed from
         the lake: ``missing="replay"``.
@@ -340,9 +364,18 @@ class Lake(LakeTables):
             >>> lake.redrive(app, signature="3f2a91c07b5d", subscriber="charge").moved
             17
         """
+        target = target_of(app)
+        if not isinstance(target, Matador | SyncMatador):
+            _only_jobs(target, event=event, subscriber=subscriber)
+            jobs = Choice(name, target.name, since, until)
+            options = ReplayOptions(None, replay_id, progress)
+            given = app if isinstance(app, str) else target
+            return redrive_jobs(self, given, jobs, signature, missing, options, dry_run=dry_run)
+        _only_events(name)
         choice = Choice(event, subscriber, since, until)
         options = ReplayOptions(None, replay_id, progress)
-        return redrive(self, app, choice, signature, missing, options, dry_run=dry_run)
+        sender = app if isinstance(app, str) else target
+        return redrive(self, sender, choice, signature, missing, options, dry_run=dry_run)
 
     def report(self, app: Matador | SyncMatador | None = None) -> Report:
         """A report: health, slowest, failing and growing subscribers, dead letters, reconciliation.
@@ -420,3 +453,24 @@ class Lake(LakeTables):
     def _frame(self, rows: Table) -> DataFrame:
         spark: Any = self.spark  # the types of createDataFrame need those of pandas
         return spark.createDataFrame(rows)
+
+
+def target_of(app: AnyTarget) -> Matador | SyncMatador | Queue:
+    """What is replayed to: the object itself, or that of the reference."""
+    return load_target(app) if isinstance(app, str) else app
+
+
+def _only_jobs(queue: Queue, **given: object) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{option}={value!r} is for events, but {queue!r} is a job queue; select jobs with "
+                f"name, where, since and until"
+            )
+
+
+def _only_events(name: str | None) -> None:
+    if name is not None:
+        raise ConfigurationError(
+            f"name={name!r} is for the jobs of a queue; select events with event and subscriber"
+        )

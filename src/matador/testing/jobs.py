@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -38,6 +39,7 @@ from matador.jobs import (
     JobProvider,
     PermanentJobError,
     Queue,
+    RateLimit,
     Unique,
     Unsupported,
     Worker,
@@ -724,13 +726,232 @@ class JobProviderContract:
         assert await handle.result(timeout=self.patience) == 3
         await self._until(lambda: self._has_letters(0))
 
+    # -- limits over all workers ------------------------------------------------------------------
+
+    async def _work_elsewhere(
+        self, handler: Callable[[ActiveJob[Any]], Any], **options: Any
+    ) -> None:
+        """A worker on a transport of its own, as in another process."""
+        transport = await self.make_transport()
+        provider = JobProvider(transport, owned=transport is not self.provider.transport)
+        worker = Worker(self.queue.name, handler, provider=provider, **options)
+        self._workers.append(worker)
+        await worker.start()
+
+    async def test_a_rate_limit_holds_over_all_workers(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        most, window, runs = 4, 1.0, list[float]()
+        loop = asyncio.get_running_loop()
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            runs.append(loop.time())
+
+        await self.queue.add_many([("one", number) for number in range(10)])
+        options: dict[str, Any] = {"rate_limit": RateLimit(most, per=window)}
+        if not self.can.rate_limit:
+            await self._warns(handle, options, caplog)
+            await self._until(lambda: len(runs) == 10)
+            return
+        began = loop.time()
+        await self._work(handle, **options)
+        await self._work_elsewhere(handle, **options)
+        await self._until(lambda: len(runs) == 10)
+        # Whatever else delays a job: no window has more than its share.
+        for number, when in enumerate(sorted(runs)):
+            assert when - began >= number // most * window - 0.02
+
+    async def test_a_rate_limit_can_be_changed_and_lifted(self) -> None:
+        self._need(rate_limit=self.can.rate_limit)
+        runs: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            runs.append(job.id)
+
+        worker = await self._work(handle, rate_limit=RateLimit(1, per=600))
+        await self.queue.add_many([("one", number) for number in range(5)])
+        await self._until(lambda: len(runs) == 1)
+        worker.rate_limit = RateLimit(3, per=600)
+        await self._until(lambda: len(runs) == 3)
+        worker.rate_limit = None
+        await self._until(lambda: len(runs) == 5)
+
+    async def _warns(
+        self,
+        handler: Callable[[ActiveJob[Any]], Any],
+        options: dict[str, Any],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """A worker with options that the provider lacks says so, and works without them."""
+        reported: list[Unsupported] = []
+        with caplog.at_level(logging.WARNING, "matador.jobs"):
+            await self._work(handler, on_unsupported=reported.append, **options)
+        assert [(one.option, one.value) for one in reported] == list(options.items())
+        warned = [one for one in caplog.records if "does not support" in one.getMessage()]
+        assert len(warned) == len(options)
+
+    async def test_so_many_jobs_of_a_key_run_at_once_over_all_workers(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        running, most, done = Counter[str](), Counter[str](), list[str]()
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            key = job.data
+            running[key] += 1
+            most[key] = max(most[key], running[key])
+            await asyncio.sleep(0.01)
+            running[key] -= 1
+            done.append(key)
+
+        options: dict[str, Any] = {"concurrency_per_key": 2}
+        if not self.can.concurrency_per_key:
+            await self._warns(handle, options, caplog)
+            await self.queue.add("one", "any")
+            await self._until(lambda: done == ["any"])
+            return
+        for key in ("a", "b", "a"):
+            await self.queue.add_many([("one", key)] * 10, concurrency_key=key)
+        await self.queue.add_many([("one", "none")] * 10)
+        await self._work(handle, concurrency=8, **options)
+        await self._work_elsewhere(handle, concurrency=8, **options)
+        await self._until(lambda: len(done) == 40)
+        assert (most["a"], most["b"]) == (2, 2)
+        if self.can.counts:
+            await self._until(self._is_empty)
+
+    async def test_a_key_that_must_wait_holds_up_no_other(self) -> None:
+        self._need(concurrency_per_key=self.can.concurrency_per_key)
+        go_on, began = asyncio.Event(), list[Any]()
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            began.append(job.data)
+            if job.data == "slow":
+                await go_on.wait()
+
+        await self.queue.add_many([("one", "slow")] * 20, concurrency_key="slow")
+        await self._work(handle, concurrency=3, concurrency_per_key=1)
+        for number in range(5):
+            await self.queue.add("one", number, concurrency_key="other")
+            await self.queue.add("one", number + 10)
+        await self._until(lambda: len(began) == 11)
+        assert began.count("slow") == 1
+        await self._until(lambda: self._has_active(1))
+        assert (await self.queue.stats()).waiting == 19
+        assert len(await self.queue.list("waiting")) == 19
+        go_on.set()
+        await self._until(lambda: len(began) == 30)
+
+    async def _has_active(self, number: int) -> bool:
+        return (await self.queue.stats()).active == number
+
+    async def test_jobs_of_a_key_run_by_priority_and_in_order(self) -> None:
+        self._need(per_key=self.can.concurrency_per_key, priorities=self.can.priorities)
+        ran: list[int] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            ran.append(job.data)
+            if job.data == 0:  # the others come while it runs
+                for number, priority in ((4, None), (5, None), (2, 1), (1, 9), (3, 1)):
+                    await self.queue.add("one", number, concurrency_key="k", priority=priority)
+
+        await self._work(handle, concurrency=4, concurrency_per_key=1)
+        await self.queue.add("one", 0, concurrency_key="k")
+        await self._until(lambda: len(ran) == 6)
+        assert ran == [0, 1, 2, 3, 4, 5]
+
+    async def test_a_job_that_waits_for_its_retry_does_not_hold_its_key(self) -> None:
+        self._need(per_key=self.can.concurrency_per_key, backoff=self.can.backoff)
+        ran: list[str] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            ran.append(job.data)
+            if job.data == "bad" and job.attempts == 0:
+                raise ValueError("once")
+
+        await self.queue.add("one", "bad", concurrency_key="k", backoff=Fixed(self.delay))
+        await self.queue.add("one", "good", concurrency_key="k")
+        await self.queue.add("one", "later", concurrency_key="k", delay=self.delay / 2)
+        await self._work(handle, concurrency_per_key=1)
+        await self._until(lambda: len(ran) == 4)
+        assert ran == ["bad", "good", "later", "bad"]
+
+    async def test_a_worker_that_dies_lets_go_of_its_keys(self) -> None:
+        self._need(concurrency_per_key=self.can.concurrency_per_key)
+        await self.queue.add_many([("one", 1)] * 2, concurrency_key="k")
+        dying = await self.make_transport()
+        await dying.connect()
+        subscription = await self._subscribe(dying)
+        assert len(await self._fetch(subscription, 1)) == 1
+        await subscription.close()
+        if dying is not self.provider.transport:
+            await dying.disconnect()  # without having settled it
+        attempts: list[int] = []
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            attempts.append(job.attempts)
+
+        await self._work(handle, concurrency_per_key=1)
+        await self._until(lambda: len(attempts) == 2)
+        assert sorted(attempts) == [0, 1]
+
+    async def test_the_number_of_jobs_of_a_key_can_be_changed(self) -> None:
+        self._need(concurrency_per_key=self.can.concurrency_per_key)
+        go_on, began = asyncio.Event(), list[str]()
+
+        async def handle(job: ActiveJob[Any]) -> None:
+            began.append(job.id)
+            await go_on.wait()
+
+        await self.queue.add_many([("one", 1)] * 6, concurrency_key="k")
+        worker = await self._work(handle, concurrency=10, concurrency_per_key=1)
+        await self._until(lambda: len(began) == 1)
+        worker.concurrency_per_key = 3
+        await self._until(lambda: len(began) == 3)
+        worker.concurrency_per_key = None
+        await self._until(lambda: len(began) == 6)
+        go_on.set()
+
+    async def test_limits_hold_for_flows_and_leave_pauses_alone(self) -> None:
+        self._need(per_key=self.can.concurrency_per_key, flows=self.can.flows, pause=self.can.pause)
+        running = most = 0
+
+        async def handle(job: ActiveJob[Any]) -> int:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            return 1
+
+        step = self.queue.step
+        parts = [step("one", number, concurrency_key="k") for number in range(5)]
+        last = step("sum", {"numbers": RESULT}, concurrency_key="k", remove_on_complete=False)
+        await self.queue.pause()
+        handle_of_flow = await group(*parts, then=last).add()
+        options: dict[str, Any] = {"concurrency_per_key": 1, "rate_limit": RateLimit(100, per=60)}
+        await self._work(handle, **options)
+        assert (await self.queue.stats()).waiting == 6
+        await self.queue.resume()
+        assert await handle_of_flow.result(timeout=self.patience) == 1
+        assert most == 1
+
     # -- honesty ----------------------------------------------------------------------------------
 
     async def test_an_option_that_is_not_supported_is_warned_about(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        options: dict[str, Any] = {"delay": 600, "priority": 5, "unique": "key"}
-        names = {"delay": "delays", "priority": "priorities", "unique": "unique"}
+        options: dict[str, Any] = {
+            "delay": 600,
+            "priority": 5,
+            "unique": "key",
+            "concurrency_key": "key",
+        }
+        names = {
+            "delay": "delays",
+            "priority": "priorities",
+            "unique": "unique",
+            "concurrency_key": "concurrency_per_key",
+        }
         reported: list[Unsupported] = []
         queue = Queue(self.queue.name, provider=self.provider, on_unsupported=reported.append)
         lacking = {name for name in options if not getattr(self.can, names[name])}

@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
+from matador.model.job_limits import JobLimits
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -512,6 +513,24 @@ class JobFlows(Protocol):
 
     async def child_results(self, queue: str, job_id: str) -> Mapping[str, bytes | None]:
         """What the jobs that this one has waited for returned, as JSON, by their ids."""
+        ...
+
+
+@runtime_checkable
+class JobLimiting(Protocol):
+    """``job_capabilities.rate_limit`` and ``concurrency_per_key``: for subscriptions to queues of
+    jobs. They receive no more than limits allow, counted over all who receive from the queue.
+
+    A worker that dies counts for its keys until its lease ends.
+    """
+
+    def set_limits(self, limits: JobLimits) -> None:
+        """Keep to these limits from now on. A ``receive`` that waits looks again."""
+        ...
+
+    @property
+    def limited(self) -> bool:
+        """The last look found no job to return, and a limit may be the reason."""
         ...
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.node import Node
 
-from matador.jobs import ActiveJob, Fixed, PermanentJobError, Queue
+from matador.jobs import ActiveJob, Fixed, PermanentJobError, Queue, RateLimit
+from matador.model.job_limits import JobLimits
 from matador.testing.wait import wait_for
+from matador.transports.bullmq import BullMQTransport
 
 if TYPE_CHECKING:
     from tests.jobs.bullmq.conftest import Work
@@ -175,3 +178,52 @@ async def test_a_flow_of_node_runs_on_our_side(queue: Queue, node: Node, work: W
     assert [job.name for job in await seen.wait(3)] == ["child", "child", "parent"]
     await until_status(queue, "p-1", "completed")
     assert set((await node.ask("children", QUEUE, id="p-1")).values()) == {"done"}
+
+
+async def test_node_and_we_share_a_rate_limit(queue: Queue, node: Node, work: Work) -> None:
+    most, window, count = 4, 1.0, 14
+    await queue.add_many([("one", number) for number in range(count)])
+    times: list[float] = []
+    ours: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        times.append(loop.time())
+        ours.append(job.id)
+
+    began = loop.time()
+    await node.ask("work", QUEUE, limiter={"max": most, "duration": round(window * 1000)})
+    await work(handle, concurrency=1, rate_limit=RateLimit(most, per=window))
+    theirs: list[str] = []
+
+    async def listen() -> None:
+        while True:
+            job = await node.next("job")
+            times.append(loop.time())
+            theirs.append(job["id"])
+
+    listening = asyncio.create_task(listen())
+    await wait_for(lambda: len(times) == count, timeout=20)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert len({*ours, *theirs}) == count
+    # Whoever runs a job: no window has more than its share.
+    for number, when in enumerate(sorted(times)):
+        assert when - began >= number // most * window - 0.02
+
+
+async def test_we_wait_while_node_uses_up_the_rate_limit(
+    queue: Queue, node: Node, transport: BullMQTransport
+) -> None:
+    await queue.add_many([("one", number) for number in range(3)])
+    await node.ask("work", QUEUE, limiter={"max": 2, "duration": 600_000})
+    for _ in range(2):
+        await node.next("job")
+    subscription = await transport.subscribe(QUEUE, prefetch=1)
+    subscription.set_limits(JobLimits(RateLimit(2, per=600)))
+    receiving = asyncio.create_task(subscription.receive(1))
+    await wait_for(lambda: subscription.limited, timeout=15)
+    assert not receiving.done()
+    subscription.set_limits(JobLimits(RateLimit(3, per=600)))
+    async with asyncio.timeout(15):
+        assert len(await receiving) == 1

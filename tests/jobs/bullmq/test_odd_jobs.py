@@ -9,7 +9,7 @@ import pytest
 from tests.support.raw_bullmq import RawBullMQ
 from tests.support.redis import OwnServer
 
-from matador.jobs import ActiveJob, Queue
+from matador.jobs import ActiveJob, Queue, RateLimit
 from matador.model.job import JOB_STATUSES
 from matador.testing.wait import wait_for
 
@@ -73,3 +73,24 @@ async def test_fields_that_are_missing_have_bullmqs_defaults(
     await wait_for(lambda: len(seen) == 2, timeout=15)
     (job,) = [one for one in seen if one.id == "x-1"]
     assert (job.name, job.data, job.attempts, job.max_attempts) == ("job", [1], 0, 1)
+
+
+@pytest.mark.parametrize("odd", ["text", "list", "without an end", "infinite"])
+async def test_an_odd_rate_limit_starts_again(
+    queue: Queue, client: Any, prefix: str, work: Work, odd: str
+) -> None:
+    key, seen = f"{prefix}:emails:limiter", list[str]()
+    if odd == "list":
+        await client.lpush(key, "x")
+    else:
+        value = {"text": "many", "without an end": "1000000", "infinite": "inf"}[odd]
+        await client.set(key, value)
+
+    async def handle(job: ActiveJob[Any]) -> None:
+        seen.append(job.id)
+
+    await queue.add_many([("one", number) for number in range(5)])
+    await work(handle, rate_limit=RateLimit(3, per=600))
+    await wait_for(lambda: len(seen) == 3, timeout=15)
+    assert 0 < await client.pttl(key) <= 600_000
+    assert int(await client.get(key)) == 3

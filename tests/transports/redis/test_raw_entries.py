@@ -16,7 +16,7 @@ from tests.support.taking import take_stored
 
 from matador import Matador
 from matador.model.message import REASON_HEADER, Delivery, Release, StoredMessage
-from matador.model.topology import DEAD_LETTER_KINDS, dead_letter_name
+from matador.model.topology import dead_letter_name
 from matador.testing import wait_for
 from matador.testing.compliance.bench import collect
 from matador.testing.compliance.connection import StateRecorder
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.broker
 _ODD = 2000
 _EVERY = 10
 _SEED = "raw-redis"
+_KINDS = TOPOLOGY.dead_letters.enabled_kinds
 
 
 class Run:
@@ -83,7 +84,7 @@ async def running(transport: Transport, **options: Any) -> AsyncGenerator[Run]:
 async def letters(transport: Transport) -> list[StoredMessage]:
     assert isinstance(transport, Browsing)
     found: list[StoredMessage] = []
-    for kind in DEAD_LETTER_KINDS:
+    for kind in _KINDS:
         found += await collect(transport.browse(dead_letter_name(QUEUE, kind)))
     return found
 
@@ -92,7 +93,7 @@ async def receive_letters(transport: Transport, count: int) -> list[Delivery]:
     """All dead letters, whoever wrote them."""
     found: list[Delivery] = []
     async with asyncio.timeout(20):
-        for kind in DEAD_LETTER_KINDS:
+        for kind in _KINDS:
             name = dead_letter_name(QUEUE, kind)
             waiting = (await cast("Measuring", transport).depth(name)).ready
             subscription = await transport.subscribe(name, prefetch=count)
@@ -172,7 +173,7 @@ async def test_what_somebody_else_publishes_is_published_among_the_dead_letters(
             heard.extend(str(one.headers["x-matador-dead-letter-reason"]) for one in deliveries)
 
     started = asyncio.Semaphore(0)
-    listening = [asyncio.create_task(listen(kind)) for kind in DEAD_LETTER_KINDS]
+    listening = [asyncio.create_task(listen(kind)) for kind in _KINDS]
     for _ in listening:
         await started.acquire()
     transport = RedisPubSubTransport(server.url, prefix=prefix)

@@ -190,9 +190,9 @@ def test_a_caretaker_that_finds_the_file_locked_comes_back_later(
     other.execute("BEGIN IMMEDIATE")
     caretaker = sweep.Caretaker()
     caretaker.worked()
-    assert caretaker.patience() == 0
+    assert caretaker.patience(session) == 0
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         caretaker.look_after(session)
-    assert caretaker.patience() > 1
+    assert caretaker.patience(session) > 1
     other.close()
     connection.close()

@@ -1,9 +1,12 @@
-"""``Journal``: a hook that records everything an application sends and handles."""
+"""``Journal``: records everything that applications, job queues and workers send and handle."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from matador.events.hooks import (
 )
 from matador.model.options import Seconds, seconds, whole_number
 from matador.model.text import error_text, storable_text
+from matador.observe.journal.plain_values import attempt_record, sent_message_record
 from matador.observe.journal.records import (
     DeliveryRecord,
     MalformedRecord,
@@ -33,6 +37,7 @@ from matador.observe.journal.records import (
 from matador.observe.journal.writer import JournalWriter
 from matador.observe.paths import local_path
 from matador.policy.retry import SendToDeadLetters
+from matador.runtime.recorder import AttemptedMessage, SentMessage
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.journal")
@@ -41,16 +46,19 @@ _A_MOMENT = 0.001  # seconds; by then, the transport's thread is busy and does n
 
 
 class Journal(Hooks):
-    """Records every envelope sent and every delivery outcome in a folder, for the data pipeline.
+    """Records every message sent and every delivery outcome in a folder, for the data pipeline.
 
-    A thread writes the records, so that the application does not wait. A segment appears when it
-    reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old. Several processes may share a
-    folder. If the disk is full, the application continues, and the journal records how many records
-    were lost.
+    An application takes it as a hook, a job queue or a worker as its ``journal``. One journal may
+    serve all of them in a process. A thread writes the records, so that nobody waits for the disk.
+    A segment appears when it reaches ``rotate_size`` bytes or is ``rotate_age`` seconds old.
+    Several processes may share a folder. If the disk is full, the application continues, and the
+    journal records how many records were lost.
 
     Example:
         >>> from matador.observe import Journal
-        >>> app = Matador("sqlite:///shop.db", schema=schema, hooks=[Journal("journal/")])
+        >>> journal = Journal("journal/")
+        >>> app = Matador("sqlite:///shop.db", schema=schema, hooks=[journal])
+        >>> emails = Queue("emails", provider="sqlite:///jobs.db", journal=journal)
     """
 
     def __init__(
@@ -70,7 +78,8 @@ class Journal(Hooks):
             max_pending=whole_number(max_pending, "Journal: max_pending", minimum=1),
         )
         self._clock: Clock = clock or SystemClock()
-        self._kept: list[tuple[Callable[..., Record], tuple[object, ...]]] = []
+        self._kept: deque[tuple[Callable[..., Record], tuple[object, ...]]] = deque()
+        self._awaited: asyncio.AbstractEventLoop | None = None
         self._last_payload: tuple[Any, msgspec.Raw] | None = None
         self._users = 0
 
@@ -95,16 +104,18 @@ class Journal(Hooks):
     # -- hooks ------------------------------------------------------------------------------------
 
     def on_start(self) -> None:
-        """Open the journal. Several applications in one process may share it."""
-        if self._users == 0:
+        """Open the journal. Applications, queues and workers of one process may share it."""
+        self._users += 1  # whoever could not start it stops it all the same
+        if not self._writer.running:
             self._writer.start()
-        self._users += 1
+            atexit.register(self._finish)  # a queue that nobody closes loses no record
 
     async def on_stop(self) -> None:
-        """Finish the segment, if this is the last application."""
+        """Finish the segment, if nobody else uses the journal."""
         self._users -= 1
         self._hand_over()
         if self._users == 0:
+            atexit.unregister(self._finish)
             await asyncio.to_thread(self._writer.stop)
 
     def on_enqueue_success(self, event: EnqueueSuccess) -> None:
@@ -130,6 +141,16 @@ class Journal(Hooks):
         body = event.delivery.body
         self._keep(_malformed, event, body, self._now(), self._writer.name)
 
+    # -- other ways in ----------------------------------------------------------------------------
+
+    def record_sent(self, message: SentMessage) -> None:
+        """Record a job, a call or a message that was stored. See ``Recorder``."""
+        self._keep(sent_message_record, message, self._now())
+
+    def record_attempt(self, attempt: AttemptedMessage) -> None:
+        """Record an attempt to handle a job, a call or a message. See ``Recorder``."""
+        self._keep(attempt_record, attempt, self._now(), self._writer.name)
+
     # -- internals --------------------------------------------------------------------------------
 
     def _payload(self, data: Any) -> msgspec.Raw:
@@ -144,19 +165,30 @@ class Journal(Hooks):
     def _keep(self, make: Callable[..., Record], *facts: object) -> None:
         """Keep the arguments of a record, which is created a moment later, while the application
         waits for its broker."""
-        if not self._kept:
-            asyncio.get_running_loop().call_later(_A_MOMENT, self._hand_over)
         self._kept.append((make, facts))
+        awaited = self._awaited
+        if awaited is None or awaited.is_closed():
+            self._awaited = asyncio.get_running_loop()
+            self._awaited.call_later(_A_MOMENT, self._hand_over)
 
     def _hand_over(self) -> None:
-        if self._kept:
-            kept, self._kept = self._kept, []
+        # In this order: what another thread keeps meanwhile is taken here, or awaited anew.
+        self._awaited = None
+        kept: list[tuple[Callable[..., Record], tuple[object, ...]]] = []
+        with contextlib.suppress(IndexError):  # another thread may take some, too
+            while True:
+                kept.append(self._kept.popleft())
+        if kept:
             try:
                 lines = [encode_record(make(*facts)) for make, facts in kept]
             except Exception:  # noqa: BLE001 - _written finds the record and logs the error
                 lines = [line for one in kept for line in _written(*one)]
             lines.append(b"")
             self._writer.put(b"\n".join(lines), len(lines) - 1)
+
+    def _finish(self) -> None:
+        self._hand_over()
+        self._writer.stop()
 
     def _now(self) -> int:
         return round(self._clock.time() * 1_000_000)

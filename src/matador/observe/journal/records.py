@@ -27,7 +27,11 @@ REPLAY_OF = "matador.replay-of"
 
 
 class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit_defaults=True):
-    """An envelope was stored by the broker. ``data`` and ``before`` are JSON."""
+    """A message was stored by the broker. ``data`` and ``before`` are JSON.
+
+    For a job, ``event_key`` is its name and ``subscriber`` its queue. ``way`` says what it is, see
+    ``matador.runtime.recorder.Way``; ``options`` are those of a job.
+    """
 
     id: str
     event_key: str
@@ -44,6 +48,8 @@ class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit
     metadata: dict[str, Any] | None = None
     replay_id: str | None = None
     source: str | None = None
+    way: str = "event"
+    options: dict[str, str | int] | None = None
 
     @property
     def earlier(self) -> msgspec.Raw | None:
@@ -54,7 +60,7 @@ class SentRecord(msgspec.Struct, frozen=True, tag="sent", tag_field="kind", omit
 class DeliveryRecord(
     msgspec.Struct, frozen=True, tag="delivery", tag_field="kind", omit_defaults=True
 ):
-    """An attempt to handle an envelope ended. ``wait_ms`` is the time since it was due.
+    """An attempt to handle a message ended. ``wait_ms`` is the time since it was due.
 
     ``ran`` is false if the callback was not started: refused, invalid or unknown.
     """
@@ -82,6 +88,7 @@ class DeliveryRecord(
     dead_letter_kind: str | None = None
     correlation_id: str | None = None
     replay_id: str | None = None
+    way: str = "event"
 
 
 class MalformedRecord(

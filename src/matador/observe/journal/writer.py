@@ -45,6 +45,11 @@ class JournalWriter:
         self.name = writer_name()
         self.dropped = 0
 
+    @property
+    def running(self) -> bool:
+        """It was started, and not stopped."""
+        return self._thread is not None
+
     def start(self) -> None:
         """Create the folder, recover abandoned segments, and start the thread.
 

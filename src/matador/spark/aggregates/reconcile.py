@@ -4,6 +4,9 @@ Every envelope that was sent is in exactly one of these states, according to its
 does not fit is listed by id: deliveries of envelopes without a record of sending, envelopes that
 were handled more than once, and, if the broker is asked, more waiting envelopes than it has. A
 replayed envelope counts as its own; the original counts as ``sent again``.
+
+Jobs and remote calls are accounted for in the same way, by their ids in their queues. Messages of
+pub/sub are left out: nobody knows how many queues get one.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador, SyncMatador
+from matador.spark.aggregates.windows import WHO
 from matador.transports.base import Measuring
 
 T = TypeVar("T")
@@ -29,6 +33,7 @@ Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
 
 MOST_LINES: Final = 1000
 _MOST_ROWS: Final = 10 * MOST_LINES  # several queues may serve one subscriber
+_PLACE = (*WHO, "queue")
 _LINE = (
     *("sent", "handled", "dead_lettered", "discarded", "waiting"),
     *("replayed", "sent_again", "handled_twice", "not_sent"),
@@ -37,7 +42,7 @@ _LINE = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The counts of one subscriber of one event.
+    """The counts of one subscriber of one event, or of the jobs of one name in one queue.
 
     Of the sent envelopes, ``replayed`` are replays; of the dead-lettered ones, ``sent_again`` were
     replayed since. ``not_sent`` have deliveries but no record of sending: it happened in a process
@@ -55,6 +60,7 @@ class Line:
     sent_again: int
     handled_twice: int
     not_sent: int
+    way: str = "event"
 
     @property
     def adds_up(self) -> bool:
@@ -72,6 +78,7 @@ class Odd:
     event_key: str
     subscriber: str
     queue: str
+    way: str = "event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +137,27 @@ def reconcile(
 
 
 def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row for each envelope, with its state."""
-    ended = deliveries.groupBy("id").agg(
-        F.count_if(F.col("outcome") == "success").alias("successes"),
-        # By time: a redriven message starts again with attempt 1.
-        F.max_by("outcome", F.struct("started_at", "attempt")).alias("last"),
-        *[F.min(name).alias(f"d_{name}") for name in ("event_key", "subscriber", "queue")],
-        F.min("started_at").alias("d_at"),
+    """One row for each message, with its state."""
+    ended = (
+        _with_key(deliveries)
+        .groupBy("key")
+        .agg(
+            F.min("id").alias("d_id"),
+            F.count_if(F.col("outcome") == "success").alias("successes"),
+            # By time: a redriven message starts again with attempt 1.
+            F.max_by("outcome", F.struct("started_at", "attempt")).alias("last"),
+            *[F.min(name).alias(f"d_{name}") for name in _PLACE],
+            F.min("started_at").alias("d_at"),
+        )
     )
-    known = events.select(
-        "id", "event_key", "subscriber", "queue", "recorded_at", "replay_id", "replay_of"
+    # Several jobs may have one id, one after the other.
+    copies = F.count("*").over(Window.partitionBy("key")).alias("copies")
+    known = _with_key(events).select(
+        "key", "id", *_PLACE, "recorded_at", "replay_id", "replay_of", copies
     )
     again = (
-        known.where(F.col("replay_of").isNotNull())
-        .select(F.col("replay_of").alias("id"), F.lit(True).alias("again"))
+        _with_key(known.where(F.col("replay_of").isNotNull()).drop("key"), "replay_of")
+        .select("key", F.lit(True).alias("again"))
         .distinct()
     )
     is_sent = F.col("recorded_at").isNotNull()
@@ -155,21 +169,27 @@ def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
         .otherwise("waiting")
     )
     return (
-        known.join(ended, "id", "full_outer")
-        .join(again, "id", "left")
+        known.join(ended, "key", "full_outer")
+        .join(again, "key", "left")
         .select(
-            "id",
-            *[
-                F.coalesce(name, f"d_{name}").alias(name)
-                for name in ("event_key", "subscriber", "queue")
-            ],
+            *[F.coalesce(name, f"d_{name}").alias(name) for name in ("id", *_PLACE)],
             F.coalesce("recorded_at", "d_at").alias("at"),
             state.alias("state"),
             F.col("replay_id").isNotNull().alias("replayed"),
             F.coalesce("again", F.lit(False)).alias("again"),
-            (F.coalesce("successes", F.lit(0)) > 1).alias("twice"),
+            (F.coalesce("successes", F.lit(0)) > F.coalesce("copies", F.lit(1))).alias("twice"),
         )
     )
+
+
+def _with_key(rows: DataFrame, id_: str = "id") -> DataFrame:
+    """Rows with what identifies their message: the id of an event, or the id in its queue.
+
+    Messages of pub/sub are left out.
+    """
+    own = F.concat_ws("\x1f", "way", "subscriber", id_)
+    key = F.when(F.col("way") == "event", F.col(id_)).otherwise(own)
+    return rows.where(F.col("way") != "message").withColumn("key", key)
 
 
 def _counted(states: DataFrame) -> list[dict[str, Any]]:
@@ -186,9 +206,9 @@ def _counted(states: DataFrame) -> list[dict[str, Any]]:
         "not_sent": ~is_sent,
     }
     rows = (
-        states.groupBy("event_key", "subscriber", "queue")
+        states.groupBy(*_PLACE)
         .agg(*[F.count_if(counts[name]).alias(name) for name in _LINE])
-        .orderBy(F.desc("sent"), "event_key", "subscriber", "queue")
+        .orderBy(F.desc("sent"), *_PLACE)
         .limit(_MOST_ROWS)
         .collect()
     )
@@ -196,12 +216,15 @@ def _counted(states: DataFrame) -> list[dict[str, Any]]:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
-    totals: dict[tuple[str, str], Counter[str]] = {}
+    totals: dict[tuple[str, str, str], Counter[str]] = {}
     for row in rows:
-        total = totals.setdefault((row["event_key"], row["subscriber"]), Counter())
+        total = totals.setdefault((row["way"], row["event_key"], row["subscriber"]), Counter())
         total.update({name: row[name] for name in _LINE})
-    lines = [Line(*key, **{name: total[name] for name in _LINE}) for key, total in totals.items()]
-    lines.sort(key=lambda line: (-line.sent, line.event_key, line.subscriber))
+    lines = [
+        Line(event_key, subscriber, way=way, **{name: total[name] for name in _LINE})
+        for (way, event_key, subscriber), total in totals.items()
+    ]
+    lines.sort(key=lambda line: (-line.sent, line.event_key, line.subscriber, line.way))
     return tuple(lines[:MOST_LINES])
 
 
@@ -219,8 +242,8 @@ def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
         .when(F.col("twice"), "handled-twice")
         .when(F.col("state") == "waiting", "waiting")
     )
-    columns = ("problem", "id", "event_key", "subscriber", "queue")
-    of_one_kind = Window.partitionBy("problem", "event_key", "subscriber").orderBy("at", "id")
+    columns = ("problem", "id", *_PLACE)
+    of_one_kind = Window.partitionBy("problem", *WHO).orderBy("at", "id")
     rows = (
         states.withColumn("problem", problem)
         .where(F.col("problem").isNotNull())

@@ -1,5 +1,7 @@
 """Counts of messages and attempts by subscriber and window, and histograms of their times.
 
+A job queue counts as a subscriber, and the name of a job as an event.
+
 Counts and histograms of two sets of rows add up, so that new rows are added to what is there, and
 minutes become hours. A histogram has buckets that are two percent wide: a percentile is at most one
 percent off. It is a map of bucket numbers to counts, which any engine can read.
@@ -23,7 +25,10 @@ WINDOW: Final = 60
 """The length of the stored windows, in seconds."""
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-KEY: Final = ["event_key", "subscriber", "window_start"]
+WHO: Final = ("way", "event_key", "subscriber")
+"""Whose counts and times these are: a subscriber of an event, or the jobs of a name in a queue."""
+
+KEY: Final = [*WHO, "window_start"]
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _MICROS = 1_000_000
@@ -57,6 +62,7 @@ RATES: Final = {
 }
 
 _KEY_FIELDS = [
+    pa.field("way", pa.string(), False),
     pa.field("event_key", pa.string(), False),
     pa.field("subscriber", pa.string(), False),
     pa.field("window_start", _INSTANT, False),
@@ -144,9 +150,9 @@ def _summed(rows: Table, schema: Schema, keys: Sequence[str]) -> Table:
 
 # -- counting rows ------------------------------------------------------------------------------
 
-EVENT_COLUMNS: Final = ["event_key", "subscriber", "recorded_at", "replay_id"]
+EVENT_COLUMNS: Final = ["way", "event_key", "subscriber", "recorded_at", "replay_id"]
 DELIVERY_COLUMNS: Final = [
-    *("event_key", "subscriber", "started_at", "outcome", "ran", "wait_ms", "duration_ms"),
+    *("way", "event_key", "subscriber", "started_at", "outcome", "ran", "wait_ms", "duration_ms"),
 ]
 
 
@@ -154,8 +160,7 @@ def count_events(rows: Table, length: int = WINDOW) -> Counts:
     """Count rows of ``events``, of their ``EVENT_COLUMNS``."""
     counted = pa.table(
         {
-            "event_key": rows.column("event_key"),
-            "subscriber": rows.column("subscriber"),
+            **{name: rows.column(name) for name in WHO},
             "window_start": in_windows(rows.column("recorded_at"), length),
             "sent": np.ones(rows.num_rows, np.int64),
             "replayed": rows.column("replay_id").is_valid().cast(pa.int64()),
@@ -173,8 +178,7 @@ def count_deliveries(rows: Table, length: int = WINDOW) -> Counts:
     ran = rows.column("ran")
     duration = compute.if_else(ran, rows.column("duration_ms"), pa.scalar(None, pa.float64()))
     key = {
-        "event_key": rows.column("event_key"),
-        "subscriber": rows.column("subscriber"),
+        **{name: rows.column(name) for name in WHO},
         "window_start": in_windows(rows.column("started_at"), length),
     }
     counted = pa.table(

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from matador.spark.dataframes.subscriber import DataFrameSubscriber
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
-from matador.spark.tables.decode import LineDecoder
+from matador.spark.tables.decode import EVENT, LineDecoder
 from matador.spark.tables.layout import EVENTS, spark_schema
 
 # Equal in the copies of one event for its subscribers, and different in any two events.
@@ -56,7 +56,8 @@ def chosen(events: DataFrame, subscriber: DataFrameSubscriber) -> DataFrame:
 
     The choice is deterministic: a batch that comes again has the same ids.
     """
-    found = events.where(events.event_key.isin(list(subscriber.event.keys)))
+    of_event = events.event_key.isin(list(subscriber.event.keys))
+    found = events.where((events.way == EVENT) & of_event)
     if not subscriber.replays:
         found = found.where(found.replay_id.isNull())
     if subscriber.copy_for is not None:

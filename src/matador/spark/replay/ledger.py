@@ -28,11 +28,11 @@ from matador.spark.runtime.files import (
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
-Kind = Literal["replay", "backfill"]
+Kind = Literal["replay", "backfill", "jobs"]
 
 
 class ReplayCount(msgspec.Struct, frozen=True):
-    """The number of messages of one event to one subscriber."""
+    """The number of messages of one event to one subscriber, or of jobs of one name in a queue."""
 
     event_key: str
     subscriber: str

@@ -99,7 +99,7 @@ def redrive(
         count,
         replayed,
         dry_run,
-        _counts(lake, dead, found),
+        counts_of(lake, dead, found),
     )
 
 
@@ -107,10 +107,18 @@ def dead_letters(
     lake: LakeTables, app: Matador, choice: Choice, signature: str | None
 ) -> DataFrame:
     """The selected deliveries that ended in dead letters."""
-    rows = lake.deliveries().where("outcome = 'dead-letter'")
+    rows = lake.deliveries().where("outcome = 'dead-letter' and way = 'event'")
     if choice.event is not None:
         rows = rows.where(rows.event_key.isin(list(app.schema.event(choice.event).keys)))
-    rows = choice.restrict(rows, "started_at")
+    return with_group(choice.restrict(rows, "started_at"), signature)
+
+
+def with_group(rows: DataFrame, signature: str | None) -> DataFrame:
+    """The dead letters of a group of ``triage()``, or all.
+
+    Raises:
+        ConfigurationError: none of them is of that group.
+    """
     if signature is None:
         return rows
     signed = with_signature(rows)
@@ -125,23 +133,24 @@ def dead_letters(
     return chosen
 
 
-def _counts(lake: LakeTables, dead: DataFrame, found: set[str]) -> tuple[ReplayCount, ...]:
+def counts_of(lake: LakeTables, dead: DataFrame, found: set[str]) -> tuple[ReplayCount, ...]:
     """The dead letters that are in the broker now, per event and subscriber."""
     if not found:
         return ()
-    groups = dead.join(_frame(lake, found), "id", "left_semi").groupBy("event_key", "subscriber")
+    groups = dead.join(frame_of(lake, found), "id", "left_semi").groupBy("event_key", "subscriber")
     rows = groups.agg(sql.count_distinct("id")).orderBy("event_key", "subscriber").collect()
     return tuple(ReplayCount(str(row[0]), str(row[1]), int(row[2])) for row in rows)
 
 
-def _frame(lake: LakeTables, ids: set[str]) -> DataFrame:
+def frame_of(lake: LakeTables, ids: set[str]) -> DataFrame:
+    """Ids as a DataFrame."""
     spark: Any = lake.spark  # the types of createDataFrame need those of pandas
     return spark.createDataFrame([(one,) for one in sorted(ids)], "id string")
 
 
 def _gone(lake: LakeTables, dead: DataFrame, found: set[str]) -> DataFrame:
     """The ids of dead letters that are in no queue, and were not handled since."""
-    there = _frame(lake, found)
+    there = frame_of(lake, found)
     handled = lake.deliveries().where("outcome = 'success'").select("id")
     replayed = lake.events().where("replay_of is not null").select(sql.col("replay_of").alias("id"))
     ids = dead.select("id").distinct()

@@ -21,18 +21,30 @@ from pyspark.sql import DataFrame, SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador, SyncMatador
+from matador.jobs import Queue
 from matador.loading import load_application
 from matador.model.event import EventType
+from matador.spark.replay.jobs import (
+    addable,
+    check_shared,
+    choose_jobs,
+    counted_jobs,
+    load_queue,
+)
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, choose, counted, groups_of, target_of
-from matador.spark.replay.send import Pace, Resending, scope_of, send_chunk
+from matador.spark.replay.send import Pace, Resending, open_sender, scope_of, send_chunk
 from matador.spark.runtime.executors import run_tasks, ship
 from matador.spark.runtime.messages import spark_error
 from matador.spark.runtime.session import is_local
-from matador.spark.source.publish import check_columns, open_publisher
+from matador.spark.source.publish import check_columns
 from matador.spark.tables.reader import LakeTables
+from matador.transports.base import Transport
 
 AnyApp: TypeAlias = "Matador | SyncMatador | str"
+AnyTarget: TypeAlias = "Matador | SyncMatador | Queue | str"
+"""Where a replay goes: an application or a job queue, or a reference to one of them."""
+
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of messages sent so far, and the total."""
 
@@ -112,12 +124,45 @@ def replay(
         return ReplayResult(replay_id, tuple(counts), tuple(ignored), dry_run=True)
 
     def plan(ledger: Ledger) -> ReplayPlan:
-        chunks = _written(rows(), ledger, known)
+        chunks = _written(rows(), ledger, known.transport)
         counts, ignored = counted(ledger.groups(chunks), known, target)
         chosen = (target.subscriber, target.queue, target.everybody)
         return ReplayPlan("replay", asked, chunks, tuple(counts), tuple(ignored), *chosen)
 
     return _run(lake, app, replay_id, asked, plan, options)
+
+
+def replay_jobs(
+    lake: LakeTables,
+    target: Queue | str,
+    choice: Choice,
+    *,
+    dry_run: bool = False,
+    options: ReplayOptions,
+    among: DataFrame | None = None,
+) -> ReplayResult:
+    """``replay`` for the jobs of a queue, given as an object or by its reference."""
+    queue = check_shared(load_queue(target) if isinstance(target, str) else target)
+    replay_id = options.replay_id or str(uuid.uuid4())
+    asked = {"jobs": queue.name, **choice.request(None)}
+    asked.pop("subscriber", None)
+
+    def rows() -> DataFrame:
+        found = choose_jobs(lake, queue, choice)
+        return found if among is None else found.join(among, "id", "left_semi")
+
+    if dry_run:
+        counts, ignored = counted_jobs(rows())
+        return ReplayResult(replay_id, tuple(counts), tuple(ignored), dry_run=True)
+
+    def plan(ledger: Ledger) -> ReplayPlan:
+        chosen = rows()
+        _, ignored = counted_jobs(chosen)
+        chunks = _written(addable(chosen), ledger, queue.provider.transport)
+        counts = [ReplayCount(*who, n) for who, n in sorted(ledger.groups(chunks).items())]
+        return ReplayPlan("jobs", asked, chunks, tuple(counts), tuple(ignored))
+
+    return _run(lake, target, replay_id, asked, plan, options)
 
 
 def backfill(
@@ -134,7 +179,7 @@ def backfill(
     asked = {"backfill": key}
 
     def plan(ledger: Ledger) -> ReplayPlan:
-        chunks = _written(frame, ledger, known)
+        chunks = _written(frame, ledger, known.transport)
         count = ledger.count(chunks)
         counts = [ReplayCount(key, one.name, count) for one in known.schema.subscribers(key)]
         return ReplayPlan("backfill", asked, chunks, tuple(counts), event=key)
@@ -163,7 +208,7 @@ def application_of(app: AnyApp) -> Matador:
 
 def _run(
     lake: LakeTables,
-    app: AnyApp,
+    app: AnyTarget,
     replay_id: str,
     asked: dict[str, str],
     make_plan: Callable[[Ledger], ReplayPlan],
@@ -177,7 +222,7 @@ def _run(
             ledger.clear()
             plan = make_plan(ledger)
             ledger.fix(plan)
-        elif asked != plan.request and asked:
+        elif asked != plan.request and not _is_bare(asked, plan.request):
             raise ConfigurationError(
                 f"replay {replay_id} was started with {_said(plan.request)}, not with "
                 f"{_said(asked)}; use the same options, or another id"
@@ -197,8 +242,8 @@ def _run(
         if how.progress is not None:
             how.progress(result.sent, result.total)
         if not result.failed:
-            with open_publisher(app) as publisher:
-                publisher.seal(scope_of(ledger, len(plan.chunks)))
+            with open_sender(app, plan.kind) as sender:
+                sender.seal(scope_of(ledger, len(plan.chunks)))
     return result
 
 
@@ -224,7 +269,11 @@ def _from_executors(
 
 
 def _from_here(
-    app: Matador | SyncMatador, ledger: Ledger, plan: ReplayPlan, how: ReplayOptions, total: int
+    app: Matador | SyncMatador | Queue,
+    ledger: Ledger,
+    plan: ReplayPlan,
+    how: ReplayOptions,
+    total: int,
 ) -> None:
     sent = sum(chunk.sent for chunk in ledger.chunks(plan))
 
@@ -235,15 +284,15 @@ def _from_here(
             how.progress(sent, total)
 
     pace = Pace(how.rate)
-    with open_publisher(app) as publisher:
+    with open_sender(app, plan.kind) as sender:
         for name in plan.chunks:
             if not ledger.is_done(name):
-                send_chunk(publisher, ledger, plan, name, pace, report)
+                send_chunk(sender, ledger, plan, name, pace, report)
 
 
-def _written(rows: DataFrame, ledger: Ledger, app: Matador) -> tuple[str, ...]:
+def _written(rows: DataFrame, ledger: Ledger, transport: Transport) -> tuple[str, ...]:
     """Write the rows into the ledger; returns the names of its chunks."""
-    most = _CHUNK_ROWS if app.transport.capabilities.once else _SMALL_CHUNK_ROWS
+    most = _CHUNK_ROWS if transport.capabilities.once else _SMALL_CHUNK_ROWS
     rows.write.option("maxRecordsPerFile", most).parquet(str(ledger.rows))
     return tuple(sorted(path.name for path in ledger.rows.glob("part-*.parquet")))
 
@@ -257,6 +306,11 @@ def _with_chunks(result: ReplayResult, chunks: list[Chunk]) -> ReplayResult:
         failed=len(failures),
         errors=tuple(failure.why for failure in failures[:_MOST_ERRORS]),
     )
+
+
+def _is_bare(asked: dict[str, str], request: dict[str, str]) -> bool:
+    """Whether nothing but the kind of the replay, and its queue, was asked for."""
+    return set(asked) <= {"jobs"} and asked.get("jobs") == request.get("jobs")
 
 
 def _said(request: dict[str, str]) -> str:

@@ -16,6 +16,7 @@ from matador.events.app import Matador
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
+from matador.spark.tables.decode import EVENT
 from matador.spark.tables.read_only_sql import check_predicate, without_variables
 from matador.spark.tables.reader import LakeTables
 
@@ -101,13 +102,15 @@ def choose(lake: LakeTables, app: Matador, choice: Choice, target: ReplayTarget)
     """The selected rows, one for each message or, if the target requires it, for each event."""
     event = None if choice.event is None else app.schema.event(choice.event)
     rows = lake.events(event)
+    rows = rows.where(rows.way == EVENT)
     if not choice.replays:
         rows = rows.where(rows.replay_id.isNull())
     if choice.subscriber is not None:
         check_subscriber(app, choice.subscriber)
     rows = choice.restrict(rows, "created_at")
     if choice.where is not None:
-        rows = _filtered(rows, choice.where, typed=event is not None)
+        hint = "" if event else " (to use its fields as data.field, name an event)"
+        rows = filtered(rows, choice.where, hint)
     return _one_an_event(rows.select(*ROWS)) if target.by_event else rows.select(*ROWS)
 
 
@@ -167,13 +170,13 @@ def _subscribers(app: Matador) -> set[str]:
     return {one.name for _, subscribers in app.schema for one in subscribers}
 
 
-def _filtered(rows: DataFrame, where: str, *, typed: bool) -> DataFrame:
+def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
+    """The rows for which a predicate is true; the error for an invalid one ends with ``hint``."""
     try:
         with without_variables(rows.sparkSession):
             check_predicate(rows.sparkSession, where)
             return rows.where(where)
     except (AnalysisException, ParseException) as error:
-        hint = "" if typed else " (to use its fields as data.field, name an event)"
         said = (error.getMessage() or str(error)).strip().splitlines()[0]
         raise ConfigurationError(f"invalid predicate where={where!r}{hint}: {said}") from error
 

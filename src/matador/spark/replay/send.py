@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Any, TypeAlias
 
 import msgspec
 
 from matador.errors import MatadorError
+from matador.events.app import Matador, SyncMatador
 from matador.events.fanout import derived_id
+from matador.jobs import Queue
 from matador.model.event import EventType
 from matador.model.message import Once
-from matador.model.sending import SendOptions
+from matador.model.sending import SendOptions, SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
-from matador.spark.replay.ledger import Chunk, Failure, Ledger, ReplayPlan
+from matador.spark.replay.jobs import JobSender, load_queue, open_queue
+from matador.spark.replay.ledger import Chunk, Failure, Kind, Ledger, ReplayPlan
 from matador.spark.replay.selection import ReplayTarget, receivers
 from matador.spark.runtime.arrow import parquet
 from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
@@ -58,7 +63,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Resending:
-    """What a task needs to know. Pickled, with a reference to the application."""
+    """What a task needs to know. Pickled, with a reference to the application or the queue."""
 
     ledger: Ledger
     plan: ReplayPlan
@@ -68,9 +73,43 @@ class Resending:
     def __call__(self, number: int) -> bytes:
         name = self.plan.chunks[number]
         if not self.ledger.is_done(name):
-            with open_publisher(self.app) as publisher:
-                send_chunk(publisher, self.ledger, self.plan, name, Pace(self.rate))
+            with open_sender(self.app, self.plan.kind) as sender:
+                send_chunk(sender, self.ledger, self.plan, name, Pace(self.rate))
         return b""
+
+
+class EventSender:
+    """A started application, by which the rows of a replay are sent. Used by one thread."""
+
+    def __init__(self, publisher: EventPublisher) -> None:
+        self._publisher = publisher
+        self.wait = publisher.wait
+        self.seal = publisher.seal
+
+    def items(
+        self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
+    ) -> Iterator[tuple[int, Item]]:
+        """The events of a chunk, with the indexes of their rows; ``failed`` gets the others."""
+        return _items(self._publisher, ledger, plan, name, failed)
+
+    async def publish(self, items: Sequence[Item], once: Once) -> Sequence[SendResult]:
+        """Publish events, each once. Failures are in the results."""
+        return await self._publisher.app.publish(items, once=once, send_errors="report")
+
+
+Sender: TypeAlias = EventSender | JobSender
+"""By whom the rows of a replay are sent."""
+
+
+@contextlib.contextmanager
+def open_sender(target: Matador | SyncMatador | Queue | str, kind: Kind) -> Generator[Sender]:
+    """Start what sends the rows of a replay of that kind, given as an object or by reference."""
+    if isinstance(target, Queue) or (isinstance(target, str) and kind == "jobs"):
+        with open_queue(load_queue(target) if isinstance(target, str) else target) as sender:
+            yield sender
+        return
+    with open_publisher(target) as publisher:
+        yield EventSender(publisher)
 
 
 def scope_of(ledger: Ledger, chunk: int) -> Once:
@@ -83,7 +122,7 @@ def scope_of(ledger: Ledger, chunk: int) -> Once:
 
 
 def send_chunk(
-    publisher: EventPublisher,
+    sender: Sender,
     ledger: Ledger,
     plan: ReplayPlan,
     name: str,
@@ -95,28 +134,28 @@ def send_chunk(
     If killed before the note, the chunk is sent again: a transport with ``capabilities.once`` does
     not store the rows again, any other does, under the same ids.
     """
-    sending = _Sending(publisher, ledger, plan, name, pace)
-    ledger.note(name, publisher.wait(sending.run(report)))
+    sending = _Sending(sender, ledger, plan, name, pace)
+    ledger.note(name, sender.wait(sending.run(report)))
 
 
 class _Sending:
-    """A chunk being sent, and its counts so far. Runs in the publisher's event loop.
+    """A chunk being sent, and its counts so far. Runs in the sender's event loop.
 
     While the broker stores some rows, the same thread prepares the next: a second thread would only
     take turns with it.
     """
 
     def __init__(
-        self, publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, pace: Pace
+        self, sender: Sender, ledger: Ledger, plan: ReplayPlan, name: str, pace: Pace
     ) -> None:
         before = ledger.chunk(name) or Chunk()
         self._sent = before.sent
         self._skipped = before.skipped
         self._failed: list[Failure] = []
         self._again = {failure.row for failure in before.failed}
-        self._app = publisher.app
+        self._publish: Callable[..., Awaitable[Sequence[SendResult]]] = sender.publish
         self._once = scope_of(ledger, plan.chunks.index(name))
-        self._items = _items(publisher, ledger, plan, name, self._failed)
+        self._items: Iterator[tuple[int, Any]] = sender.items(ledger, plan, name, self._failed)
         self._pace = pace
 
     async def run(self, report: Callable[[int], None]) -> Chunk:
@@ -128,17 +167,17 @@ class _Sending:
             if sending is not None:
                 report(await sending)
             await self._pace.wait(len(portion))
-            sending = asyncio.create_task(self._publish(portion))
+            sending = asyncio.create_task(self._send(portion))
             await asyncio.sleep(0)  # it runs until it waits for the broker
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
 
-    async def _publish(self, portion: Sequence[tuple[int, Item]]) -> int:
-        """Publish some rows; returns the number of messages."""
+    async def _send(self, portion: Sequence[tuple[int, Any]]) -> int:
+        """Send some rows; returns the number of messages."""
         before = self._sent
         items = [item for _, item in portion]
-        results = await self._app.publish(items, once=self._once, send_errors="report")
+        results = await self._publish(items, self._once)
         for (row, _), result in zip(portion, results, strict=True):
             if result.errors:  # counted when none of its messages fails
                 self._failed.append(Failure(row, str(result.errors[0])))

@@ -14,7 +14,7 @@ from matador.observe.paths import local_path
 from matador.spark.report.charts import duration
 from matador.spark.report.findings import Findings, SubscriberHealth
 from matador.spark.report.html import page
-from matador.spark.report.markup import printable
+from matador.spark.report.markup import printable, titled
 from matador.spark.runtime.files import private_file
 
 _FEW = 5
@@ -82,7 +82,8 @@ def _summary(findings: Findings) -> Text:
 def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings) -> Table:
     rows = [
         (
-            *(one.event_key, one.subscriber, f"{one.count:,}", f"{one.success_rate:.1%}"),
+            *(titled(one.event_key, one.way), one.subscriber),
+            *(f"{one.count:,}", f"{one.success_rate:.1%}"),
             *(f"{one.retry_rate:.1%}", f"{one.dead_letter_rate:.1%}"),
             *(duration(one.duration_p50), duration(one.duration_p95), duration(one.duration_p99)),
             duration(one.wait_p95),
@@ -103,7 +104,8 @@ def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings) ->
 def _growing(ones: Iterable[SubscriberHealth]) -> Table:
     rows = [
         (
-            *(one.event_key, one.subscriber, f"{one.sent_early:,}", f"{one.sent_late:,}"),
+            *(titled(one.event_key, one.way), one.subscriber),
+            *(f"{one.sent_early:,}", f"{one.sent_late:,}"),
             "new" if one.growth is None else f"× {one.growth:.2f}",
         )
         for one in ones
@@ -132,7 +134,7 @@ def _reconciliation(findings: Findings) -> Table:
     names = ("sent", "handled", "dead_lettered", "discarded", "waiting", "not_sent")
     rows = [
         (
-            *(line.event_key, line.subscriber),
+            *(titled(line.event_key, line.way), line.subscriber),
             *(f"{getattr(line, name):,}" for name in names),
             "yes" if line.adds_up else "NO",
         )

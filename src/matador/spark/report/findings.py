@@ -20,7 +20,10 @@ from matador.spark.tables.reader import LakeTables
 
 @dataclass(frozen=True, slots=True)
 class SubscriberHealth:
-    """The health of one subscriber of an event. Times in milliseconds; None if it never ran.
+    """The health of one subscriber of an event, or of the jobs of one name in one queue.
+
+    Times in milliseconds; None if it never ran. The ``event_key`` of a job is its name, and its
+    ``subscriber`` is its queue; ``way`` tells them apart.
 
     ``sent_early`` and ``sent_late`` are the halves before and after the middle of the period.
     """
@@ -41,6 +44,7 @@ class SubscriberHealth:
     duration_p50: float | None
     duration_p95: float | None
     duration_p99: float | None
+    way: str = "event"
 
     @property
     def success_rate(self) -> float:
@@ -149,7 +153,7 @@ _STEPS = (
     *(86_400 * days for days in (2, 7, 30, 365, 3650)),
 )
 _VOLUME = ("sent", *windows.ENDED)
-_KEY = ["event_key", "subscriber"]
+_KEY = list(windows.WHO)
 _NEVER: dict[str, Any] = {"count": 0}
 _MOST_KINDS = 20
 _MICROS = 1_000_000
@@ -234,19 +238,20 @@ def _by_event(volume: Table) -> list[tuple[int, str, int]]:
 def _subscribers(
     volume: Table, counts: windows.Counts, middle: int
 ) -> tuple[tuple[SubscriberHealth, ...], int]:
-    sent: Counter[tuple[str, str]] = Counter()
-    early: Counter[tuple[str, str]] = Counter()
+    sent: Counter[tuple[str, str, str]] = Counter()
+    early: Counter[tuple[str, str, str]] = Counter()
     for row in volume.select([*_KEY, "window_start", "sent"]).to_pylist():
-        key = row["event_key"], row["subscriber"]
+        key = row["way"], row["event_key"], row["subscriber"]
         sent[key] += row["sent"]
         if row["window_start"].timestamp() < middle:
             early[key] += row["sent"]
     times = {
-        (row["event_key"], row["subscriber"]): row
+        (row["way"], row["event_key"], row["subscriber"]): row
         for row in windows.to_health(counts, keys=_KEY).to_pylist()
     }
     every = sorted(
-        {*sent, *times}, key=lambda key: (-sent[key], -times.get(key, _NEVER)["count"], key)
+        {*sent, *times},
+        key=lambda key: (-sent[key], -times.get(key, _NEVER)["count"], key[1:], key),
     )
     chosen = every[:MOST_SUBSCRIBERS]
     return tuple(
@@ -255,14 +260,15 @@ def _subscribers(
 
 
 def _subscriber(
-    key: tuple[str, str], sent: int, early: int, row: Mapping[str, Any]
+    key: tuple[str, str, str], sent: int, early: int, row: Mapping[str, Any]
 ) -> SubscriberHealth:
     names = ["count", *(names.attempts for names in windows.OUTCOMES.values())]
     percentiles = [f"{what}_{one}" for what in ("wait", "duration") for one in windows.QUANTILES]
     counts: dict[str, Any] = {name: row.get(name) or 0 for name in names}
     times: dict[str, Any] = {name: row.get(name) for name in percentiles}
     return SubscriberHealth(
-        *key,
+        *key[1:],
+        way=key[0],
         sent=sent,
         sent_early=early,
         sent_late=sent - early,

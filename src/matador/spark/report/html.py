@@ -24,7 +24,7 @@ from matador.spark.report.charts import (
     stacked_bars,
 )
 from matador.spark.report.findings import OTHERS, DeadLetterGroup, Findings, SubscriberHealth
-from matador.spark.report.markup import Child, Html, element, joined
+from matador.spark.report.markup import Child, Html, element, joined, titled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FEW = 5
@@ -165,7 +165,7 @@ def _chart(
 def _growing(findings: Findings) -> Html:
     rows = [
         [
-            _name(one.event_key, one.subscriber),
+            _name(one),
             _Cell(f"{one.sent_early:,}"),
             _Cell(f"{one.sent_late:,}"),
             _Cell("new" if one.growth is None else f"× {one.growth:.2f}"),
@@ -181,7 +181,7 @@ def _subscribers(findings: Findings) -> Html:
     ranked = sorted(findings.subscribers, key=lambda one: (-one.dead_letter_rate, -one.count))
     columns = ["subscriber", "outcomes", "attempts >", "success >", "retry >", "dead >"]
     columns += ["run p50 >", "run p95 >", "run p99 >", "wait p95 >"]
-    note = "Subscribers with the highest share of dead letters come first."
+    note = "Subscribers and job queues with the highest share of dead letters come first."
     if findings.more_subscribers:
         note += f" The {len(ranked)} busiest are shown, {findings.more_subscribers:,} are not."
     legend = _legend([Series(name, [0], style) for name, style in _OUTCOMES.items()])
@@ -195,7 +195,7 @@ def _subscriber(one: SubscriberHealth) -> list[_Cell]:
     parts = [Series(name, [count], style) for (name, style), count in outcomes]
     times = (one.duration_p50, one.duration_p95, one.duration_p99, one.wait_p95)
     return [
-        _name(one.event_key, one.subscriber),
+        _name(one),
         _Cell(share_bar(parts), "wide"),
         _Cell(f"{one.count:,}"),
         *[_Cell(_rate(count, one.count)) for count in (one.successes, one.retries)],
@@ -265,7 +265,7 @@ def _account(line: Line) -> list[_Cell]:
     counts = (line.sent, line.handled, line.dead_lettered, line.discarded, line.waiting)
     others = (line.replayed, line.sent_again, line.handled_twice)
     return [
-        _name(line.event_key, line.subscriber),
+        _name(line),
         *[_Cell(f"{count:,}") for count in (*counts, *others)],
         _Cell(f"{line.not_sent:,}", _bad_if(line.not_sent)),
         _Cell("yes", None) if line.adds_up else _Cell("no", "bad"),
@@ -321,8 +321,8 @@ def _nothing(text: str) -> Html:
     return element("p", text, class_="empty")
 
 
-def _name(event_key: str, subscriber: str) -> _Cell:
-    return _Cell(joined(subscriber, element("small", event_key)), "name")
+def _name(one: SubscriberHealth | Line) -> _Cell:
+    return _Cell(joined(one.subscriber, element("small", titled(one.event_key, one.way))), "name")
 
 
 def _bad_if(count: int) -> str:

@@ -60,3 +60,8 @@ def joined(*children: Child) -> Html:
 
 def _attribute(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def titled(name: str, way: str) -> str:
+    """The name of what was sent; if it is not an event, with its kind: ``welcome (job)``."""
+    return name if way == "event" else f"{name} ({way})"

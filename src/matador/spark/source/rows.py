@@ -21,7 +21,7 @@ from matador.spark.runtime.arrow import RecordBatch, arrow_schema, pa, struct_ty
 from matador.spark.runtime.arrow import Schema as ArrowSchema
 from matador.spark.runtime.payload_columns import TypedColumn
 from matador.spark.runtime.payload_types import struct_of
-from matador.spark.tables.decode import OUT_OF_RANGE, parse_lines, raw_bytes, texts
+from matador.spark.tables.decode import EVENT, OUT_OF_RANGE, parse_lines, raw_bytes, texts
 from matador.transports.clock import SystemClock
 
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -52,6 +52,7 @@ COLUMNS: Final[dict[str, Any]] = {
     "before_json": _TEXT,
     "raw": pa.binary(),
     "decode_error": _TEXT,
+    "way": _TEXT,
 }
 """Every column of a message except ``data``. All may be null: undecodable bytes have few."""
 
@@ -148,6 +149,7 @@ _DECODED: Getters = {
     **_attributes(_OF_DOCKET, "envelope.docket."),
     "subscriber": attrgetter("envelope.docket.target_subscriber"),
     "metadata": lambda one: texts(one.envelope.docket.metadata),
+    "way": lambda _: EVENT,
 }
 _UNDECODED: Getters = {
     **_attributes(_OF_STORED, "stored."),
@@ -202,7 +204,7 @@ class MessageRows:
 
 _OF_RECORD = (
     *("id", "queue", "event_key", "subscriber", "created_at", "scheduled_for"),
-    *("correlation_id", "importance"),
+    *("correlation_id", "importance", "way"),
 )
 _SENT: Getters = {
     **_attributes(_OF_RECORD, "record."),
@@ -238,7 +240,7 @@ class RecordRows:
                 moments = (record.created_at, record.recorded_at, record.scheduled_for or 0)
                 if not (min(moments) >= 0 and max(moments) <= LAST_MOMENT):
                     unread.append((line, OUT_OF_RANGE, record.queue))
-                elif keys is None or record.event_key in keys:
+                elif keys is None or (record.way == EVENT and record.event_key in keys):
                     sent.append(_RecordRow(record, line))
             elif type(record) is MalformedRecord:
                 unread.append((raw_bytes(record), record.reason, record.queue))

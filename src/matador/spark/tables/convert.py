@@ -26,7 +26,7 @@ from matador.spark.tables.decode import quarantined_bytes
 from matador.spark.tables.dedup_index import merged, run_name, save_run
 from matador.spark.tables.delta import NEW, DataFile, DeltaTable
 from matador.spark.tables.ingest import IngestedSegments, SegmentRef
-from matador.spark.tables.keys import fingerprint
+from matador.spark.tables.keys import EVENT, fingerprint
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.parquet_writer import FileWriter, day_name
 
@@ -178,6 +178,11 @@ def _with_new_columns(table: str, rows: Table, written: int) -> Table:
         rows = rows.append_column("quarantined_at", at.cast(pa.timestamp("us", tz="UTC")))
         prints = [fingerprint(quarantined_bytes(one)) for one in rows.column("raw").to_pylist()]
         rows = rows.append_column("fingerprint", pa.array(prints))
+    if "way" in columns.names and "way" not in rows.column_names:
+        rows = rows.append_column("way", pa.array([EVENT] * rows.num_rows))
+    if "way" in columns.names:
+        place = rows.schema.get_field_index("way")
+        rows = rows.set_column(place, "way", rows.column("way").fill_null(EVENT))
     names = set(rows.column_names)
     arrays = [
         rows.column(one.name) if one.name in names else pa.nulls(rows.num_rows, one.type)

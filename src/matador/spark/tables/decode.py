@@ -32,11 +32,13 @@ from matador.observe.journal.records import (
 from matador.spark.runtime.arrow import RecordBatch, pa
 from matador.spark.runtime.journal_lines import LONGEST
 from matador.spark.tables.keys import (
+    EVENT,
     Keys,
     delivery_keys,
     event_keys,
     fingerprint,
     fingerprint_keys,
+    identity,
 )
 from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
 
@@ -138,6 +140,8 @@ class LineDecoder:
 
     def _problem(self, record: SentRecord) -> QuarantineReason | None:
         assert self._events is not None
+        if record.way != EVENT:
+            return None  # only events are in a schema
         key = record.event_key
         event = self._events.get(key)
         if event is None:
@@ -202,15 +206,24 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
         replay_of=[one if isinstance(one, str) else None for one in replay_of],
         data_json=[bytes(one.data) for one in records],
         before_json=[None if one.earlier is None else bytes(one.earlier) for one in records],
+        options=[None if one.options is None else texts(one.options) for one in records],
     )
-    return Rows(batch, event_keys([one.id for one in records]))
+    return Rows(batch, event_keys([one.id if one.way == EVENT else _own(one) for one in records]))
+
+
+def _own(record: SentRecord | DeliveryRecord) -> str:
+    """What tells a message from all others; see ``identity``."""
+    is_first = type(record) is SentRecord and record.replay_id is None
+    moment = record.created_at if is_first else None
+    return identity(record.way, record.subscriber, record.id, moment)
 
 
 def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
     batch = _batch(records, DELIVERIES)
     attempts = np.array([one.attempt for one in records], np.int64)
     started = np.array([one.started_at for one in records], np.int64)
-    return Rows(batch, delivery_keys([one.id for one in records], attempts, started))
+    ids = [one.id if one.way == EVENT else _own(one) for one in records]
+    return Rows(batch, delivery_keys(ids, attempts, started))
 
 
 def _quarantine(refused: Sequence[_Refused]) -> Rows:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from matador.spark.runtime.arrow import Table, pa
+from matador.spark.runtime.arrow import Table, compute, pa
 
 Keys: TypeAlias = npt.NDArray[np.uint64]
 """An array of shape (2, n): the halves of n keys."""
@@ -109,21 +109,46 @@ def fingerprint_keys(fingerprints: Sequence[str]) -> Keys:
     return np.ascontiguousarray(np.frombuffer(digests, ">u8").reshape(-1, 2).T.astype(np.uint64))
 
 
+EVENT = "event"
+"""The ``way`` of events."""
+
 KEY_COLUMNS: dict[str, list[str]] = {
-    "events": ["id"],
-    "deliveries": ["id", "attempt", "started_at"],
+    "events": ["id", "way", "subscriber", "created_at", "replay_id"],
+    "deliveries": ["id", "way", "subscriber", "attempt", "started_at"],
     "quarantine": ["fingerprint"],
 }
 """The columns that make the key of a row, by table."""
 
 
+def identity(way: str, subscriber: str, id: str, created_at: int | None = None) -> str:
+    """What tells a message from all others: its id, if it is an event.
+
+    Other ids are unique in their queue only. A job's id may be used again once the job is gone, so
+    the time it was added at tells the two apart; not for the jobs of a replay, which have ids of
+    their own, whenever they are added.
+    """
+    if way == EVENT:
+        return id
+    parts = [way, subscriber, id]
+    return "\x1f".join(parts if created_at is None else [*parts, str(created_at)])
+
+
 def keys_of_rows(table: str, rows: Table) -> Keys:
     """The keys of rows of a table, by their ``KEY_COLUMNS``."""
     ids: list[str] = rows.column(KEY_COLUMNS[table][0]).to_pylist()
-    if table == "events":
-        return event_keys(ids)
     if table == "quarantine":
         return fingerprint_keys(ids)
+    ways: list[str] = rows.column("way").to_pylist()
+    if any(way != EVENT for way in ways):
+        subscribers: list[str] = rows.column("subscriber").to_pylist()
+        created: list[int | None] = [None] * len(ids)
+        if table == "events":
+            times = rows.column("created_at").cast(pa.int64())
+            is_replay = rows.column("replay_id").is_valid()
+            created = compute.if_else(is_replay, pa.scalar(None, pa.int64()), times).to_pylist()
+        ids = list(map(identity, ways, subscribers, ids, created))
+    if table == "events":
+        return event_keys(ids)
     attempts = rows.column("attempt").cast(pa.int64()).to_numpy()
     started = rows.column("started_at").cast(pa.int64()).to_numpy()
     return delivery_keys(ids, attempts, started)

@@ -40,8 +40,14 @@ EVENTS = _columns(
     ("source", pa.string(), True),
     ("data_json", pa.string(), False),
     ("before_json", pa.string(), True),
+    ("way", pa.string(), False),
+    ("options", pa.map_(pa.string(), pa.string()), True),
 )
-"""One row for each envelope sent: an event on its way to one subscriber."""
+"""One row for each message sent: an event on its way to one subscriber, or a job.
+
+``way`` is ``event``, ``job``, ``rpc`` or ``message``. For a job, ``event_key`` is its name and
+``subscriber`` its queue.
+"""
 
 DELIVERIES = _columns(
     ("id", pa.string(), False),
@@ -67,8 +73,9 @@ DELIVERIES = _columns(
     ("dead_letter_kind", pa.string(), True),
     ("correlation_id", pa.string(), True),
     ("replay_id", pa.string(), True),
+    ("way", pa.string(), False),
 )
-"""One row for each attempt to handle an envelope, with its outcome."""
+"""One row for each attempt to handle a message, with its outcome."""
 
 QUARANTINE = _columns(
     ("reason", pa.string(), False),

@@ -13,6 +13,7 @@ from matador.model.event import EventType, event_type_of
 from matador.model.schema import Schema
 from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
+from matador.spark.tables.decode import EVENT
 from matador.spark.tables.delta import DataFile, DeltaTable
 from matador.spark.tables.layout import Layout, spark_schema
 
@@ -53,7 +54,10 @@ class LakeTables:
         return self._spark
 
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
-        """Every envelope that was sent, one row each; of one event, given by class or key.
+        """Every message that was sent, one row each; of one event, given by class or key.
+
+        ``way`` tells events and jobs apart; the ``event_key`` of a job is its name, and its
+        ``subscriber`` is its queue.
 
         With an event, the columns ``data`` and ``before`` hold the payload as a typed struct; a
         field that is missing has the default of its class, as subscribers see it. A value that the
@@ -66,11 +70,11 @@ class LakeTables:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        chosen = rows.where(rows.event_key.isin(list(found.keys)))
+        chosen = rows.where((rows.way == EVENT) & rows.event_key.isin(list(found.keys)))
         return with_payload(chosen, found, unfit=True)
 
     def deliveries(self) -> DataFrame:
-        """Every attempt to handle an envelope and its outcome, one row each."""
+        """Every attempt to handle a message and its outcome, one row each."""
         return self.table("deliveries")
 
     def quarantine(self) -> DataFrame:

@@ -27,6 +27,7 @@ from matador.spark.runtime.payload_types import struct_of
 from matador.spark.runtime.storage import Storage
 from matador.spark.tables.append import EXPIRED
 from matador.spark.tables.delta import NEW, CommitConflictError, DataFile, DeltaTable
+from matador.spark.tables.keys import EVENT
 from matador.spark.tables.layout import EVENTS, Layout
 from matador.spark.tables.parquet_writer import FileWriter
 
@@ -36,7 +37,8 @@ CONVERTED = "matador.events"
 """The application whose transaction says which version of ``events`` is converted."""
 
 _NO_NAME = re.compile(r"\W")
-_FIRST = [one for one in EVENTS if one.name not in ("data_json", "before_json")]
+_LEFT_OUT = ("data_json", "before_json", "way", "options")
+_FIRST = [one for one in EVENTS if one.name not in _LEFT_OUT]
 
 
 def table_name(event_key: str) -> str:
@@ -153,7 +155,7 @@ def _convert(
         opened = lake.child("events").reader(file.path)
     except FileNotFoundError:
         return msgspec.msgpack.encode(None)
-    wanted = compute.field("event_key").isin(event.keys)
+    wanted = (compute.field("way") == EVENT) & compute.field("event_key").isin(event.keys)
     if limit is not None:
         time = pa.scalar(limit, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
         wanted &= compute.field("recorded_at") >= time

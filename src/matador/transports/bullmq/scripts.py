@@ -20,6 +20,7 @@ import msgspec
 from bullmq.redis_connection import RedisConnection, loadScript
 from bullmq.scripts import Scripts
 
+from matador.model.job_limits import RateLimit
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
 from matador.transports.bullmq.wire import KEYS, id_bytes
 
@@ -328,12 +329,13 @@ class JobScripts(Scripts):
 
     # -- taking ------------------------------------------------------------------------------------
 
-    def next_job(self, token: str, now: int, lock: int) -> Call:
-        """Take the next job that is due."""
+    def next_job(self, token: str, now: int, lock: int, rate: RateLimit | None = None) -> Call:
+        """Take the next job that is due. All workers count for the rate limit of their queue."""
         keys = self._named(
             "wait active prioritized events stalled limiter delayed paused meta pc marker"
         )
-        options = _pack({"token": token, "lockDuration": lock, "limiter": None})
+        limiter = None if rate is None else {"max": rate.max, "duration": rate.milliseconds}
+        options = _pack({"token": token, "lockDuration": lock, "limiter": limiter})
         return Call("moveToActive", keys, [self._all[""], now, options])
 
     def take(self, id_: str, token: str, now: int, lock: int) -> Call:

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any, cast
 
 from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
+from matador.model.job_limits import JobLimits, RateLimit
 from matador.model.message import Delivery
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.jobs import BullJob, JobHold
@@ -40,6 +41,14 @@ class JobSource(ABC):
         await asyncio.sleep(seconds)
         return False
 
+    def set_rate(self, rate: RateLimit | None) -> None:  # noqa: B027 - optional
+        """Take so many jobs at most in so much time, together with all other workers."""
+
+    @property
+    def limited(self) -> bool:
+        """A rate limit keeps it from taking jobs."""
+        return False
+
     async def wake_another(self, session: BullMQSession) -> None:  # noqa: B027 - optional
         """Wake another worker, because this one takes nothing."""
 
@@ -53,17 +62,29 @@ class WaitingJobs(JobSource):
         self._owner = token_hex(8)
         self._number = 0
         self._together = 1
+        self._rate: RateLimit | None = None
+        self._limited = False
+
+    def set_rate(self, rate: RateLimit | None) -> None:
+        """See ``JobSource``. BullMQ's workers keep to it in the same way."""
+        self._rate = rate
+
+    @property
+    def limited(self) -> bool:
+        """See ``JobSource``."""
+        return self._limited
 
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         """See ``JobSource``."""
         count = min(limit, self._together)
         scripts, now = session.scripts(self._jobs.queue), session.now()
         tokens = [self._token() for _ in range(count)]
-        calls = [scripts.next_job(token, now, self._lock) for token in tokens]
+        calls = [scripts.next_job(token, now, self._lock, self._rate) for token in tokens]
         found: list[Delivery] = []
         scheduled: list[BullJob] = []
         failure: MatadorError | None = None
         wait = self._block
+        self._limited = False
         for token, answer in zip(tokens, await self._run(session, calls), strict=False):
             if isinstance(answer, MatadorError):
                 failure = answer
@@ -73,6 +94,7 @@ class WaitingJobs(JobSource):
                 if job.scheduler is not None:
                     scheduled.append(job)
             else:
+                self._limited = int(answer[2]) > 0
                 wait = min(wait, self._until(now, answer))
         if failure is not None and not found:
             raise failure
@@ -104,7 +126,9 @@ class WaitingJobs(JobSource):
         return f"{self._owner}:{self._number}"
 
     async def wait(self, session: BullMQSession, seconds: float) -> bool:
-        """See ``JobSource``."""
+        """See ``JobSource``. A marker does not end a rate limit: it is left to others."""
+        if self._limited:
+            return await super().wait(session, seconds)
         key = session.scripts(self._jobs.queue).key("marker")
         return await session.ask("BZPOPMIN", key, round(seconds, 3)) is not None
 
@@ -173,6 +197,15 @@ class BullMQSubscription:
     def active(self) -> bool:
         """See ``Subscription``."""
         return not self._ending.done()
+
+    def set_limits(self, limits: JobLimits) -> None:
+        """See ``JobLimiting``. BullMQ has no limit for each key: that is ignored."""
+        self._source.set_rate(limits.rate)
+
+    @property
+    def limited(self) -> bool:
+        """See ``JobLimiting``."""
+        return self._source.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Waits while the connection is lost."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from matador.errors import ConfigurationError, QueueNotFoundError
-from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind, Topology, dead_letter_name
+from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.wire import letters_of
 from matador.transports.kit.errors import queue_not_found
@@ -23,7 +23,7 @@ _MOST_EVENTS = ("opts.maxLenEvents", 10_000)  # as BullMQ's own queues have it
 
 class _QueueSettings(msgspec.Struct, omit_defaults=True, rename="camel"):
     priorities: bool = False
-    dead_letters: tuple[DeadLetterKind, ...] = DEAD_LETTER_KINDS
+    dead_letters: tuple[DeadLetterKind, ...] = ("unhandled", "undeliverable")
     jobs: bool = False
 
 
@@ -62,9 +62,10 @@ class Queues:
 
     async def declare(self, session: BullMQSession, topology: Topology) -> None:
         """Create the queues of a topology, ``exact`` ones, too: all it takes is a name."""
-        kinds = topology.dead_letters.enabled_kinds
         made = {
-            topology.full_name(queue.name): _QueueSettings(queue.priorities, kinds)
+            topology.full_name(queue.name): _QueueSettings(
+                queue.priorities, topology.kinds_of(queue)
+            )
             for queue in topology.queues
         }
         await self._write(session, made)

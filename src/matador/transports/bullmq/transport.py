@@ -58,6 +58,7 @@ _JOBS = JobCapabilities(
     unique=True,
     schedules=True,
     flows=True,
+    rate_limit=True,
 )
 _LONGEST_BLOCK = 2.0  # seconds; a marker can be lost with the worker that got it
 

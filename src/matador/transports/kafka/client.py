@@ -7,26 +7,35 @@ and as back once one has answered; until then nobody waits for it but the superv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from matador.errors import MatadorError, NotConnectedError, SendTimeoutError, TimeoutError
+from matador.errors import (
+    MatadorError,
+    NotConnectedError,
+    SendTimeoutError,
+    SendUnconfirmedError,
+    TimeoutError,
+)
 from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
 from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import KafkaAddress
 from matador.transports.kafka.producer import KafkaProducer
+from matador.transports.kit.backoff import Backoff
 from matador.transports.supervisor import ConnectionSupervisor
 
 T = TypeVar("T")
 
 _BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
-_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)  # noqa: SLF001 - its public name
+_TRIES = 5
+_DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 
 
 class _Session:
@@ -50,6 +59,7 @@ class KafkaClient:
         self._producer: KafkaProducer | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._session: _Session | None = None
+        self._trims: set[asyncio.Task[None]] = set()
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
             self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
         )
@@ -110,23 +120,45 @@ class KafkaClient:
         session = self._session
         if session is None or error.code() not in _DOWN:
             return
-        try:
+        with suppress(RuntimeError):  # the loop is closed
             session.lost.get_loop().call_soon_threadsafe(session.fail, KafkaException(error))
-        except RuntimeError:
-            pass  # the loop is closed
 
     async def ask(
         self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""
     ) -> dict[Any, T | MatadorError]:
-        """Ask the administration client for several things at once: each result, or why not."""
-        try:
-            futures = call(self._admin)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise translate(error, self.where, queue=queue) from error
-        found: dict[Any, T | MatadorError] = {}
-        for key, future in futures.items():
-            found[key] = await self._outcome(future, queue or str(getattr(key, "topic", key)))
-        return found
+        """Ask the administration client for several things at once: each result, or why not.
+
+        Asks again while the answer of a broker says that it will have one soon.
+        """
+        backoff = Backoff(0.05, 1.0)
+        for last in (*[False] * (_TRIES - 1), True):
+            try:
+                futures = call(self._admin)
+            except (KafkaException, ValueError, TypeError) as error:
+                raise translate(error, self.where, queue=queue) from error
+            found: dict[Any, T | MatadorError] = {}
+            for key, future in futures.items():
+                found[key] = await self._outcome(future, queue or str(getattr(key, "topic", key)))
+            passing = [one for one in found.values() if isinstance(one, SendUnconfirmedError)]
+            if last or not passing or not self.is_connected:
+                return found
+            await backoff.sleep()
+        raise AssertionError("unreachable")
+
+    def trim(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Delete the records of partitions before these offsets, in the background.
+
+        It does not matter if that fails: it is done again some day.
+        """
+        places = [TopicPartition(topic, number, at) for number, at in offsets.items() if at > 0]
+        if places and self._admin is not None:
+            task = asyncio.create_task(self._trim(places))
+            self._trims.add(task)
+            task.add_done_callback(self._trims.discard)
+
+    async def _trim(self, places: list[TopicPartition]) -> None:
+        with suppress(MatadorError):
+            await self.ask(lambda admin: admin.delete_records(places))
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Run a call that blocks in a thread.
@@ -139,6 +171,10 @@ class KafkaClient:
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except KafkaException as error:
             raise translate(error, self.where) from error
+
+    def cluster(self) -> Any:
+        """The brokers and topics, as the client library describes them. Blocks."""
+        return self._admin.list_topics(timeout=self.address.timeout)
 
     async def _outcome(self, future: Future[T], queue: str) -> T | MatadorError:
         try:
@@ -165,9 +201,7 @@ class KafkaClient:
                     self.failed,
                     limit=self.address.max_message_size,
                 )
-            admin, timeout = self._admin, self.address.timeout
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, lambda: admin.list_topics(timeout=timeout))
+            await asyncio.get_running_loop().run_in_executor(self._threads, self.cluster)
         except (KafkaException, ValueError, TypeError) as error:
             raise translate(error, self.where, opening=True) from error
         if session.lost.done():
@@ -182,6 +216,8 @@ class KafkaClient:
 
     async def _drop(self) -> None:
         self._session = None
+        if self._trims:
+            await asyncio.wait(self._trims, timeout=self.address.timeout)
         producer, self._producer = self._producer, None
         if producer is not None:
             await producer.close()

@@ -2,7 +2,7 @@
 
 A thread talks to Kafka: it reads messages while there is room for them, commits, moves delayed ones
 that are due, and answers rebalances. Everything else happens in the event loop: who gets what, and
-lines of keys. The thread goes on polling while handlers run, so that a long one keeps its partition.
+lines of keys. The thread goes on polling while handlers run: a long one keeps its partition.
 
 The client library lets one thread in at a time, and a poll cannot be interrupted. So the thread
 waits in a poll only while there is nothing to commit; otherwise it waits for commits, and looks for
@@ -25,15 +25,15 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import (
     LeaseLostError,
     MatadorError,
-    NotConnectedError,
     SendFailedError,
     SendTimeoutError,
 )
 from matador.transports.coalescer import Coalescer
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.deliveries import Hold, Partition, hold_of
 from matador.transports.kafka.delays import BrokerClock, DelayMover
-from matador.transports.kafka.errors import is_missing, translate
+from matador.transports.kafka.deliveries import Hold, Partition, hold_of
+from matador.transports.kafka.errors import is_missing, is_rebalancing, still_ours, translate
+from matador.transports.kafka.names import is_dead_letters
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
 from matador.transports.kit.backoff import Backoff
@@ -46,6 +46,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there
 _LULL = 0.1  # seconds without room after which partitions are paused
 _MOST = 500  # messages read at a time
 _FEWEST_WAITING = 1000
+_LAST_COMMITS = 2.0
 _ASSIGN_TRIES = 30
 
 Outcome: TypeAlias = MatadorError | None
@@ -82,6 +83,7 @@ class QueueConsumer:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits: Coalescer[Partition, Outcome] = Coalescer(self._commit, max_batch=100_000)
+        self.committing = asyncio.Lock()
         self._verified = time.monotonic()
         self._problem: MatadorError | None = None
         self._keeping = 0
@@ -151,6 +153,49 @@ class QueueConsumer:
         self._waiters.wake()
         return []
 
+    async def owned(self, timeout: float) -> dict[int, Partition]:
+        """The partitions that we have, once we have some or ``timeout`` seconds have passed.
+
+        The group is not left until ``let_go`` was called as often as this.
+        """
+        self._keeping += 1
+        until = self._loop.time() + timeout
+        while not self.partitions and (left := until - self._loop.time()) > 0:
+            await self._next_change(left)
+        return dict(self.partitions)
+
+    async def skip(self, number: int, start: int, end: int) -> int:
+        """Finish what nobody holds in a partition of ours; how many messages that were."""
+        if (partition := self.partitions.get(number)) is None:
+            return 0
+        skipped = partition.skip(start, end)
+        progress = partition.progress
+        if progress is not None:
+            self._ready = deque(
+                hold
+                for hold in self._ready
+                if hold.partition is not partition or not progress.is_finished(hold.offset)
+            )
+        await self.commit(partition)
+        return skipped
+
+    def let_go(self) -> None:
+        """See ``owned``."""
+        self._keeping -= 1
+        self._change()
+
+    async def take(self, hold: Hold) -> bool:
+        """Deliver a message that was found by other means; False if it cannot be had."""
+        partition = hold.partition
+        if not hold.is_ours or partition.leaving:
+            return False
+        if partition.progress is None:
+            partition.progress = Progress(0)
+        if not partition.may_take(hold.offset):
+            return False
+        self._ready = deque(one for one in self._ready if one.offset != hold.offset)
+        return await self._begin([hold]) is None and hold.is_ours
+
     async def close(self) -> None:
         """Leave the group at once; what is in hand is redelivered to others."""
         self._forced = True
@@ -182,7 +227,9 @@ class QueueConsumer:
         except BaseException:  # cancelled
             self._give_back(holds)
             raise
-        failed = [one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)]
+        failed = [
+            one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)
+        ]
         return failed[0] if failed else None
 
     def _give_back(self, holds: Iterable[Hold]) -> None:
@@ -206,18 +253,44 @@ class QueueConsumer:
             return None
         return await self.commit(partition)
 
+    async def membership(self) -> Any:
+        """See ``Keeper``."""
+        call: asyncio.Future[Any] = self._loop.create_future()
+        self._commands.append(
+            lambda: self._tell(_resolve, call, self._consumer.consumer_group_metadata())
+        )
+        self._woken.set()
+        done, _ = await asyncio.wait([call], timeout=self._timeout)
+        return call.result() if done else None
+
     async def _store(self, partitions: Iterable[Partition]) -> list[Outcome]:
         return await asyncio.gather(*[self._commits.submit(one) for one in partitions])
 
     async def _commit(self, partitions: Sequence[Partition]) -> list[Outcome]:
-        """One commit for all that have changed."""
-        chosen = {one: None for one in partitions if one.owned and one.progress is not None}
-        found: dict[Partition, Outcome] = dict(chosen)
-        offsets = [place for one in chosen if (place := _place(one)) is not None]
-        if offsets:
-            found |= await self._commit_offsets(offsets)
+        """One commit for all that have changed; again while the group is being rearranged."""
+        found: dict[Partition, Outcome] = {}
+        pending = set(partitions)
+        backoff = Backoff(0.01, 0.2)
+        until = self._loop.time() + self._timeout
+        while pending:
+            async with self.committing:
+                places = [_place(one) for one in pending if one.owned]
+                offsets = [place for place in places if place is not None]
+                outcomes = await self._commit_offsets(offsets) if offsets else {}
+            found |= outcomes
+            pending = {one for one, outcome in outcomes.items() if is_rebalancing(outcome)}
+            if pending and self._loop.time() > until:
+                break
+            if pending:
+                await backoff.sleep()
         self._change()
-        return [found.get(one, None if one.owned else lease_lost(self.queue)) for one in partitions]
+        return [self._outcome(one, found.get(one)) for one in partitions]
+
+    def _outcome(self, partition: Partition, outcome: Outcome) -> Outcome:
+        """Whether a partition is lost, a rebalance says, and not a commit that came in between."""
+        if not partition.owned:
+            return lease_lost(self.queue, "its partition is another worker's")
+        return still_ours(outcome) if isinstance(outcome, LeaseLostError) else outcome
 
     async def _commit_offsets(self, offsets: list[TopicPartition]) -> dict[Partition, Outcome]:
         asked = time.monotonic()
@@ -227,19 +300,19 @@ class QueueConsumer:
         self._woken.set()
         done, _ = await asyncio.wait([call], timeout=self._timeout + 1)
         if not done:
-            late = SendTimeoutError(f"{self._client.where}: no answer to a commit of {self.queue!r}")
+            late = SendTimeoutError(
+                f"{self._client.where}: no answer to a commit of {self.queue!r}"
+            )
             return {mine[one.partition]: late for one in offsets if one.partition in mine}
         found: dict[Partition, Outcome] = {}
         for number, error in call.result().items():
             if (partition := mine.get(number)) is None:
                 continue
-            outcome = None if error is None else translate(
-                error, self._client.where, queue=self.queue
+            outcome = (
+                None if error is None else translate(error, self._client.where, queue=self.queue)
             )
             found[partition] = outcome
-            if isinstance(outcome, LeaseLostError):
-                self._lost([partition])
-            elif outcome is None:
+            if outcome is None:
                 self._verified = asked
             self._hold_if_crowded(partition)
         return found
@@ -268,13 +341,16 @@ class QueueConsumer:
         """See ``Keeper``."""
         partition = hold.partition
         if successor is not None:
-            if successor.offset != hold.offset:
-                partition.early.add(successor.offset)
             partition.replace(hold, successor)
             self._offer(successor, front=True)
         elif (following := partition.leave(hold)) is not None:
             self._offer(following)
         self._change()
+
+    async def _next_change(self, timeout: float) -> None:
+        waiting = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait([waiting], timeout=timeout)
+        waiting.cancel()
 
     def _change(self) -> None:
         self._changed.set()
@@ -404,11 +480,14 @@ class QueueConsumer:
             one.leaving = True
         until = self._loop.time() + (0.0 if self._forced else self._revoke_wait)
         while self._in_flight(partitions) and (left := until - self._loop.time()) > 0:
-            changed = self._changed
-            await asyncio.wait([asyncio.ensure_future(changed.wait())], timeout=left)
-        if not self._forced:
-            await self._commits.drain()
+            await self._next_change(left)
+        # Those who wait for a commit are to hear that it was made, before it is too late for it.
+        draining = asyncio.ensure_future(self._commits.drain())
+        await asyncio.wait([draining], timeout=_LAST_COMMITS if self._forced else self._timeout)
+        draining.cancel()
         places = [place for one in partitions if (place := _place(one)) is not None]
+        if self._mover is None and is_dead_letters(self.queue):  # nobody needs those any more
+            self._client.trim(self.topic, {one.partition: one.offset for one in places})
         self._lost(partitions)
         return places
 
@@ -417,6 +496,7 @@ class QueueConsumer:
         self._waiters.wake()
 
     def _ended(self) -> None:
+        self._stop()
         self._lost(list(self.partitions.values()))
         for task in self._tasks:
             task.cancel()
@@ -440,7 +520,7 @@ class QueueConsumer:
                 except KafkaException as error:
                     self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
                     time.sleep(_POLL)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a thread has nobody to raise it to
             _LOG.exception("the consumer of %s has failed", self.queue)
         finally:
             try:
@@ -454,6 +534,8 @@ class QueueConsumer:
         timeout = _POLL
         if self._mover is not None:
             self._mover.wake(self._consumer)
+            if finished := self._mover.finished():
+                self._tell(self._client.trim, self._mover.topic, finished)
             timeout = self._mover.next_wait(_POLL)
         outstanding = self._handed - self._received
         room = self._room - outstanding
@@ -503,7 +585,7 @@ class QueueConsumer:
         late: list[KafkaMessage] = []
         for message in messages:
             if (error := message.error()) is not None:
-                self._read_failed(error)
+                self._read_failed(error, message)
             elif message.topic() != self.topic:
                 late.append(message)
             elif (partition := self._assigned.get(message.partition() or 0)) is not None:
@@ -514,10 +596,26 @@ class QueueConsumer:
         if late and self._mover is not None:
             self._mover.handle(self._consumer, late)
 
-    def _read_failed(self, error: KafkaError) -> None:
+    def _read_failed(self, error: KafkaError, message: KafkaMessage) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._start_over(message)
+            return
         passing = error.retriable() or (error.code() < 0 and not is_missing(error))
         if not passing:
             self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
+
+    def _start_over(self, message: KafkaMessage) -> None:
+        """Where we want to read there is nothing: the topic was made again, or cleaned up."""
+        topic, number = message.topic() or self.topic, message.partition() or 0
+        _LOG.warning("%s, partition %d, is read from its beginning", topic, number)
+        if topic == self.topic and (old := self._assigned.get(number)) is not None:
+            old.owned = False
+            made = self._assigned[number] = Partition(self, topic, number, None)
+            self._tell(self._lost, [old])
+            self._tell(self._gained, [made])
+        place = TopicPartition(topic, number, OFFSET_BEGINNING)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
 
     def _hold_back(self, held_back: bool) -> None:
         self._held_back = held_back
@@ -564,6 +662,8 @@ class QueueConsumer:
         return places
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        if self._mover is not None:
+            self._mover.commit(consumer)
         gone = self._unassigned(places)
         if gone:
             work = self._give_up(gone)
@@ -614,6 +714,6 @@ def _place(partition: Partition) -> TopicPartition | None:
     return TopicPartition(partition.topic, partition.number, offset, metadata=text)
 
 
-def _resolve(call: asyncio.Future[_Committed], found: _Committed) -> None:
+def _resolve(call: asyncio.Future[Any], found: object) -> None:
     if not call.done():
         call.set_result(found)

@@ -29,6 +29,7 @@ _LEVELS = 15
 _FAILED_WAIT = 1.0
 _FRESH = 600.0  # seconds after which the broker's clock is asked for again
 _SOON = 0.002
+_TRIM_EVERY = 30.0
 _LOG = logging.getLogger(__name__)
 
 PARTITIONS = _LEVELS + 1
@@ -98,10 +99,14 @@ class DelayMover:
         self._producer = producer
         self._clock = clock
         self._sleeping: dict[int, float] = {}
+        self._moved: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
+        self._trimmed = time.monotonic()
 
     def revoked(self, partition: int) -> None:
         """It is somebody else's now."""
         self._sleeping.pop(partition, None)
+        self._moved.pop(partition, None)
 
     def next_wait(self, longest: float) -> float:
         """How many seconds may pass until ``wake`` has to be called."""
@@ -111,6 +116,7 @@ class DelayMover:
 
     def wake(self, consumer: Consumer) -> None:
         """Read again from the partitions whose first message is due."""
+        self.commit(consumer)
         now = time.monotonic()
         due = [partition for partition, at in self._sleeping.items() if at <= now]
         for partition in due:
@@ -121,6 +127,11 @@ class DelayMover:
     def handle(self, consumer: Consumer, messages: Sequence[KafkaMessage]) -> None:
         """Move those that are due, in order; of the others read none until the first is due."""
         now = self._now()
+        if now is None:
+            for message in messages:
+                if message.partition() not in self._sleeping:
+                    self._sleep(consumer, message, _FAILED_WAIT)
+            return
         ready: dict[int, list[KafkaMessage]] = {}
         for message in messages:
             partition = message.partition()
@@ -134,14 +145,14 @@ class DelayMover:
         for part in ready.values():
             self._move(consumer, part, now)
 
-    def _now(self) -> float:
-        if (now := self._clock.now) is None:
+    def _now(self) -> float | None:
+        """The time on the broker; None: it cannot be asked at the moment."""
+        if self._clock.now is None:
             (report,) = self._producer.send_now([self._clock.question(self._target)])
             self._clock.saw(report)
-            if (now := self._clock.now) is None:  # the topic was made by others
-                self._clock.guess()
-                now = time.time()
-        return now
+            if self._clock.now is None and not isinstance(report, MatadorError):
+                self._clock.guess()  # the topic was made by others
+        return self._clock.now
 
     def _wait(self, message: KafkaMessage, now: float) -> float:
         stored_at = message.timestamp()[1] / 1000
@@ -170,12 +181,30 @@ class DelayMover:
             self._clock.saw(report)
             done = message
         if done is not None:
-            offset = (done.offset() or 0) + 1
-            place = TopicPartition(self.topic, done.partition() or 0, offset)
-            try:
-                consumer.commit(offsets=[place], asynchronous=False)
-            except KafkaException as error:  # whoever has the partition now moves them once more
-                _LOG.info("a commit of %s failed: %s", self.topic, error)
+            self._moved[done.partition() or 0] = (done.offset() or 0) + 1
+            self.commit(consumer)
+
+    def commit(self, consumer: Consumer) -> None:
+        """Commit what was moved; again later if the group is just being rearranged."""
+        if not self._moved:
+            return
+        places = [TopicPartition(self.topic, number, at) for number, at in self._moved.items()]
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            _LOG.info("a commit of %s has to wait: %s", self.topic, error)
+        else:
+            self._finished |= self._moved
+            self._moved.clear()
+
+    def finished(self) -> dict[int, int]:
+        """Up to which offsets the partitions can be deleted; empty if it is not worth it yet."""
+        now = time.monotonic()
+        if not self._finished or now < self._trimmed + _TRIM_EVERY:
+            return {}
+        finished, self._finished = self._finished, {}
+        self._trimmed = now
+        return finished
 
     def _next(self, message: KafkaMessage, now: float) -> Record:
         record = record_of(message)

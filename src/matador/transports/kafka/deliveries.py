@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import Message as KafkaMessage
 
@@ -24,6 +25,15 @@ class Keeper(Protocol):
         """Store the progress of a partition; None, or why it is not stored."""
         ...
 
+    @property
+    def committing(self) -> asyncio.Lock:
+        """Held while something is committed."""
+        ...
+
+    async def membership(self) -> Any:
+        """Who commits, for a transaction; None if it cannot be said."""
+        ...
+
     def done(self, hold: Hold, successor: Hold | None = None) -> None:
         """It is settled, and that is stored. ``successor`` is next in its place."""
         ...
@@ -33,12 +43,12 @@ class Hold:
     """A message in our hands.
 
     ``root`` is the message in whose place it is handled: the first of a chain of retries with one
-    key, or itself. ``stored``: its successor is, and only the commit is missing.
+    key, or itself. ``stored``: its ``successor`` is, and only the commit is missing.
     """
 
     __slots__ = (
         *("content", "count", "offset", "partition", "queue", "record", "root", "settled"),
-        *("stored", "stored_at"),
+        *("stored", "stored_at", "successor"),
     )
 
     def __init__(
@@ -54,6 +64,7 @@ class Hold:
         self.count = 0
         self.settled = False
         self.stored = False
+        self.successor: Hold | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -94,9 +105,7 @@ class Partition:
     time. ``owned`` is also read, and set, by the thread that polls.
     """
 
-    def __init__(
-        self, keeper: Keeper, topic: str, number: int, progress: Progress | None
-    ) -> None:
+    def __init__(self, keeper: Keeper, topic: str, number: int, progress: Progress | None) -> None:
         self.keeper = keeper
         self.topic = topic
         self.number = number
@@ -129,6 +138,34 @@ class Partition:
             return False
         return not self.progress.is_finished(offset)
 
+    def may_take(self, offset: int) -> bool:
+        """Whether a message that was found by other means is nobody's yet."""
+        progress = self.progress
+        return progress is None or not (
+            progress.is_finished(offset) or offset in progress.flying or offset in progress.moved
+        )
+
+    def skip(self, start: int, end: int) -> int:
+        """Finish all from ``start`` to the one before ``end`` that nobody holds; how many."""
+        progress = self.progress = self.progress or Progress(start)
+        first = max(start, progress.offset)
+        kept = {one for one in (*progress.flying, *progress.moved) if first <= one < end}
+        skipped = max(0, end - first) - progress.finished_behind(end) - len(kept)
+        begin = first
+        for stop in (*sorted(kept), end):
+            progress.finish_all(begin, stop)
+            begin = stop + 1
+        progress.counts = {one: n for one, n in progress.counts.items() if one in progress.flying}
+        for key, line in list(self.lines.items()):
+            self.waiting -= len(line) - 1
+            kept_line = deque(one for one in line if one.offset in progress.flying)
+            for one in line:
+                one.settled = one.settled or one not in kept_line
+            self.lines[key] = kept_line
+            if not kept_line:
+                del self.lines[key]
+        return skipped
+
     def line_up(self, hold: Hold) -> bool:
         """Put it at the end of the line of its key; whether it is the first."""
         key = hold.record.key
@@ -143,11 +180,21 @@ class Partition:
         return False
 
     def replace(self, hold: Hold, successor: Hold) -> None:
-        """The successor takes the place of the first of a line."""
+        """The successor takes the place of the first of a line.
+
+        It may have been read from its own place meanwhile, or is yet to be.
+        """
         key = hold.record.key
         line = None if key is None else self.lines.get(key)
         if line and line[0] is hold:
             line[0] = successor
+            if successor.offset != hold.offset:
+                twins = [one for one in line if one.offset == successor.offset][1:]
+                for twin in twins:
+                    line.remove(twin)
+                    self.waiting -= 1
+                if not twins:
+                    self.early.add(successor.offset)
 
     def leave(self, hold: Hold) -> Hold | None:
         """The first of a line is finished; who is first now."""

@@ -27,7 +27,9 @@ from matador.errors import (
 
 def _codes(*names: str) -> frozenset[int]:
     """The codes with these names; a client that does not know one cannot raise it."""
-    return frozenset(code for name in names if (code := getattr(KafkaError, name, None)) is not None)
+    return frozenset(
+        code for name in names if (code := getattr(KafkaError, name, None)) is not None
+    )
 
 
 _MISSING = _codes(
@@ -40,6 +42,10 @@ _LOST = _codes(
     *("SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH", "_MAX_POLL_EXCEEDED"),
     *("MEMBER_ID_REQUIRED",),
 )
+_REARRANGED = _codes(
+    *("REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH"),
+    *("STALE_MEMBER_EPOCH", "_ASSIGNMENT_LOST"),
+)
 _TOO_LARGE = _codes("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE")
 _UNSTORABLE = _codes(
     *("INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_ARG", "_INVALID_TYPE"),
@@ -50,6 +56,17 @@ _TIMEOUT = _codes("_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_T
 _BUSY = _codes(
     *("_QUEUE_FULL", "THROTTLING_QUOTA_EXCEEDED", "NOT_ENOUGH_REPLICAS", "_ISR_INSUFF"),
     *("SHARE_SESSION_LIMIT_REACHED", "GROUP_MAX_SIZE_REACHED", "_PURGE_QUEUE"),
+)
+_PASSING = _codes(
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"),
+    *("PREFERRED_LEADER_NOT_AVAILABLE", "ELIGIBLE_LEADERS_NOT_AVAILABLE", "FENCED_LEADER_EPOCH"),
+    *("UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "NOT_CONTROLLER", "NOT_COORDINATOR"),
+    *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "BROKER_NOT_AVAILABLE"),
+    *("NETWORK_EXCEPTION", "REBALANCE_IN_PROGRESS", "UNSTABLE_OFFSET_COMMIT"),
+    *("CONCURRENT_TRANSACTIONS", "TRANSACTION_ABORTABLE", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
+    *("UNKNOWN_PRODUCER_ID", "OUT_OF_ORDER_SEQUENCE_NUMBER", "DUPLICATE_SEQUENCE_NUMBER"),
+    *("STALE_CTRL_EPOCH", "REBOOTSTRAP_REQUIRED", "UNKNOWN", "FETCH_SESSION_ID_NOT_FOUND"),
+    *("INVALID_FETCH_SESSION_EPOCH", "STALE_BROKER_EPOCH", "LISTENER_NOT_FOUND"),
 )
 _FULL = _codes("KAFKA_STORAGE_ERROR", "LOG_DIR_NOT_FOUND")
 _CREDENTIALS = _codes(
@@ -88,6 +105,19 @@ def is_missing(error: BaseException | KafkaError) -> bool:
     """Whether a topic or a partition does not exist."""
     found = error if isinstance(error, KafkaError) else error_of(error)
     return found is not None and found.code() in _MISSING
+
+
+def is_rebalancing(error: MatadorError | None) -> bool:
+    """Whether a commit has to wait until the group has been rearranged."""
+    found = None if error is None or error.__cause__ is None else error_of(error.__cause__)
+    return found is not None and found.code() in _REARRANGED
+
+
+def still_ours(error: MatadorError) -> SendUnconfirmedError:
+    """A commit was refused, but no rebalance has taken the partition from us: try again."""
+    made = SendUnconfirmedError(f"the group is being rearranged; try again: {error}")
+    made.__cause__ = error.__cause__
+    return made
 
 
 def is_fenced(error: BaseException) -> bool:
@@ -157,7 +187,7 @@ def _of_code(
     if code in _UNSUPPORTED:
         return UnsupportedError(f"{said}; {_REMEDIES['UNSUPPORTED']}")
     if code in _FENCED or error.fatal():
-        return SendUnconfirmedError(f"the producer has to start again: {said}")
-    if code < 0 or error.retriable():
+        return SendUnconfirmedError(f"the client has to start again: {said}")
+    if code < 0 or code in _PASSING or error.retriable():
         return SendUnconfirmedError(f"no answer, so the outcome is unknown: {said}")
     return TransportError(said)

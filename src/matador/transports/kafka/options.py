@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
@@ -48,7 +48,6 @@ class KafkaOptions(TypedDict, total=False):
     retention: Seconds | None
     create: bool | None
     transactional: bool | None
-    groups: Literal["consumer", "share"] | None
     timeout: Seconds | None
     session: Seconds | None
     revoke_wait: Seconds | None
@@ -71,7 +70,7 @@ class KafkaAddress(ServerAddress):
 
     kind = "Kafka"
     form = "kafka://user:password@host:9092,host:9092/?option=value"
-    schemes = {
+    schemes: ClassVar[Mapping[str, Scheme]] = {
         "kafka": Scheme(9092, several=True),
         "kafkas": Scheme(9093, tls=True, several=True),
     }
@@ -84,7 +83,6 @@ class KafkaAddress(ServerAddress):
     retention: float = duration(_WEEK, minimum=60)
     create: bool = flag(True)
     transactional: bool = flag(False)
-    groups: str = choice("consumer", ("consumer", "share"))
     timeout: float = duration(10.0, minimum=0.5)
     session: float = duration(10.0, minimum=1)
     revoke_wait: float = duration(5.0)
@@ -173,7 +171,7 @@ class KafkaAddress(ServerAddress):
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "error",  # see QueueConsumer
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": round(self.session * 1000),
@@ -195,11 +193,8 @@ def read_kafka_address(url: str, given: Mapping[str, Any]) -> KafkaAddress:
         ConfigurationError: it is malformed, or an option is invalid.
     """
     options = dict(given)
-    config = options.pop("config", None) or {}
+    config: object = options.pop("config", None) or {}
     if not isinstance(config, Mapping):
         raise ConfigurationError("Kafka: config must be a mapping of librdkafka settings")
     made = read_address(KafkaAddress, url, options)
-    if not config:
-        return made
-    values = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return KafkaAddress(**(values | {"config": dict(cast("Mapping[str, Any]", config))}))
+    return replace(made, config=dict(cast("Mapping[str, Any]", config)))

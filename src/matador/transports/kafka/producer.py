@@ -92,10 +92,16 @@ class KafkaProducer:
         if not records:
             return []
         future: Future[list[Report]] = Future()
-        self._produce(
-            records, _Batch(len(records), lambda batch: future.set_result(batch.reports))
-        )
+        self._produce(records, _Batch(len(records), lambda batch: future.set_result(batch.reports)))
         return future.result()
+
+    def refresh(self, topic: str, timeout: float) -> None:
+        """Have it look for a topic again that it has found missing. Blocks.
+
+        Raises:
+            KafkaException: nobody could be asked.
+        """
+        self._producer.list_topics(topic, timeout)
 
     async def close(self) -> None:
         """Wait for all reports, and end."""

@@ -166,6 +166,15 @@ class Progress:
             if successor > 0
         }
 
+    def copy(self) -> Progress:
+        """The same, to try something out."""
+        copied = Progress(self.offset)
+        copied.flying = set(self.flying)
+        copied.counts = dict(self.counts)
+        copied.moved = dict(self.moved)
+        copied._starts, copied._ends = list(self._starts), list(self._ends)
+        return copied
+
     def taken_over(self) -> None:
         """By a worker that holds nothing: those in flight were delivered before."""
         self.flying.clear()

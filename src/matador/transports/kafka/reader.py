@@ -13,9 +13,7 @@ from matador.transports.kafka.options import KafkaAddress
 _MOST = 500
 
 
-def read_one(
-    address: KafkaAddress, topic: str, partition: int, offset: int
-) -> KafkaMessage | None:
+def read_one(address: KafkaAddress, topic: str, partition: int, offset: int) -> KafkaMessage | None:
     """One record; None if it is not there any more."""
     for message in read_range(address, topic, {partition: (offset, offset + 1)}):
         if message.offset() == offset:
@@ -45,7 +43,7 @@ def read_range(
             if messages:
                 until = time.monotonic() + address.timeout
             elif time.monotonic() > until:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}"))  # noqa: SLF001
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}"))
             for message in messages:
                 yield from _within(message, left)
     finally:
@@ -56,7 +54,7 @@ def _within(message: KafkaMessage, left: dict[int, int]) -> Iterator[KafkaMessag
     number = message.partition() or 0
     error = message.error()
     if error is not None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             left.pop(number, None)
         elif not error.retriable():
             raise KafkaException(error)

@@ -11,17 +11,23 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from confluent_kafka import TopicPartition
 
-from matador.errors import LeaseLostError, MatadorError
+from matador.errors import LeaseLostError, MatadorError, SendUnconfirmedError
 from matador.model.message import DeadLetter, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
-from matador.transports.kafka.deliveries import Hold, Partition
+from matador.transports.kafka.deliveries import Hold, Keeper, Partition
+from matador.transports.kafka.errors import still_ours
 from matador.transports.kafka.names import topic_name
 from matador.transports.kafka.producer import Location, Report
+from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.store import KafkaStore, Made
+from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kafka.wire import Record, bare, with_reason
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
+
+_AGAIN = SendUnconfirmedError("the transaction was aborted for the sake of another message")
 
 
 class _Work:
@@ -33,14 +39,15 @@ class _Work:
         self.settlement = settlement
         self.hold = hold
         self.outcome: MatadorError | None = None
-        self.successor: Hold | None = None
+        self.successor: Hold | None = hold.successor
 
 
 class KafkaSettler:
     """Settles; several calls may run at once."""
 
-    def __init__(self, store: KafkaStore) -> None:
+    def __init__(self, store: KafkaStore, transactions: KafkaTransactions | None) -> None:
         self._store = store
+        self._transactions = transactions
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
         """For each None, or why it failed."""
@@ -67,13 +74,81 @@ class KafkaSettler:
         return [one.outcome if isinstance(one, _Work) else one for one in works]
 
     async def _carry_out(self, works: Sequence[_Work]) -> None:
+        if self._transactions is None:
+            await self._one_after_the_other(works)
+            return
+        keepers: dict[Keeper, list[_Work]] = {}
+        rest: list[_Work] = []
+        for work in works:
+            if _has_successor(work):
+                keepers.setdefault(work.hold.partition.keeper, []).append(work)
+            else:
+                rest.append(work)
+        await asyncio.gather(
+            self._one_after_the_other(rest),
+            *[self._at_once(self._transactions, keeper, part) for keeper, part in keepers.items()],
+        )
+
+    async def _at_once(
+        self, transactions: KafkaTransactions, keeper: Keeper, works: Sequence[_Work]
+    ) -> None:
+        """Successors and commits in one transaction. What cannot be stored is left out."""
+        made = [self._successor(work) for work in works]
+        missing = await self._store.missing(made)
+        pending: list[tuple[_Work, Record]] = []
+        for work, record in zip(works, made, strict=True):
+            if isinstance(record, MatadorError):
+                work.outcome = record
+            elif record.topic in missing:
+                work.outcome = missing[record.topic]
+            else:
+                pending.append((work, record))
+        async with keeper.committing, transactions.lock:
+            while pending:
+                await self._try(transactions, keeper, pending)
+                pending = [one for one in pending if one[0].outcome is _AGAIN]
+
+    async def _try(
+        self, transactions: KafkaTransactions, keeper: Keeper, pending: list[tuple[_Work, Record]]
+    ) -> None:
+        """One transaction. If a record is refused, the others are to be tried again."""
+        reports = await transactions.send([record for _, record in pending])
+        refused = any(isinstance(report, MatadorError) for report in reports)
+        for (work, record), report in zip(pending, reports, strict=True):
+            work.outcome = _AGAIN if refused else None
+            if isinstance(report, MatadorError):
+                work.outcome = report
+            else:
+                work.successor = _in_place(work, record, report)
+        if refused:
+            await transactions.abort()
+            return
+        copies: dict[Partition, Progress] = {}
+        for work, _ in pending:
+            partition = work.hold.partition
+            if partition.progress is not None:
+                _advance(work, copies.setdefault(partition, partition.progress.copy()))
+        offsets = [
+            TopicPartition(one.topic, one.number, offset, metadata=text)
+            for one, copied in copies.items()
+            for offset, text in (copied.commit(),)
+        ]
+        outcome = await transactions.commit(offsets, await keeper.membership())
+        for work, _ in pending:
+            owned = work.hold.partition.owned
+            lost = isinstance(outcome, LeaseLostError)
+            work.outcome = still_ours(outcome) if lost and owned else outcome
+            if outcome is None and owned:
+                _advance(work, work.hold.partition.progress)
+
+    async def _one_after_the_other(self, works: Sequence[_Work]) -> None:
         await self._store_successors([one for one in works if _has_successor(one)])
         partitions: dict[Partition, list[_Work]] = {}
         for work in works:
             if work.outcome is None and not work.hold.partition.owned:
                 work.outcome = lease_lost(work.hold.queue, "its partition is another worker's")
             if work.outcome is None:
-                _advance(work)
+                _advance(work, work.hold.partition.progress)
                 partitions.setdefault(work.hold.partition, []).append(work)
         commits = [one.keeper.commit(one) for one in partitions]
         outcomes = await asyncio.gather(*commits)
@@ -100,7 +175,7 @@ class KafkaSettler:
                 work.outcome = report
             else:
                 work.hold.stored = True
-                work.successor = _in_place(work, record, report)
+                work.successor = work.hold.successor = _in_place(work, record, report)
 
     def _successor(self, work: _Work) -> Made:
         hold, settlement = work.hold, work.settlement
@@ -143,15 +218,13 @@ def _in_place(work: _Work, record: Made, report: Report) -> Hold | None:
     return successor
 
 
-def _advance(work: _Work) -> None:
+def _advance(work: _Work, progress: Progress | None) -> None:
     """Write down what has happened; the commit stores it."""
-    hold, progress = work.hold, work.hold.partition.progress
+    hold = work.hold
     assert progress is not None
     if isinstance(work.settlement, Release):
         progress.release(hold.offset)
-        work.successor = Hold(
-            hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at
-        )
+        work.successor = Hold(hold.queue, hold.partition, hold.offset, hold.record, hold.stored_at)
         work.successor.root = hold.root
         return
     if work.successor is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from matador.errors import DelaysNotSupportedError, MatadorError, QueueNotFoundError
@@ -13,6 +14,8 @@ from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic
 from matador.transports.kafka.producer import Report
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.wire import Record, written
+
+_TRIES = 3
 
 Made: TypeAlias = Record | MatadorError
 
@@ -52,26 +55,45 @@ class KafkaStore:
     async def put(self, made: Sequence[Made]) -> list[Report]:
         """Store records. A declared topic that was deleted is made again."""
         reports = await self._put(made)
-        gone = [at for at, report in enumerate(reports) if _is_gone(made[at], report)]
-        if gone:
-            for at in gone:
-                record = made[at]
-                if isinstance(record, Record):
-                    self._topics.forget(record.topic)
-            again = await self._put([made[at] for at in gone])
-            for at, report in zip(gone, again, strict=True):
+        for _ in range(_TRIES):
+            gone = [
+                (at, record)
+                for at, (record, report) in enumerate(zip(made, reports, strict=True))
+                if isinstance(report, QueueNotFoundError)
+                and isinstance(record, Record)
+                and self._topics.knows(record.topic)  # it was there, and was deleted
+            ]
+            if not gone:
+                break
+            await self._look_again({record.topic for _, record in gone})
+            again = await self._put([record for _, record in gone])
+            for (at, _), report in zip(gone, again, strict=True):
                 reports[at] = report
         return reports
 
-    async def _put(self, made: Sequence[Made]) -> list[Report]:
-        topics = {one.topic for one in made if isinstance(one, Record)}
-        missing: dict[str, MatadorError] = {}
+    async def _look_again(self, topics: Iterable[str]) -> None:
+        timeout = self._client.address.timeout
         for topic in topics:
+            self._topics.forget(topic)
+            try:
+                await self._topics.find(topic)
+                await self._client.blocking(partial(self._client.producer.refresh, topic, timeout))
+            except MatadorError:
+                continue  # whoever sends to it hears of it
+
+    async def missing(self, made: Sequence[Made]) -> dict[str, MatadorError]:
+        """The topics that cannot be found, and why."""
+        missing: dict[str, MatadorError] = {}
+        for topic in {one.topic for one in made if isinstance(one, Record)}:
             if not self._topics.knows(topic):
                 try:
                     await self._topics.find(topic)
                 except MatadorError as error:
                     missing[topic] = _of_queue(error, topic)
+        return missing
+
+    async def _put(self, made: Sequence[Made]) -> list[Report]:
+        missing = await self.missing(made)
         reports: list[Report] = []
         chosen: list[Record] = []
         for one in made:
@@ -83,13 +105,7 @@ class KafkaStore:
                 reports.append(None)
                 chosen.append(one)
         sent = iter(await self._client.producer.send(chosen))
-        return [
-            next(sent) if report is None else report for report in reports
-        ]
-
-
-def _is_gone(made: Made, report: Report) -> bool:
-    return isinstance(made, Record) and isinstance(report, QueueNotFoundError)
+        return [next(sent) if report is None else report for report in reports]
 
 
 def _of_queue(error: MatadorError, topic: str) -> MatadorError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import QueueNotFoundError
 from matador.model.message import Delivery
@@ -20,11 +20,14 @@ class KafkaSubscription(BaseSubscription):
         consumer: QueueConsumer,
         topics: Topics,
         prefetch: int,
+        join: Callable[[str], Awaitable[QueueConsumer]],
         closed: Callable[[KafkaSubscription], object],
     ) -> None:
         super().__init__(consumer.queue)
         self._consumer = consumer
         self._topics = topics
+        self._prefetch = prefetch
+        self._join = join
         self._closed = closed
         self._wakeup = Wakeup()
         consumer.join(self._wakeup, prefetch)
@@ -38,10 +41,18 @@ class KafkaSubscription(BaseSubscription):
                 self._topics.forget(self._consumer.topic)
                 await self._topics.find(self._consumer.topic)  # made again if it was declared
                 continue
-            if not holds:
-                break
-            return [hold.delivery() for hold in holds]
+            if holds:
+                return [hold.delivery() for hold in holds]
+            if self._active:
+                await self._join_again()
         return ()
+
+    async def _join_again(self) -> None:
+        """The consumer has failed: with another one, or the caller hears of it and backs off."""
+        consumer = await self._join(self.queue)
+        if self._active:
+            self._consumer = consumer
+            consumer.join(self._wakeup, self._prefetch)
 
     async def close(self) -> None:
         """See ``Subscription``. With the last one of a queue, its group is left."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewTopic  # pyright: ignore[reportPrivateImportUsage] - public
 
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
@@ -16,6 +17,7 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.errors import error_of
 from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
 
 _DEFAULT_PARTITIONS = 4
@@ -66,7 +68,8 @@ class Topics:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, Any]:
         """Each topic as the client library describes it, or why it cannot be described."""
-        return await self._client.ask(lambda admin: admin.describe_topics(TopicCollection(topics)))
+        names = TopicCollection(list(topics))
+        return await self._client.ask(lambda admin: admin.describe_topics(names))
 
     async def _make(self, topics: Sequence[str]) -> None:
         replication = self._address.replication or -1
@@ -83,6 +86,18 @@ class Topics:
                         f"Kafka: the topic {topic!r} cannot be made: {outcome}; make it yourself, "
                         f"or check the options partitions and replication"
                     ) from outcome
+        await self._wait_for(topics)
+
+    async def _wait_for(self, topics: Sequence[str]) -> None:
+        """A topic that was made is there for everybody a little later."""
+        backoff = Backoff(0.02, 0.5)
+        until = time.monotonic() + self._address.timeout
+        while True:
+            found = await self.describe(topics)
+            missing = [one for one in found.values() if isinstance(one, QueueNotFoundError)]
+            if not missing or time.monotonic() > until:
+                return
+            await backoff.sleep()
 
     # -- topology ----------------------------------------------------------------------------------
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Unpack
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, UnsupportedError
 from matador.model.capabilities import Capabilities
-from matador.model.message import Message, Settlement, TopologyNote
+from matador.model.message import (
+    Delivery,
+    Finding,
+    Message,
+    QueueDepth,
+    Settlement,
+    StoredMessage,
+    TopologyNote,
+)
 from matador.model.topology import Topology
+from matador.transports.kafka.browse import KafkaBrowser
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.delays import BrokerClock
-from matador.transports.kafka.names import delayed_topic, topic_name
+from matador.transports.kafka.doctor import check, examine
+from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.options import KafkaOptions, read_kafka_address
+from matador.transports.kafka.purge import Purger
 from matador.transports.kafka.settle import KafkaSettler
 from matador.transports.kafka.store import KafkaStore
 from matador.transports.kafka.subscription import KafkaSubscription
 from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
@@ -41,7 +53,6 @@ class KafkaTransport(BaseTransport):
         retention: seconds after which Kafka deletes messages of a queue, handled or not.
         create: make the topics of a topology that are missing.
         transactional: store a retry or a dead letter and commit its original in one transaction.
-        groups: ``consumer``, or ``share`` for share groups, a preview.
         timeout: seconds for connecting, for an answer, and for a confirmation.
         session: seconds after which a worker that is not heard of loses its partitions.
         revoke_wait: seconds for which a partition that goes to another worker waits for handlers
@@ -70,8 +81,11 @@ class KafkaTransport(BaseTransport):
         self._client = KafkaClient(address, self._change_state)
         self._topics = Topics(self._client)
         self._store = KafkaStore(self._client, self._topics)
-        self._settler = KafkaSettler(self._store)
+        self._transactions = KafkaTransactions(self._client) if address.transactional else None
+        self._settler = KafkaSettler(self._store, self._transactions)
         self._clock = BrokerClock()
+        self._browser = KafkaBrowser(self._client, self._topics, self._group)
+        self._purger = Purger(self._client, self._browser)
         self._consumers: dict[str, QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
         self._subscriptions: set[KafkaSubscription] = set()
@@ -83,6 +97,9 @@ class KafkaTransport(BaseTransport):
             concurrency="partition",
             ordering="partition",
             priorities=False,
+            purge=True,
+            depth=True,
+            replay=True,
             properties=ALL_PROPERTIES,
             max_message_size=address.max_message_size,
         )
@@ -103,6 +120,8 @@ class KafkaTransport(BaseTransport):
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         consumers = [*self._consumers.values(), *self._leaving]
         await asyncio.gather(*[one.close() for one in consumers])
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._client.stop()
 
     async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
@@ -121,7 +140,7 @@ class KafkaTransport(BaseTransport):
         await self._client.require()
         consumer = await self._consumer(queue)
         subscription = KafkaSubscription(
-            consumer, self._topics, prefetch, self._subscriptions.discard
+            consumer, self._topics, prefetch, self._consumer, self._subscriptions.discard
         )
         self._subscriptions.add(subscription)
         return subscription
@@ -130,6 +149,58 @@ class KafkaTransport(BaseTransport):
         """See ``Transport``."""
         await self._client.require()
         return await self._settler.settle(settlements)
+
+    # -- optional abilities ------------------------------------------------------------------------
+
+    browses_dead_letters = True
+
+    async def browse(
+        self, queue: str, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``Browsing`` and ``BrowsingDeadLetters``: for dead letters only."""
+        await self._client.require()
+        async for stored in self._browser.browse(queue, after, limit):
+            yield stored
+
+    async def take(self, queue: str, positions: Sequence[str]) -> Sequence[Delivery | None]:
+        """See ``Browsing``. Joins the group of the dead letters until all are settled."""
+        await self._client.require()
+        if not is_dead_letters(queue):
+            raise UnsupportedError(f"{queue!r} is consumed by its group; dead letters can be taken")
+        if not positions:
+            return []
+        member = await self._consumer(queue)
+        try:
+            return await self._browser.take(queue, positions, member)
+        finally:
+            member.let_go()
+
+    async def purge(self, queue: str) -> int:
+        """See ``Purging``. What waits behind a message that another process holds stays."""
+        await self._client.require()
+        return await self._purger.purge(queue, self._consumers.get(queue))
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``."""
+        await self._client.require()
+        return await self._browser.depth(queue)
+
+    async def read(
+        self, queue: str, *, after: str | None = None, limit: int = 1000
+    ) -> Sequence[StoredMessage]:
+        """See ``Replaying``. In order of the time when Kafka stored them."""
+        await self._client.require()
+        return await self._browser.read(queue, after, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        """See ``Examining``."""
+        await self._client.require()
+        return await examine(self._client)
+
+    async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        """See ``Checking``: partitions, replicas, retention and cleanup that get in the way."""
+        await self._client.require()
+        return await check(self._client, self._topics, topology)
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ DEFAULT_NAME = "job"
 
 _MOST = 2**53
 _OF_A_FAILURE = (
-    *(names.ATTEMPTS, names.ERROR, names.FAILED_AT),
+    *(names.ATTEMPTS, names.ERROR, names.FAILED_AT, names.RETRY_AT),
     *(REASON_HEADER, ERROR_TYPE_HEADER, TRACEBACK_HEADER),
 )
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)

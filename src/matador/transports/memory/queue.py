@@ -12,14 +12,13 @@ from collections import deque
 from heapq import heappop, heappush
 from itertools import islice
 from math import inf
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import Message, QueueDepth
 from matador.transports.kit.wakeup import Waiters
 from matador.transports.memory.entry import Entry, EntryState, MemoryHold
-
-Sorted: TypeAlias = list[tuple[float, int, int, Entry]]
-"""A heap: the sort key, then the place and the turn of the entry when it was added."""
+from matador.transports.memory.limits import JobLimiter, Sorted
 
 
 class JobIndex(Protocol):
@@ -72,6 +71,7 @@ class MemoryQueue:
         self._leases: Sorted = []
         self._keys: dict[str, deque[Entry]] = {}  # the unfinished of each key, in order
         self._finished: deque[tuple[float, int]] = deque()  # readable until, seq
+        self._limiter: JobLimiter | None = None  # nobody has set a limit
 
     # -- in ---------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class MemoryQueue:
         key = entry.message.ordering_key
         if key is None or message.ordering_key != key or not self.ordered:
             return False
-        self.held -= 1
+        self._let_go(entry)
         entry.message = message
         entry.deliveries = 0
         entry.stored = now
@@ -133,21 +133,56 @@ class MemoryQueue:
         elif key is not None and self.ordered and self._keys[key][0] is not entry:
             entry.state = "blocked"
         else:
-            entry.state = "ready"
-            priority = entry.message.priority if self.priorities else None
-            rank = inf if priority is None else -priority
-            heappush(self._ready, (rank, entry.seq, entry.turn, entry))
+            self._make_ready(entry)
+
+    def _make_ready(self, entry: Entry) -> None:
+        entry.state = "ready"
+        heappush(self._ready, self._place(entry))
+
+    def _place(self, entry: Entry) -> tuple[float, int, int, Entry]:
+        priority = entry.message.priority if self.priorities else None
+        return inf if priority is None else -priority, entry.seq, entry.turn, entry
 
     # -- out --------------------------------------------------------------------------------------
 
-    def take_next(self, limit: int, lease_until: float = inf) -> list[MemoryHold]:
+    def take_next(
+        self, limit: int, lease_until: float = inf, limits: JobLimits = NO_LIMITS, now: float = 0.0
+    ) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are ready, the most urgent first."""
-        holds: list[MemoryHold] = []
         if self.paused:
-            return holds
+            return []
+        if limits is not NO_LIMITS or self._limiter is not None:
+            return self._take_limited(limit, lease_until, limits, now)
+        holds: list[MemoryHold] = []
         while len(holds) < limit and (entry := self._next()) is not None:
             holds.append(self._hold(entry, lease_until))
         return holds
+
+    def _take_limited(
+        self, limit: int, lease_until: float, limits: JobLimits, now: float
+    ) -> list[MemoryHold]:
+        if self._limiter is None:
+            held = (entry for entry in self.entries.values() if entry.state == "held")
+            self._limiter = JobLimiter(held)
+        limiter = self._limiter
+        for entry in limiter.change(limits.per_key):
+            self._make_ready(entry)
+        limit = limiter.room(limits.rate, limit, now)
+        holds: list[MemoryHold] = []
+        while len(holds) < limit and (entry := self._next()) is not None:
+            if limiter.may_run(entry):
+                holds.append(self._hold(entry, lease_until))
+            else:
+                entry.state = "blocked"
+                limiter.park(self._place(entry))
+        limiter.count(limits.rate, len(holds), now)
+        return holds
+
+    def _let_go(self, entry: Entry) -> None:
+        """A held message is held no longer: it may be the turn of a parked one of its key."""
+        self.held -= 1
+        if self._limiter is not None and (other := self._limiter.ended(entry)) is not None:
+            self._make_ready(other)
 
     def take(self, entry: Entry, lease_until: float = inf) -> MemoryHold | None:
         """Hold one message, ready or not; None if it is held or finished."""
@@ -172,6 +207,8 @@ class MemoryQueue:
         entry.deliveries += 1
         entry.turn = turn = entry.turn + 1
         self.held += 1
+        if self._limiter is not None:
+            self._limiter.started(entry)
         if self.jobs is not None:
             self.jobs.started(entry)
         if lease_until != inf:
@@ -197,9 +234,11 @@ class MemoryQueue:
 
     def _finish(self, entry: Entry) -> None:
         if entry.state == "held":
-            self.held -= 1
+            self._let_go(entry)
         elif entry.state == "delayed":
             self.delayed -= 1
+        elif self._limiter is not None and (other := self._limiter.next_of(entry)) is not None:
+            self._make_ready(other)  # it may have been this one's turn
         entry.state = "done"
         if self.jobs is not None:
             self.jobs.left(self, entry)
@@ -216,7 +255,7 @@ class MemoryQueue:
 
     def give_back(self, entry: Entry, now: float, *, counted: bool) -> None:
         """Put a held message back in its place; ``counted``: the delivery counts."""
-        self.held -= 1
+        self._let_go(entry)
         if not counted:
             entry.deliveries -= 1
         self._enter(entry, now)
@@ -237,6 +276,8 @@ class MemoryQueue:
     def next_time(self) -> float:
         """The earliest time at which ``pass_time`` has something to do."""
         due = self._delayed[0][0] if self._delayed else inf
+        if self._limiter is not None:
+            due = min(due, self._limiter.closed_until)
         if self.expires is not None and not self.receivers:
             due = min(due, self.unused_since + self.expires)
         return min(due, self._leases[0][0]) if self._leases else due
@@ -251,6 +292,8 @@ class MemoryQueue:
 
     def pass_time(self, now: float) -> None:
         """End delays and leases, and delete what is too old."""
+        if self._limiter is not None:
+            self._limiter.pass_time(now)
         delayed, leases = self._delayed, self._leases
         while delayed and delayed[0][0] <= now:
             item = heappop(delayed)
@@ -286,6 +329,11 @@ class MemoryQueue:
         unfinished = len(self.entries) - len(self._finished)
         ready = unfinished - self.held - self.delayed
         return QueueDepth(ready=ready, delayed=self.delayed, in_flight=self.held)
+
+    @property
+    def limited(self) -> bool:
+        """Do limits hold back messages that could be received?"""
+        return self._limiter is not None and self._limiter.holds_back
 
     def page(self, after: int, limit: int, *, finished: bool) -> list[Entry]:
         """Up to ``limit`` entries after a place, in the order in which they were sent."""

@@ -6,6 +6,7 @@ Knows nothing of connections. No change awaits anything, so each is atomic.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from math import inf, isnan
 from types import NoneType
 
@@ -18,6 +19,7 @@ from matador.errors import (
     UnstorableError,
 )
 from matador.model.capabilities import Capabilities
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import (
     Complete,
     DeadLetter,
@@ -174,6 +176,11 @@ class MemoryStore:
         self.jobs(name).retry(job_id, self._clock.monotonic())
         self._tend([self.queue(name)])
 
+    def remove_job(self, name: str, job_id: str) -> None:
+        """Forget a job that nobody is running."""
+        self.jobs(name).remove(job_id)
+        self._tend([self.queue(name)])
+
     def pause(self, name: str, paused: bool) -> None:
         """Pause a queue, or end the pause."""
         self.jobs(name)
@@ -212,6 +219,7 @@ class MemoryStore:
     def publish(self, exchange: str, messages: Sequence[Message]) -> list[int | MatadorError]:
         """Store each message in the queues bound to its key. Returns how many, or an error."""
         outcomes: list[int | MatadorError] = []
+        copies: list[Message] = []
         for message in messages:
             key = message.properties.routing_key if message.properties is not None else None
             try:
@@ -219,9 +227,14 @@ class MemoryStore:
             except MatadorError as error:
                 outcomes.append(error)
                 continue
-            copies = [msgspec.structs.replace(message, queue=queue) for queue in queues]
-            errors = [error for error in self.put(copies) if error is not None]
-            outcomes.append(errors[0] if errors else len(copies))
+            copies += [msgspec.structs.replace(message, queue=queue) for queue in queues]
+            outcomes.append(len(queues))
+        stored = iter(self.put(copies))
+        for place, number in enumerate(outcomes):
+            if isinstance(number, int):
+                # The copies differ in their queue only: if one cannot be stored, none can.
+                errors = [error for error in islice(stored, number) if error is not None]
+                outcomes[place] = errors[0] if errors else number
         return outcomes
 
     def put_once(self, messages: Sequence[Message], once: Once) -> list[MatadorError | None]:
@@ -246,11 +259,13 @@ class MemoryStore:
             if part.batch <= once.batch:
                 del self._once[part]
 
-    def take_next(self, queue: MemoryQueue, limit: int) -> list[MemoryHold]:
+    def take_next(
+        self, queue: MemoryQueue, limit: int, limits: JobLimits = NO_LIMITS
+    ) -> list[MemoryHold]:
         """Hold up to ``limit`` messages that are ready."""
         now = self._clock.monotonic()
         queue.pass_time(now)
-        holds = queue.take_next(limit, self._lease_until(now))
+        holds = queue.take_next(limit, self._lease_until(now), limits, now)
         self._set_alarm(queue.next_time())
         return holds
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from matador.errors import ConfigurationError
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import Delivery
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.kit.transport import BaseSubscription
@@ -34,8 +35,19 @@ class MemorySubscription(BaseSubscription):
         self._store = store
         self._on_close = on_close
         self._settled = settled
+        self._limits = NO_LIMITS
         self._wakeup = Wakeup()
         queue.receivers += 1
+
+    def set_limits(self, limits: JobLimits) -> None:
+        """See ``JobLimiting``."""
+        self._limits = NO_LIMITS if limits == NO_LIMITS else limits
+        self._wakeup.wake()
+
+    @property
+    def limited(self) -> bool:
+        """See ``JobLimiting``."""
+        return self._queue.limited
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``. Lets others run first, even if messages are ready."""
@@ -45,7 +57,7 @@ class MemorySubscription(BaseSubscription):
         while self._active:
             if self._queue.deleted:
                 raise queue_not_found(self._queue.name, "memory")
-            holds = self._store.take_next(self._queue, limit)
+            holds = self._store.take_next(self._queue, limit, self._limits)
             if holds:
                 if self._settled:
                     for hold in holds:  # removed: replies do not count as completed

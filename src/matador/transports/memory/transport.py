@@ -253,6 +253,8 @@ class MemoryTransport(BaseTransport):
             unique=True,
             schedules=True,
             flows=True,
+            rate_limit=True,
+            concurrency_per_key=True,
         )
 
     async def open_jobs(self, queue: str) -> str:
@@ -285,7 +287,7 @@ class MemoryTransport(BaseTransport):
 
     async def remove_job(self, queue: str, job_id: str) -> None:
         """See ``JobStoring``."""
-        self._connected.jobs(queue).remove(job_id)
+        self._connected.remove_job(queue, job_id)
 
     async def set_progress(self, receipt: Receipt, progress: bytes) -> None:
         """See ``JobStoring``."""

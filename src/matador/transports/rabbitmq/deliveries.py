@@ -149,7 +149,13 @@ class ChannelDeliveries:
         hold = AmqpHold(self, tag, properties, body, before, incoming.uncounted, routing_key)
         self._window.add(tag, hold)
         receipt = Receipt(
-            self.queue, hold, before + 1, before > 0, incoming.priority, incoming.ordering_key
+            self.queue,
+            hold,
+            before + 1,
+            before > 0,
+            incoming.priority,
+            incoming.ordering_key,
+            exact_count=not incoming.uncounted,
         )
         problem = problem or incoming.problem
         self.arrived.append(

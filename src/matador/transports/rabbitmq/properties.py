@@ -179,6 +179,10 @@ class _HeaderNames(dict[str, bytes]):
 _NAMES = _HeaderNames()
 
 
+EMPTY_TABLE = _SIZE.pack(0)
+"""A table without headers."""
+
+
 def write_table(table: Mapping[str, str | int], fields: Iterable[bytes] = ()) -> bytes:
     """A table of texts and whole numbers, after ``fields`` that are already encoded.
 

@@ -107,12 +107,11 @@ class OutgoingMessages:
             raise DelaysNotSupportedError("RabbitMQ cannot delay what is published to an exchange")
         given = message.properties or _NO_PROPERTIES
         key = given.routing_key or ""
-        if len(key.encode("utf-8", "replace")) > _LONGEST_NAME:
+        if len(key) * 4 > _LONGEST_NAME and len(key.encode("utf-8", "replace")) > _LONGEST_NAME:
             raise UnstorableError(f"the routing key {key[:80]!r}… has more than 255 bytes")
-        plain = msgspec.structs.replace(
-            message, properties=msgspec.structs.replace(given, routing_key=None)
-        )
-        return self._made(plain, exchange, key, None, wire.RESERVE, routed=True)
+        if message.properties is None:
+            message = msgspec.structs.replace(message, properties=given)
+        return self._made(message, exchange, key, None, wire.RESERVE, routed=True)
 
     def successor(self, settlement: Settlement, hold: AmqpHold) -> Publication:
         """What must be stored before a delivery is acknowledged.
@@ -164,7 +163,7 @@ class OutgoingMessages:
     ) -> Publication:
         id_ = wire.id_property(message.id)
         most = self.frame_max - reserve
-        properties = wire.properties_of(message, id_, self._now(), most, marks)
+        properties = wire.properties_of(message, id_, self._now(), most, marks, routed=routed)
         return Publication(exchange, key, id_, properties, message.body, mandatory, routed)
 
     def _now(self) -> int:

@@ -10,15 +10,14 @@ from hashlib import sha256
 from typing import Any
 
 from matador.errors import MessageTooLargeError, UnstorableError
-from matador.model.message import REASON_HEADER, Headers, Message, Properties
+from matador.model.message import DELIVERIES_HEADER, REASON_HEADER, Headers, Message, Properties
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.transports.rabbitmq import properties as amqp
 from matador.transports.rabbitmq.delays import MARK
 from matador.transports.rabbitmq.properties import DEATHS, OURS, read_properties
 
 ORDERING_KEY = "x-matador-ordering-key"
-DELIVERIES = "x-matador-deliveries"
-"""How often a message had been delivered before a copy of it was given back."""
+DELIVERIES = DELIVERIES_HEADER
 
 ROUTING_KEY = "x-matador-routing-key"
 EXPIRES_AT = "x-matador-expires-at"
@@ -43,7 +42,6 @@ _HEADER_FRAME = 12 + 8  # bytes of a header frame around the properties
 _LONGEST_SHORT = 255
 _MOST_COUNTED = 1_000_000
 _TRANSIENT, _PERSISTENT = b"\1", b"\2"
-_EMPTY_TABLE = 4  # bytes
 
 
 def _is_internal(name: str) -> bool:
@@ -59,28 +57,42 @@ def id_property(id: str) -> str:
 
 
 def properties_of(
-    message: Message, id_: str, now_ms: int, frame_max: int, marks: Headers | None = None
+    message: Message,
+    id_: str,
+    now_ms: int,
+    frame_max: int,
+    marks: Headers | None = None,
+    *,
+    routed: bool = False,
 ) -> bytes:
     """The properties of a message, with ``marks`` added to its headers.
+
+    ``routed``: it is published with its own routing key, which then needs no header.
 
     Raises:
         UnstorableError: they cannot be encoded; ``MessageTooLargeError``: no frame holds them.
     """
     headers: Headers = message.headers
     given = message.properties
-    if message.ordering_key is not None or marks or given is not None:
+    kept_key = None if given is None or routed else given.routing_key
+    if (
+        message.ordering_key is not None
+        or marks
+        or kept_key is not None
+        or (given is not None and given.expires_at is not None)
+    ):
         more: dict[str, str | int] = dict(headers)
         if message.ordering_key is not None:
             more[ORDERING_KEY] = message.ordering_key
-        if given is not None and given.routing_key is not None:
-            more[ROUTING_KEY] = given.routing_key
+        if kept_key is not None:
+            more[ROUTING_KEY] = kept_key
         if given is not None and given.expires_at is not None:
             more[EXPIRES_AT] = repr(float(given.expires_at))
         if marks:
             more.update(marks)
         headers = more
     try:
-        table = amqp.write_table(headers)
+        table = amqp.write_table(headers) if headers else amqp.EMPTY_TABLE
         if given is not None:
             written = _with_properties(given, table, id_, now_ms, message.priority)
         else:
@@ -102,23 +114,32 @@ def _with_properties(
     given: Properties, table: bytes, id_: str, now_ms: int, priority: int | None
 ) -> bytes:
     """As RPC and pub/sub send them: nothing that has no value, and a reply without id and time."""
-    parts = {amqp.CONTENT_TYPE: _CONTENT_TYPE}
-    if len(table) > _EMPTY_TABLE:
-        parts[amqp.HEADERS] = table
+    flags = amqp.CONTENT_TYPE
+    parts = [b"", _CONTENT_TYPE]  # in the order of their flags
+    if len(table) > len(amqp.EMPTY_TABLE):
+        flags |= amqp.HEADERS
+        parts.append(table)
     if id_ or not given.transient:
-        parts[amqp.DELIVERY_MODE] = _TRANSIENT if given.transient else _PERSISTENT
+        flags |= amqp.DELIVERY_MODE
+        parts.append(_TRANSIENT if given.transient else _PERSISTENT)
     if priority is not None:
-        parts[amqp.PRIORITY] = bytes((max(0, min(priority, 255)),))
+        flags |= amqp.PRIORITY
+        parts.append(bytes((max(0, min(priority, 255)),)))
     if given.correlation_id is not None:
-        parts[amqp.CORRELATION_ID] = amqp.short_text(given.correlation_id)
+        flags |= amqp.CORRELATION_ID
+        parts.append(amqp.short_text(given.correlation_id))
     if given.reply_to is not None:
-        parts[amqp.REPLY_TO] = amqp.short_text(given.reply_to)
+        flags |= amqp.REPLY_TO
+        parts.append(amqp.short_text(given.reply_to))
     if id_:
-        parts[amqp.MESSAGE_ID] = amqp.short_text(id_)
-        parts[amqp.TIMESTAMP] = struct.pack(">Q", now_ms)
+        flags |= amqp.MESSAGE_ID | amqp.TIMESTAMP
+        parts.append(amqp.short_text(id_))
+        parts.append(struct.pack(">Q", now_ms))
     if given.type is not None:
-        parts[amqp.TYPE] = amqp.short_text(given.type)
-    return amqp.join_properties(parts)
+        flags |= amqp.TYPE
+        parts.append(amqp.short_text(given.type))
+    parts[0] = struct.pack(">H", flags)
+    return b"".join(parts)
 
 
 def _fitting(written: bytes, frame_max: int) -> bytes:

@@ -8,7 +8,15 @@ from typing import Any
 
 from matador.model.message import MessageState, QueueDepth, StoredMessage
 from matador.transports.kit.errors import no_retention
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+)
+from matador.transports.sqlite.routes import FileRoutes
 from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import (
     read_body,
@@ -40,9 +48,9 @@ _LAST_ROW = 2**63 - 1
 _ALWAYS = -1  # nothing was stored before this time
 
 
-def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> SqliteQueue:
-    """The queue itself."""
-    return queue
+def find(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> tuple[SqliteQueue, bool]:
+    """The queue itself, and whether it is temporary."""
+    return queue, FileRoutes(connection).expiry_of(queue.name) is not None
 
 
 def browse_page(
@@ -109,7 +117,7 @@ def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> Queue
     delayed = in_flight = 0
     for state, later, number in connection.execute(
         f"SELECT state, due > ?, count(*) FROM messages WHERE queue = ? AND state <> {READY} "
-        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}) GROUP BY 1, 2",
+        f"AND state IN ({DELAYED}, {IN_FLIGHT}, {BLOCKED}, {PARKED}) GROUP BY 1, 2",
         (now, queue.id),
     ):
         if not later:

@@ -10,13 +10,16 @@ from typing import Any, cast
 import msgspec
 
 from matador.model import job as names
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import Delivery, Receipt
+from matador.transports.sqlite import limits as limiting
 from matador.transports.sqlite.database import (
     BLOCKED,
     DELAYED,
     DONE,
     IN_FLIGHT,
     NEVER,
+    PARKED,
     READY,
     SPECIAL_JOB,
     waiting,
@@ -76,7 +79,7 @@ _HOLD = (
 _TAKE = (
     f"UPDATE messages SET state = {IN_FLIGHT}, token = ?, due = ?, deliveries = {_COUNTED} "
     "WHERE seq IN (SELECT value FROM json_each(?)) AND queue = ? "
-    f"AND state IN ({READY}, {DELAYED}, {BLOCKED}) "
+    f"AND state IN ({READY}, {DELAYED}, {BLOCKED}, {PARKED}) "
     "RETURNING seq, deliveries, priority, id, ordering_key, headers, body"
 )
 _RENEW = "UPDATE messages SET due = ? WHERE seq IN (SELECT value FROM json_each(?))"
@@ -101,12 +104,16 @@ class Claim:
     """The deliveries of a queue, and until when they are held.
 
     Without deliveries, ``next_due`` is when the next message is due; ``NEVER``: there is none.
+    ``not_before`` is when a rate limit lets the next one through, and ``limited`` says that there
+    are jobs which limits hold back.
     """
 
     queue: SqliteQueue
     deliveries: list[Delivery]
     held_until: int
     next_due: int = NEVER
+    not_before: int = 0
+    limited: bool = False
 
 
 def seq_list(numbers: Sequence[int]) -> str:
@@ -120,7 +127,13 @@ def handle_of(receipt: Receipt) -> tuple[int, int]:
     return cast("tuple[int, int]", handle) if type(handle) is tuple else (-1, -1)
 
 
-def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) -> Claim:
+def claim(
+    session: WriterSession,
+    queue: SqliteQueue,
+    limit: int,
+    lease: int,
+    limits: JobLimits = NO_LIMITS,
+) -> Claim:
     """Claim up to ``limit`` messages by priority, then order. Each counts as delivered."""
     if queue.ttl is not None:
         while sweep_expired(session, queue):
@@ -129,17 +142,41 @@ def claim(session: WriterSession, queue: SqliteQueue, limit: int, lease: int) ->
     if queue.paused:
         return Claim(queue, [], until)
     next_due = promote(session, queue)
+    if queue.jobs and (queue.parked or limits is not NO_LIMITS):
+        limit, closed = _within(session, queue, limit, limits)
+        if closed is not None:
+            return Claim(queue, [], until, min(next_due, closed), closed, limited=True)
     token = secrets.randbits(62)
     execute = session.connection.execute
     rows = execute(_NEXT_JOBS if queue.jobs else _NEXT, (queue.id, limit)).fetchall()
     if not rows:
-        return Claim(queue, [], until, next_due)
+        limited = limits.per_key is not None and limiting.any_parked(session, queue)
+        return Claim(queue, [], until, next_due, limited=limited)
     numbers = seq_list([row[0] for row in rows])
     if queue.jobs:
+        if limits.rate is not None:
+            limiting.count(session, queue, limits.rate, len(rows))
         execute(_HOLD_JOBS, (token, until, session.now, numbers))
         return Claim(queue, _jobs(session, queue, token, rows), until)
     execute(_HOLD, (token, until, numbers))
     return Claim(queue, _deliveries(session, queue, token, rows), until)
+
+
+def _within(
+    session: WriterSession, queue: SqliteQueue, limit: int, limits: JobLimits
+) -> tuple[int, int | None]:
+    """How many of the next jobs may be claimed; and if none may, when to try again."""
+    if limits.rate is not None:
+        room, end = limiting.room(session, queue, limits.rate)
+        if not room:
+            return 0, end
+        limit = min(limit, room)
+    if limits.per_key is None:
+        if queue.parked:
+            limiting.unpark_any(session, queue, limit)
+        return limit, None
+    number, done = limiting.sort_out(session, queue, limit, limits.per_key)
+    return number, None if number or done else session.now
 
 
 def take(

@@ -7,14 +7,20 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from matador.errors import MatadorError
 from matador.transports.kit.wakeup import Wakeup
 from matador.transports.sqlite.claim import NEXT_DUE
 from matador.transports.sqlite.clock import DatabaseClock
-from matador.transports.sqlite.database import NEVER, READY, open_for_reading, open_for_writing
+from matador.transports.sqlite.database import (
+    NEVER,
+    READY,
+    open_for_reading,
+    open_for_writing,
+)
 from matador.transports.sqlite.errors import translate
+from matador.transports.sqlite.limits import IS_PARKED
 from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
     SqliteQueue,
@@ -117,6 +123,15 @@ class SqliteConnection:
         await self.writer.stop()
 
 
+class _Wait(NamedTuple):
+    """What a subscription waits for."""
+
+    queue: SqliteQueue
+    next_due: int
+    not_before: int
+    parked: bool
+
+
 class FileWatcher:
     """Wakes subscriptions when there may be something to claim. Belongs to the event loop.
 
@@ -128,13 +143,25 @@ class FileWatcher:
         self._connection = connection
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Wakeup, tuple[SqliteQueue, int]] = {}
+        self._waiting: dict[Wakeup, _Wait] = {}
         self._version = -1
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait(self, wakeup: Wakeup, queue: SqliteQueue, next_due: int) -> None:
-        """Wait until another process writes to the queue, until ``next_due``, or until woken."""
-        self._waiting[wakeup] = queue, next_due
+    async def wait(
+        self,
+        wakeup: Wakeup,
+        queue: SqliteQueue,
+        next_due: int,
+        *,
+        not_before: int = 0,
+        parked: bool = False,
+    ) -> None:
+        """Wait until another process writes to the queue, until ``next_due``, or until woken.
+
+        ``not_before``: there is nothing to claim until then. ``parked``: whatever another process
+        changes may be the turn of a parked job.
+        """
+        self._waiting[wakeup] = _Wait(queue, next_due, not_before, parked)
         if self._timer is None:
             self._timer = self._loop.call_later(_PERIOD, self._look)
         try:
@@ -166,16 +193,18 @@ class FileWatcher:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
-            queues = {queue for queue, _ in self._waiting.values()}
-            due_of = {queue: self._next_due(queue) for queue in queues}
-            for wakeup, (queue, _) in self._waiting.items():
-                self._waiting[wakeup] = queue, due_of[queue]
+            due_of = {
+                place: self._next_due(*place)
+                for place in {(one.queue, one.parked) for one in self._waiting.values()}
+            }
+            for wakeup, one in self._waiting.items():
+                self._waiting[wakeup] = one._replace(next_due=due_of[one.queue, one.parked])
         now = self._clock.now()
-        for wakeup, (_, due) in list(self._waiting.items()):
-            if due <= now:
+        for wakeup, one in list(self._waiting.items()):
+            if max(one.next_due, one.not_before) <= now:
                 wakeup.wake()
 
-    def _next_due(self, queue: SqliteQueue) -> int:
+    def _next_due(self, queue: SqliteQueue, parked: bool) -> int:
         execute = self._connection.execute
         there = execute(_IS_PAUSED, (queue.id, queue.name)).fetchone()
         if there is None:
@@ -183,4 +212,6 @@ class FileWatcher:
         if there[0]:
             return NEVER  # the end of the pause changes the file
         (ready,) = execute(_IS_READY, (queue.id,)).fetchone()
+        if parked and not ready:
+            (ready,) = execute(IS_PARKED, (queue.id,)).fetchone()
         return 0 if ready else execute(NEXT_DUE, (queue.id,)).fetchone()[0]

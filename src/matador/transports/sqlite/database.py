@@ -22,9 +22,10 @@ VERSION = 2
 _BETWEEN_TRIES = (0.0002, 0.0015)  # seconds
 OLDEST_SQLITE = (3, 38, 0)  # RETURNING and JSON built in
 
-# States of a message. BLOCKED: an earlier message with its ordering key is unfinished. It is not
-# READY, so that a claim never has to skip messages.
-READY, DELAYED, IN_FLIGHT, DONE, BLOCKED = range(5)
+# States of a message. BLOCKED: an earlier message with its ordering key is unfinished. PARKED: a
+# job that could run, if not as many jobs of its key were running as may. Neither is READY, so that
+# a claim never has to skip messages.
+READY, DELAYED, IN_FLIGHT, DONE, BLOCKED, PARKED = range(6)
 NEVER = 1 << 62
 """Later than any ``due``."""
 
@@ -73,10 +74,13 @@ PLAIN_JOB, SPECIAL_JOB = range(2)
 
 # `finished_at` is set in completed jobs (DONE) and in failed ones (READY, among the dead letters),
 # and `expires_at` if they are kept for some time only. `job_children` has what a parent waits for,
-# and the results. Partial indexes: messages that are not jobs are in none of them.
+# and the results. `limit_key` is the key whose jobs run a few at a time, `queues.parked` says that
+# jobs may be PARKED, and `job_rates` counts the jobs of the present window of a rate limit. Partial
+# indexes: messages that are not jobs are in none of them.
 _JOBS_SCHEMA = """
 ALTER TABLE queues ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN parked INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN all_completed INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN all_failed INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE messages ADD COLUMN job INTEGER;
@@ -85,9 +89,15 @@ ALTER TABLE messages ADD COLUMN finished_at INTEGER;
 ALTER TABLE messages ADD COLUMN expires_at INTEGER;
 ALTER TABLE messages ADD COLUMN progress BLOB;
 ALTER TABLE messages ADD COLUMN result BLOB;
+ALTER TABLE messages ADD COLUMN limit_key TEXT;
 CREATE INDEX job_ids ON messages (queue, id) WHERE job IS NOT NULL;
 CREATE INDEX finished ON messages (queue, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX expiring ON messages (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX limited ON messages (queue, state, limit_key, rank DESC, seq)
+    WHERE limit_key IS NOT NULL;
+CREATE TABLE job_rates (
+    queue INTEGER PRIMARY KEY, started INTEGER NOT NULL, taken INTEGER NOT NULL
+);
 CREATE TABLE job_keys (
     queue INTEGER NOT NULL, key TEXT NOT NULL, id TEXT NOT NULL, until INTEGER,
     PRIMARY KEY (queue, key)

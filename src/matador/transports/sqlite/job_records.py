@@ -16,7 +16,15 @@ from matador.model.job import JobCounts, JobRecord, JobStatus
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.jobs import record_of, whole
 from matador.transports.sqlite import browse
-from matador.transports.sqlite.database import BLOCKED, DELAYED, DONE, IN_FLIGHT, READY, waiting
+from matador.transports.sqlite.database import (
+    BLOCKED,
+    DELAYED,
+    DONE,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+    waiting,
+)
 from matador.transports.sqlite.session import SqliteQueue
 from matador.transports.sqlite.wire import read_body, read_headers, read_id, read_number
 
@@ -33,13 +41,15 @@ _FIND = (
 )
 _READY = f"{_SELECT} AND state = {READY} ORDER BY rank DESC, seq {_PAGE}"
 _READY_COUNT = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"
-# Waiting, too: for others, or until somebody notices that a delay or a lease is over.
+# Waiting, too: for others, for one of their key, or until somebody notices that a delay or a lease
+# is over.
 _NOT_YET_READY = " UNION ALL ".join(
     f"SELECT {_COLUMNS} FROM messages WHERE queue = ?1 AND {waiting(state)} AND {due}"
     for state, due in (
         (DELAYED, "due <= ?2"),
         (IN_FLIGHT, "due <= ?2"),
         (BLOCKED, "(due IS NULL OR due <= ?2)"),
+        (PARKED, "(due IS NULL OR due <= ?2)"),
     )
 )
 _NOT_YET_READY_PAGE = f"{_NOT_YET_READY} LIMIT ?3 OFFSET ?4"

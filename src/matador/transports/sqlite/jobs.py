@@ -39,14 +39,16 @@ _FIND = (
     "SELECT seq, state, due, headers FROM messages WHERE queue = ? AND id = ? AND job IS NOT NULL"
 )
 _RUN_AGAIN = (
-    "INSERT INTO messages (queue, state, priority, rank, stored_at, id, headers, body, job) "
-    f"SELECT ?, ?, priority, priority, ?, id, ?, body, {SPECIAL_JOB} FROM messages WHERE seq = ?"
+    "INSERT INTO messages "
+    "(queue, state, priority, rank, stored_at, id, headers, limit_key, body, job) "
+    f"SELECT ?, ?, priority, priority, ?, id, ?, ?, body, {SPECIAL_JOB} FROM messages WHERE seq = ?"
 )
 _DELETE = "DELETE FROM messages WHERE seq = ?"
 _PROGRESS = "UPDATE messages SET progress = ? WHERE seq = ? AND token = ?"
 _DELETE_ALL = "DELETE FROM messages WHERE queue IN (?, ?)"
 _FORGET_ALL = tuple(
-    f"DELETE FROM {table} WHERE queue = ?" for table in ("job_keys", "job_children", "schedules")
+    f"DELETE FROM {table} WHERE queue = ?"
+    for table in ("job_keys", "job_children", "job_rates", "schedules")
 )
 _START_AGAIN = "UPDATE queues SET all_completed = 0, all_failed = 0 WHERE id = ?"
 
@@ -167,7 +169,8 @@ def retry(session: WriterSession, queue: SqliteQueue, job_id: str) -> None:
     flows.retried(session, queue, job_id, headers)
     state = BLOCKED if flows.waits(session, queue, job_id) else READY
     encoded = send.encode_json(headers)
-    execute(_RUN_AGAIN, (queue.id, state, session.now, encoded, seq))
+    key = send.limit_key(queue, headers)
+    execute(_RUN_AGAIN, (queue.id, state, session.now, encoded, key, seq))
     execute(_DELETE, (seq,))
 
 
@@ -221,3 +224,4 @@ def delete_all(session: WriterSession, queue: SqliteQueue) -> None:
         execute(statement, (queue.id,))
     execute(_START_AGAIN, (queue.id,))
     session.pause(queue, False)
+    session.note_parked(session.jobs(queue.name), False)

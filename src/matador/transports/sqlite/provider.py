@@ -36,6 +36,8 @@ _CAPABILITIES = JobCapabilities(
     unique=True,
     schedules=True,
     flows=True,
+    rate_limit=True,
+    concurrency_per_key=True,
 )
 
 

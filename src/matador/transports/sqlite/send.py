@@ -18,7 +18,7 @@ import msgspec
 
 from matador.errors import MatadorError
 from matador.model import job as names
-from matador.model.message import Message, Once
+from matador.model.message import Headers, Message, Once
 from matador.transports.kit.properties import headers_with_properties
 from matador.transports.kit.replies import REPLY_PREFIX
 from matador.transports.sqlite.database import (
@@ -51,8 +51,8 @@ def _of_each_size(insert: str, row: str) -> dict[int, str]:
 
 _INSERT_FULL = _of_each_size(
     "INSERT INTO messages (queue, state, due, priority, rank, stored_at, ordering_key, id, "
-    "headers, body, job)",
-    f"({', '.join('?' * 11)})",
+    "headers, body, job, limit_key)",
+    f"({', '.join('?' * 12)})",
 )
 # Most messages are ready at once, without priority or key. Fewer parameters take half the time.
 _INSERT_PLAIN = _of_each_size(
@@ -108,6 +108,7 @@ def store(session: WriterSession, messages: Sequence[Message]) -> list[MatadorEr
         statements = _INSERT_PLAIN
         if queue.jobs:
             statements = _INSERT_JOBS[_kind_of_job(queue, message)]
+            plain = plain and names.CONCURRENCY_KEY not in message.headers
         try:
             if plain:
                 headers = encode_headers(message)
@@ -155,7 +156,15 @@ def make_row(
     rank = message.priority if queue.priorities else None
     where = (queue.id, state, due, message.priority, rank, now, key)
     job = _kind_of_job(queue, message) if queue.jobs else None
-    return (*where, message.id, encode_headers(message), message.body, job)
+    stored = (message.id, encode_headers(message), message.body)
+    return (*where, *stored, job, limit_key(queue, message.headers))
+
+
+def limit_key(queue: SqliteQueue, headers: Headers) -> str | None:
+    """The key of which so many jobs run at once, if a message has one and is a job."""
+    if queue.jobs != JOBS or names.CONCURRENCY_KEY not in headers:
+        return None
+    return str(headers[names.CONCURRENCY_KEY])
 
 
 def _kind_of_job(queue: SqliteQueue, message: Message) -> int:

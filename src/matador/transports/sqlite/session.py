@@ -34,7 +34,7 @@ _OPEN_JOBS = (
     "INSERT INTO queues (name, dead_letters, priorities, jobs) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (name) DO UPDATE SET jobs = excluded.jobs"
 )
-_PUT_BACK_JOBS = "UPDATE queues SET jobs = ?, paused = ? WHERE name = ?"
+_PUT_BACK_JOBS = "UPDATE queues SET jobs = ?, paused = ?, parked = ? WHERE name = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,12 @@ class SqliteQueue:
     retention: int | None
     jobs: int = NO_JOBS
     paused: bool = False
+    parked: bool = False
 
 
 def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
     """All queues by name."""
-    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused FROM queues")
+    rows = connection.execute(f"SELECT {_COLUMNS}, jobs, paused, parked FROM queues")
     return {
         name: SqliteQueue(
             id_,
@@ -64,8 +65,9 @@ def load_queues(connection: sqlite3.Connection) -> dict[str, SqliteQueue]:
             *(setting if type(setting) is int else None for setting in settings),
             jobs=jobs if type(jobs) is int else NO_JOBS,
             paused=bool(paused),
+            parked=bool(parked),
         )
-        for id_, name, dead, priorities, *settings, jobs, paused in rows
+        for id_, name, dead, priorities, *settings, jobs, paused, parked in rows
         if type(name) is str
     }
 
@@ -281,6 +283,13 @@ class WriterSession:
             self.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", row)
             self._reload()
 
+    def note_parked(self, queue: SqliteQueue, parked: bool) -> None:
+        """Note that jobs of a queue may be PARKED, or that none are."""
+        if queue.parked is not parked:
+            row = (parked, queue.id)
+            self.connection.execute("UPDATE queues SET parked = ? WHERE id = ?", row)
+            self._reload()
+
     def jobs(self, name: str) -> SqliteQueue:
         """A queue of jobs by its full name.
 
@@ -319,7 +328,8 @@ class WriterSession:
             settings = (queue.dead_letters, queue.priorities, queue.max_length, queue.ttl)
             row = (None if taken else queue.id, queue.name, *settings, queue.retention)
             self.connection.execute(_INSERT, row)
-            self.connection.execute(_PUT_BACK_JOBS, (queue.jobs, queue.paused, queue.name))
+            state = (queue.jobs, queue.paused, queue.parked, queue.name)
+            self.connection.execute(_PUT_BACK_JOBS, state)
             self.queues = load_queues(self.connection)
         elif not taken:  # another process has created it already: it gets the messages of ours
             moved = (other.id, queue.id)

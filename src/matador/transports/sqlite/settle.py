@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import cast
 
 from matador.errors import MatadorError
@@ -97,12 +97,19 @@ def _is_job(session: WriterSession, settlement: Settlement) -> bool:
     return queue is not None and queue.jobs == JOBS and settlement.receipt.ordering_key is None
 
 
-def refilled(settlements: Sequence[Settlement]) -> set[str]:
-    """The queues in which settlements may have made a message ready."""
+def refilled(settlements: Sequence[Settlement], limited: Set[str] = frozenset()) -> set[str]:
+    """The queues in which settlements may have made a message ready.
+
+    ``limited``: queues of jobs in which it may be the turn of another one with the same key.
+    """
     names: set[str] = set()
     for settlement in settlements:
         receipt = settlement.receipt
-        if receipt.ordering_key is not None or isinstance(settlement, Release):
+        if (
+            receipt.ordering_key is not None
+            or receipt.queue in limited
+            or isinstance(settlement, Release)
+        ):
             names.add(receipt.queue)
         if isinstance(settlement, Retry):
             names.add(settlement.message.queue)

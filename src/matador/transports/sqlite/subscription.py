@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from matador.errors import MatadorError
+from matador.model.job_limits import NO_LIMITS, JobLimits
 from matador.model.message import Delivery
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Wakeup
@@ -37,6 +38,8 @@ class SqliteSubscription(BaseSubscription):
         self._consumer = consumer
         self._give_back = give_back
         self._on_close = on_close
+        self._limits = NO_LIMITS
+        self._limited = False
         self._woken = Wakeup()
         # Outlives a cancelled receive(): the next one, or close(), deals with its result.
         self._claim: asyncio.Future[Sequence[Claim | MatadorError]] | None = None
@@ -44,6 +47,21 @@ class SqliteSubscription(BaseSubscription):
     def wake(self) -> None:
         """There may be something to claim."""
         self._woken.wake()
+
+    def set_limits(self, limits: JobLimits) -> None:
+        """See ``JobLimiting``."""
+        self._limits = NO_LIMITS if limits == NO_LIMITS else limits
+        self._woken.wake()
+
+    @property
+    def limited(self) -> bool:
+        """See ``JobLimiting``."""
+        return self._limited
+
+    @property
+    def limits_keys(self) -> bool:
+        """Whoever finishes a job may make room for another one with its key."""
+        return self._limits.per_key is not None
 
     async def receive(self, limit: int) -> Sequence[Delivery]:
         """See ``Subscription``."""
@@ -60,8 +78,15 @@ class SqliteSubscription(BaseSubscription):
             if isinstance(found, MatadorError):
                 raise found
             self._queue = found.queue  # has another id if it was deleted and created again
+            self._limited = not found.deliveries and found.limited
             if not found.deliveries:
-                await self._connection.watcher.wait(self._woken, found.queue, found.next_due)
+                await self._connection.watcher.wait(
+                    self._woken,
+                    found.queue,
+                    found.next_due,
+                    not_before=found.not_before,
+                    parked=self.limits_keys,
+                )
             elif kept := await self._keep(found, limit):
                 return kept
         return []
@@ -70,7 +95,7 @@ class SqliteSubscription(BaseSubscription):
         return self._connection.submit(lambda session: self._work(session, limit))
 
     def _work(self, session: WriterSession, limit: int) -> Claim:
-        return claim(session, session.queue(self.queue), limit, self._lease)
+        return claim(session, session.queue(self.queue), limit, self._lease, self._limits)
 
     async def close(self) -> None:
         """See ``Subscription``."""

@@ -7,11 +7,11 @@ import time
 
 from matador.model.topology import dead_letter_name
 from matador.transports.sqlite.database import (
-    BLOCKED,
     DELAYED,
     DONE,
     IN_FLIGHT,
     NEVER,
+    PARKED,
     READY,
     log_size,
     waiting,
@@ -50,8 +50,8 @@ _SUFFIX = len(dead_letter_name("", "undeliverable"))
 # NULL sorts before every number, text and bytes after.
 _IN_NO_STATE = (
     f"state < {READY}",
-    *(f"state > {known} AND state < {known + 1}" for known in range(READY, BLOCKED)),
-    f"state > {BLOCKED}",
+    *(f"state > {known} AND state < {known + 1}" for known in range(READY, PARKED)),
+    f"state > {PARKED}",
 )
 _NEVER_DUE = tuple(
     f"{waiting(state)} AND {due}"
@@ -62,12 +62,15 @@ _STRAYS = " UNION ALL ".join(
     f"SELECT seq FROM messages WHERE queue = ?1 AND state <> {READY} AND {stray}"
     for stray in (*_IN_NO_STATE, *_NEVER_DUE)
 )
+_TAKE_IN_PARKED = f"UPDATE messages SET state = {READY} WHERE queue = ? AND {waiting(PARKED)}"
 _TAKE_IN = f"UPDATE messages SET state = {READY}, due = NULL, token = NULL WHERE seq IN ({_STRAYS})"
 
 
 def take_in_strays(session: WriterSession, queue: SqliteQueue) -> int:
     """Make rows ready that would never become ready by themselves. Returns how many."""
-    return session.connection.execute(_TAKE_IN, (queue.id,)).rowcount
+    execute = session.connection.execute
+    parked = 0 if queue.parked else execute(_TAKE_IN_PARKED, (queue.id,)).rowcount
+    return parked + execute(_TAKE_IN, (queue.id,)).rowcount
 
 
 def sweep_expired(session: WriterSession, queue: SqliteQueue) -> int:

@@ -199,8 +199,9 @@ class SqliteTransport(SqliteJobs):
 
     async def _subscribe(self, kind: type[SqliteSubscription], queue: str) -> SqliteSubscription:
         connection, consumer = self._connected, object()
-        found = await connection.read(queue, browse.find)
-        temporary = await connection.write(lambda session: session.consume(queue, consumer))
+        found, temporary = await connection.read(queue, browse.find)
+        if temporary:
+            await connection.write(lambda session: session.consume(queue, consumer))
         subscription = kind(
             found,
             connection,
@@ -215,7 +216,8 @@ class SqliteTransport(SqliteJobs):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``. Each settlement is carried out in one transaction."""
         outcomes = await self._connected.writer.submit(settle.settle, settlements)
-        self._wake(settle.refilled(settlements))
+        limited = {one.queue for one in self._subscriptions if one.limits_keys}
+        self._wake(settle.refilled(settlements, limited))
         return outcomes
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:

@@ -109,8 +109,10 @@ class SqsQueues:
         for queue in topology.queues:
             name = topology.full_name(queue.name)
             made[name] = kept
-            if topology.dead_letters["undeliverable"].enabled:
-                self._redriven[name] = dead_letter_name(name, "undeliverable")
+            kinds = topology.kinds_of(queue)
+            if "dlq" in kinds or "undeliverable" in kinds:
+                kind = "dlq" if "dlq" in kinds else "undeliverable"
+                self._redriven[name] = dead_letter_name(name, kind)
         names = {name: sqs_name(name, fifo=self._is_fifo(name)) for name in made}
         self._declared |= made
         for name in made:

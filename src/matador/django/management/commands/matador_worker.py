@@ -6,13 +6,12 @@ import logging
 import sys
 from typing import Any
 
-import typer
 from django.core.management.base import BaseCommand, CommandError
 
 from matador.cli.commands import Common
 from matador.cli.connection import imported
 from matador.cli.output import CommandError as CliError
-from matador.cli.worker import work
+from matador.cli.worker import WorkersFailed, work
 from matador.django import application
 from matador.errors import MatadorError
 
@@ -47,5 +46,5 @@ class Command(BaseCommand):
             )
         except (MatadorError, CliError) as error:
             raise CommandError(str(error)) from error
-        except typer.Exit as exit_:
-            raise SystemExit(exit_.exit_code) from exit_
+        except WorkersFailed as error:
+            raise SystemExit(error.exit_code) from error

@@ -3,7 +3,7 @@
 -- server go through a guard:
 --   * a job for the waiting list of a paused queue goes where BullMQ 5 keeps it meanwhile;
 --   * a key of a job that has another type counts as missing, and is left alone;
---   * a counter that is not a number starts again;
+--   * a counter that is not a number starts again, and so does a rate limit that is none;
 --   * an id that cannot be a job's is replaced by a job that says so;
 --   * a parent that cannot be read is ignored;
 --   * an event that cannot be written is ignored.
@@ -69,6 +69,13 @@ local redis, cjson = (function(server, json)
       return server.call('HSET', key, 'defa', select(2, ...) .. ': ' .. string.sub(ARGV[4], 1, 1000))
     end
     local answer = server.pcall(command, key, ...)
+    if command == 'GET' and string.sub(key, -8) == ':limiter' and type(answer) == 'string' then
+      return tonumber(answer) and answer
+    elseif command == 'INCR' and string.sub(key, -8) == ':limiter' and answer ~= 1 and
+      (type(answer) == 'table' or server.call('PTTL', key) < 0) then -- it would never end
+      server.call('SET', key, 1)
+      return 1
+    end
     if type(answer) == 'table' then
       if answer.err then return without(answer.err, command, key, ...) end
       if command == 'HMGET' and (...) == 'paused' then -- settings of a queue; all others are numbers

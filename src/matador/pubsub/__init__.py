@@ -1,0 +1,45 @@
+"""Pub/sub: publish messages by routing key, and receive them by patterns.
+
+>>> from matador.pubsub import Publisher, Subscriber
+>>> sub = Subscriber("amqp://localhost", exchange="events", queue="analytics")
+"""
+
+from matador.errors import (
+    BufferExpiredError,
+    BufferFullError,
+    CircuitOpenError,
+    InvalidMessageError,
+    PublishError,
+)
+from matador.messages.counters import MessageCounters
+from matador.messages.health import MessagingHealth
+from matador.model.topology import Exchange
+from matador.policy.ack import AckStrategy, DeadLetterOptions
+from matador.policy.circuit import CircuitBreaker
+from matador.policy.dedup import Deduplication
+from matador.policy.recovery import Recovery
+from matador.policy.validation import Validation
+from matador.pubsub.context import MessageContext
+from matador.pubsub.publisher import Published, Publisher
+from matador.pubsub.subscriber import Subscriber
+
+__all__ = [
+    "AckStrategy",
+    "BufferExpiredError",
+    "BufferFullError",
+    "CircuitBreaker",
+    "CircuitOpenError",
+    "DeadLetterOptions",
+    "Deduplication",
+    "Exchange",
+    "InvalidMessageError",
+    "MessageContext",
+    "MessageCounters",
+    "MessagingHealth",
+    "PublishError",
+    "Published",
+    "Publisher",
+    "Recovery",
+    "Subscriber",
+    "Validation",
+]

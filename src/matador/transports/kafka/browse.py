@@ -1,0 +1,304 @@
+"""Looks at queues from outside: how much is left in them, what it is, and what was there.
+
+What a group has finished, and what it has in hand, is read from its commits. Dead letters can be
+taken, too: by joining their group, like everybody who consumes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from heapq import merge
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage] - public
+
+from matador.errors import MatadorError, QueueNotFoundError, UnsupportedError
+from matador.model.message import Delivery, MessageState, QueueDepth, StoredMessage
+from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.delays import PARTITIONS
+from matador.transports.kafka.deliveries import hold_of
+from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
+from matador.transports.kafka.progress import Progress
+from matador.transports.kafka.reader import read_range
+from matador.transports.kafka.topics import Topics
+from matador.transports.kafka.wire import read, record_of
+from matador.transports.kit.errors import no_retention
+
+_PAGE = 500
+
+
+class Extent:
+    """The offsets of one partition: the first that is there, the one after the last, and how far
+    its group has come."""
+
+    __slots__ = ("end", "progress", "start")
+
+    def __init__(self, start: int, end: int, progress: Progress) -> None:
+        self.start = start
+        self.end = end
+        self.progress = progress
+
+    @property
+    def left(self) -> int:
+        """How many are not finished, as far as offsets tell."""
+        begin = min(max(self.start, self.progress.offset), self.end)
+        moved = len(self.progress.moved)
+        return max(0, self.end - begin - self.progress.finished_behind(self.end) - moved)
+
+    @property
+    def in_flight(self) -> int:
+        """How many of them somebody has in hand."""
+        return sum(1 for one in self.progress.flying if self.start <= one < self.end)
+
+
+class KafkaBrowser:
+    """What can be seen of the queues of a cluster."""
+
+    def __init__(self, client: KafkaClient, topics: Topics, group: Callable[[str], str]) -> None:
+        self._client = client
+        self._topics = topics
+        self._group = group
+
+    # -- how much ----------------------------------------------------------------------------------
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """See ``Measuring``. Records that end a transaction are counted as messages."""
+        topic = topic_name(queue)
+        extents = (await self.extents(topic, queue=queue)).values()
+        flying = sum(one.in_flight for one in extents)
+        left = sum(one.left for one in extents)
+        return QueueDepth(
+            ready=max(0, left - flying), delayed=await self._delayed(topic), in_flight=flying
+        )
+
+    async def _delayed(self, topic: str) -> int:
+        return sum(one.left for one in (await self.delayed_extents(topic)).values())
+
+    async def delayed_extents(self, topic: str) -> dict[int, Extent]:
+        """Of the topic in which messages wait, without the partition that tells the time."""
+        try:
+            found = await self.extents(delayed_topic(topic), group=self._group(topic))
+        except QueueNotFoundError:
+            return {}
+        return {number: one for number, one in found.items() if number < PARTITIONS - 1}
+
+    async def extents(
+        self, topic: str, *, queue: str | None = None, group: str | None = None
+    ) -> dict[int, Extent]:
+        """All partitions of a topic.
+
+        Raises:
+            QueueNotFoundError: there is no such topic.
+        """
+        count = await self._topics.find(topic, queue=queue)
+        numbers = range(count)
+        starts, ends, commits = await asyncio.gather(
+            self._offsets(topic, numbers, OffsetSpec.earliest()),
+            self._offsets(topic, numbers, OffsetSpec.latest()),
+            self._commits(group or self._group(topic), topic, numbers),
+        )
+        found: dict[int, Extent] = {}
+        for number in numbers:
+            offset, text = commits.get(number, (-1, None))
+            start = starts[number]
+            progress = Progress.read(offset, text) if offset >= 0 else Progress(start)
+            found[number] = Extent(start, ends[number], progress)
+        return found
+
+    async def _offsets(
+        self, topic: str, numbers: Sequence[int], which: OffsetSpec | None
+    ) -> dict[int, int]:
+        asked: Any = {TopicPartition(topic, number): which for number in numbers}
+        answers = await self._client.ask(lambda admin: admin.list_offsets(asked), queue=topic)
+        found: dict[int, int] = {}
+        for place, answer in answers.items():
+            if isinstance(answer, MatadorError):
+                if isinstance(answer, QueueNotFoundError):
+                    self._topics.forget(topic)
+                raise answer
+            found[place.partition] = max(0, answer.offset)
+        return found
+
+    async def _commits(
+        self, group: str, topic: str, numbers: Sequence[int]
+    ) -> dict[int, tuple[int, str | None]]:
+        places = [TopicPartition(topic, number) for number in numbers]
+        asked = ConsumerGroupTopicPartitions(group, places)
+        answers = await self._client.ask(
+            lambda admin: admin.list_consumer_group_offsets([asked]), queue=topic
+        )
+        found: dict[int, tuple[int, str | None]] = {}
+        for answer in answers.values():
+            if isinstance(answer, QueueNotFoundError):
+                continue  # nobody has consumed it yet
+            if isinstance(answer, MatadorError):
+                raise answer
+            for place in answer.topic_partitions:
+                found[place.partition] = place.offset, place.metadata
+        return found
+
+    # -- what --------------------------------------------------------------------------------------
+
+    async def browse(
+        self, queue: str, after: str | None, limit: int | None
+    ) -> AsyncIterator[StoredMessage]:
+        """See ``BrowsingDeadLetters``."""
+        if not is_dead_letters(queue):
+            raise UnsupportedError(
+                f"a message of {queue!r} cannot be taken out of the hands of the worker that has "
+                f"its partition, so it cannot be browsed; its dead letters can, and "
+                f"read() shows what is in it"
+            )
+        shown = 0
+        while limit is None or shown < limit:
+            count = _PAGE if limit is None else min(_PAGE, limit - shown)
+            page, after = await self._page(queue, after, count, done=False)
+            for stored in page:
+                shown += 1
+                yield stored
+            if len(page) < count:
+                return
+
+    async def read(self, queue: str, after: str | None, limit: int) -> list[StoredMessage]:
+        """See ``Replaying``."""
+        topic = topic_name(queue)
+        await self._topics.find(topic, queue=queue)
+        if (retention := self._topics.retentions.get(topic)) is None:
+            raise no_retention(queue)
+        page, _ = await self._page(queue, after, limit, done=True)
+        oldest = datetime.fromtimestamp(time.time() - retention, UTC)
+        return [
+            one
+            for one in page
+            if one.state != "done" or one.stored_at is None or one.stored_at >= oldest
+        ]
+
+    async def _page(
+        self, queue: str, after: str | None, limit: int, *, done: bool
+    ) -> tuple[list[StoredMessage], str | None]:
+        """Messages behind a position, by the time they were stored, and the last position.
+
+        A position says for each partition which offset is next.
+        """
+        topic = topic_name(queue)
+        extents = await self.extents(topic, queue=queue)
+        place = _read_position(after)
+        ranges: dict[int, tuple[int, int]] = {}
+        for number, one in extents.items():
+            first = one.start if done else max(one.start, one.progress.offset)
+            start = max(first, place.get(number, 0))
+            ranges[number] = start, one.end
+        capped = {n: (start, min(end, start + limit)) for n, (start, end) in ranges.items()}
+        found = await self._read(topic, capped)
+        stored: list[StoredMessage] = []
+        for message in merge(*found.values(), key=_order):
+            number, offset = message.partition() or 0, message.offset() or 0
+            if len(stored) == limit:
+                break
+            place[number] = offset + 1
+            state = _state(extents[number].progress, offset)
+            if done or state != "done":
+                stored.append(_stored(queue, message, state, _position(place)))
+        else:
+            for number, (start, end) in capped.items():
+                place[number] = max(place.get(number, 0), start, end)
+            if any(capped[number] != ranges[number] for number in ranges) and len(stored) < limit:
+                rest, last = await self._page(
+                    queue, _position(place), limit - len(stored), done=done
+                )
+                return [*stored, *rest], last
+        return stored, _position(place)
+
+    async def _read(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]]
+    ) -> dict[int, list[KafkaMessage]]:
+        address = self._client.address
+
+        def read_all() -> dict[int, list[KafkaMessage]]:
+            found: dict[int, list[KafkaMessage]] = {number: [] for number in ranges}
+            for message in read_range(address, topic, ranges):
+                found[message.partition() or 0].append(message)
+            return found
+
+        return await self._client.blocking(read_all)
+
+    # -- taking ------------------------------------------------------------------------------------
+
+    async def take(
+        self, queue: str, positions: Sequence[str], member: Any
+    ) -> list[Delivery | None]:
+        """See ``Browsing``. ``member`` consumes the queue, without reading from it."""
+        places = [_last(position) for position in positions]
+        partitions = await member.owned(self._client.address.timeout + 5)
+        ranges = {
+            place: (place[1], place[1] + 1)
+            for place in places
+            if place is not None and place[0] in partitions
+        }
+        taken: list[Delivery | None] = []
+        for place in places:
+            hold = None
+            if place is not None and place in ranges:
+                partition = partitions[place[0]]
+                if partition.progress is None or partition.may_take(place[1]):
+                    found = await self._read(topic_name(queue), {place[0]: ranges[place]})
+                    exact = [one for one in found[place[0]] if one.offset() == place[1]]
+                    hold = hold_of(queue, partition, exact[0]) if exact else None
+            if hold is not None and await member.take(hold):
+                taken.append(hold.delivery())
+            else:
+                taken.append(None)
+        return taken
+
+
+def _state(progress: Progress, offset: int) -> MessageState:
+    if progress.is_finished(offset) or offset in progress.moved:
+        return "done"
+    return "in-flight" if offset in progress.flying else "ready"
+
+
+def _order(message: KafkaMessage) -> tuple[int, int, int]:
+    return message.timestamp()[1], message.partition() or 0, message.offset() or 0
+
+
+def _stored(queue: str, message: KafkaMessage, state: MessageState, at: str) -> StoredMessage:
+    content = read(record_of(message))
+    place = f"{message.partition()}:{message.offset()}"
+    return StoredMessage(
+        position=f"{place}|{at}",
+        id=content.id or f"{message.topic()}/{place}",
+        queue=queue,
+        body=content.body,
+        headers=content.headers,
+        state=state,
+        stored_at=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
+        priority=content.priority,
+        ordering_key=content.ordering_key,
+    )
+
+
+def _position(place: Mapping[int, int]) -> str:
+    return ",".join(f"{number}:{offset}" for number, offset in sorted(place.items()))
+
+
+def _read_position(text: str | None) -> dict[int, int]:
+    """For each partition the next offset. What is no position of ours is the beginning."""
+    found: dict[int, int] = {}
+    for part in (text or "").rpartition("|")[2].split(","):
+        number, _, offset = part.partition(":")
+        if number.isdecimal() and offset.isdecimal():
+            found[int(number)] = int(offset)
+    return found
+
+
+def _last(position: str) -> tuple[int, int] | None:
+    """The partition and the offset of the message at a position."""
+    number, _, offset = position.partition("|")[0].partition(":")
+    if number.isdecimal() and offset.isdecimal():
+        return int(number), int(offset)
+    return None

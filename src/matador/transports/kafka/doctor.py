@@ -1,0 +1,124 @@
+"""What ``matador doctor`` says about a cluster: settings that lose messages, or repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from confluent_kafka.admin import (
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - public
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - public
+)
+
+from matador.errors import MatadorError
+from matador.model.message import Finding, TopologyNote
+from matador.model.topology import Topology
+from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
+from matador.transports.kafka.topics import Topics
+
+_DAY = 86_400_000
+_HALF_A_DAY = 720
+
+
+async def examine(client: KafkaClient) -> list[Finding]:
+    """The brokers: how many there are, and what they do with topics by default."""
+    cluster: Any = await client.blocking(client.cluster)
+    count = len(cluster.brokers)
+    findings = [Finding("server", f"{client.where} answers: {count} broker(s)")]
+    if count < 3:
+        findings.append(
+            Finding(
+                "replication",
+                f"with {count} broker(s) the loss of one loses or stops messages",
+                "run at least three brokers, with replication=3 and min.insync.replicas=2",
+            )
+        )
+    broker = next(iter(cluster.brokers), None)
+    settings = await _settings(client, ConfigResource(ResourceType.BROKER, str(broker)))
+    if settings.get("auto.create.topics.enable") == "true":
+        findings.append(
+            Finding(
+                "auto.create.topics.enable",
+                "the brokers make a topic for every name that somebody misspells",
+                "set auto.create.topics.enable=false; Matador makes its own topics",
+            )
+        )
+    if _whole(settings.get("offsets.retention.minutes"), _HALF_A_DAY) < _HALF_A_DAY:
+        findings.append(
+            Finding(
+                "offsets.retention.minutes",
+                "the progress of workers that were stopped is forgotten within hours",
+                "raise offsets.retention.minutes to 10080 (a week) or more",
+                serious=True,
+            )
+        )
+    return findings
+
+
+async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list[TopologyNote]:
+    """What is wrong with the topics of a topology that exist."""
+    names: dict[str, str] = {}
+    for queue in topology.queues:
+        full = topology.full_name(queue.name)
+        names[topic_name(full)] = full
+        names[delayed_topic(topic_name(full))] = full
+    names |= {topic_name(full): full for _, _, full in topology.dead_letter_names()}
+    wanted = topics.wanted(topology)
+    notes: list[TopologyNote] = []
+    for topic, found in (await topics.describe(list(names))).items():
+        if isinstance(found, MatadorError):
+            continue
+        settings = await _settings(client, ConfigResource(ResourceType.TOPIC, topic))
+        replicas = min((len(one.replicas) for one in found.partitions), default=1)
+        count = len(found.partitions)
+        if topic in wanted and topic.endswith(delayed_topic("")) and count < wanted[topic][0]:
+            notes.append(
+                TopologyNote(names[topic], f"{topic} needs {wanted[topic][0]} partitions: delays "
+                             f"do not work with {count}")
+            )  # fmt: skip
+        kept = is_dead_letters(topic) or topic.endswith(delayed_topic(""))
+        notes += [TopologyNote(names[topic], text) for text in problems(settings, replicas, kept)]
+    return notes
+
+
+def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator[str]:
+    """What is wrong with a topic with these settings; ``kept``: its messages wait for long."""
+    in_sync = _whole(settings.get("min.insync.replicas"), 1)
+    if replicas == 1:
+        yield "there is one replica: the loss of a broker loses messages; use replication=3"
+    elif in_sync < 2:
+        yield "min.insync.replicas is 1: a message may be confirmed by one broker; set it to 2"
+    elif in_sync >= replicas:
+        yield (
+            f"min.insync.replicas is {in_sync} of {replicas} replicas: nothing can be sent while "
+            f"one broker is down; lower it by one"
+        )
+    retention = _whole(settings.get("retention.ms"), -1)
+    if 0 <= retention < _DAY and not kept:
+        yield (
+            f"Kafka deletes messages after {retention / 1000:g} s, handled or not; raise "
+            f"retention.ms"
+        )
+    if retention >= 0 and kept and retention < _DAY:
+        yield f"what waits here is deleted after {retention / 1000:g} s; raise retention.ms"
+    if "compact" in settings.get("cleanup.policy", "delete"):
+        yield (
+            "cleanup.policy compacts: of the messages with one key Kafka keeps the last one; use "
+            "delete"
+        )
+
+
+async def _settings(client: KafkaClient, resource: ConfigResource) -> dict[str, str]:
+    answers = await client.ask(lambda admin: admin.describe_configs([resource]))
+    found: Any = next(iter(answers.values()), None)
+    if found is None or isinstance(found, MatadorError):
+        return {}
+    return {name: str(entry.value) for name, entry in found.items() if entry.value is not None}
+
+
+def _whole(text: str | None, default: int) -> int:
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        return default

@@ -1,0 +1,480 @@
+"""Who gets a message: patterns, several queues, members of one queue, broadcasts, types."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from tests.support.pubsub import Place
+
+from matador.errors import (
+    ConfigurationError,
+    InvalidMessageError,
+    InvalidTopologyError,
+    LifecycleError,
+    NotStartedError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
+from matador.model.message import Release
+from matador.pubsub import Exchange, MessageContext, Published, Publisher, Subscriber
+from matador.testing import wait_for
+from matador.transports.memory import MemoryTransport
+
+
+async def test_a_handler_gets_what_matches_its_pattern(place: Place) -> None:
+    sub = place.subscriber("orders")
+    star: list[str] = []
+    hash_: list[str] = []
+
+    @sub.on("orders.*")
+    async def one_word(message: dict[str, Any], ctx: MessageContext) -> None:
+        star.append(ctx.routing_key)
+
+    @sub.on("orders.#")
+    async def any_words(message: dict[str, Any], ctx: MessageContext) -> None:
+        hash_.append(ctx.routing_key)
+
+    keys = ["orders", "orders.created", "orders.created.eu", "invoices.created"]
+    async with sub, place.publisher() as publisher:
+        found = await publisher.publish_many([(key, {"key": key}) for key in keys])
+        await wait_for(lambda: len(hash_) == 3)
+    assert star == ["orders.created"]
+    assert sorted(hash_) == keys[:3]
+    assert [one.queues for one in found] == [1, 1, 1, 0]
+
+
+async def test_the_context_of_a_message(place: Place) -> None:
+    sub = place.subscriber("orders")
+    seen: list[tuple[Any, MessageContext]] = []
+
+    @sub.on("orders.*")
+    async def handle(message: dict[str, Any], ctx: MessageContext) -> None:
+        seen.append((message, ctx))
+
+    async with sub, place.publisher() as publisher:
+        published = await publisher.publish(
+            "orders.created",
+            {"id": 1, "name": "Zoë"},
+            metadata={"tenant": "acme", "x-retry-count": 9, "X-Hermes-Old": "1", "n": 7},
+            correlation_id="trace-1",
+            message_id="message-1",
+            ttl=60,
+        )
+        await wait_for(lambda: seen)
+    ((message, ctx),) = seen
+    assert published == Published("message-1", "orders.created", (place.exchange,), 1)
+    assert message == {"id": 1, "name": "Zoë"}
+    assert (ctx.message_id, ctx.correlation_id) == ("message-1", "trace-1")
+    assert (ctx.routing_key, ctx.exchange) == ("orders.created", place.exchange)
+    assert ctx.queue == place.queue("orders")
+    assert {**ctx.headers} == {"tenant": "acme", "n": 7}
+    assert (ctx.attempts, ctx.first_failure) == (1, None)
+    assert ctx.deadline is not None
+    assert 50 < (ctx.deadline - datetime.now(UTC)).total_seconds() <= 60
+
+
+async def test_every_queue_gets_every_message_and_its_members_share(place: Place) -> None:
+    names = ["analytics", "analytics", "billing"]
+    subs = [place.subscriber(name, concurrency=1) for name in names]
+    got: list[Counter[int]] = [Counter() for _ in subs]
+
+    for sub, counts in zip(subs, got, strict=True):
+
+        @sub.on("orders.#")
+        async def handle(message: int, counts: Counter[int] = counts) -> None:
+            counts[message] += 1
+            await asyncio.sleep(0)
+
+    async with place.publisher() as publisher:
+        for sub in subs:
+            await sub.start()
+        found = await publisher.publish_many([("orders.made", n) for n in range(100)])
+        await wait_for(lambda: (got[0] + got[1]).total() == 100 and got[2].total() == 100)
+        for sub in subs:
+            await sub.close()
+    assert got[0] + got[1] == Counter(range(100)) == got[2]
+    assert {one.queues for one in found} <= {1, 2}
+
+
+async def test_a_named_queue_keeps_what_is_published_while_nobody_listens(place: Place) -> None:
+    got: list[int] = []
+
+    def made() -> Subscriber:
+        sub = place.subscriber("orders", concurrency=1)
+
+        @sub.on("orders.*")
+        async def handle(message: int) -> None:
+            got.append(message)
+
+        return sub
+
+    async with place.publisher() as publisher:
+        async with made():
+            pass
+        await publisher.publish_many([("orders.made", n) for n in range(20)])
+        async with made():
+            await wait_for(lambda: len(got) == 20)
+    assert got == list(range(20))
+
+
+async def test_broadcasts_go_to_all_and_their_queues_vanish(place: Place) -> None:
+    subs = [place.subscriber() for _ in range(2)]
+    got: list[list[int]] = [[], []]
+    for sub, mine in zip(subs, got, strict=True):
+
+        @sub.on("news.#")
+        async def handle(message: int, mine: list[int] = mine) -> None:
+            mine.append(message)
+
+    async with place.publisher() as publisher:
+        assert (await publisher.publish("news.old", 0)).queues == 0
+        async with subs[0], subs[1]:
+            await publisher.publish("news.new", 1)
+            await wait_for(lambda: got == [[1], [1]])
+        assert (await publisher.publish("news.late", 2)).queues == 0
+    assert subs[0].queue.startswith(f"{place.exchange}.")
+    assert subs[0].queue != subs[1].queue
+    transport = await place.transport()
+    for sub in subs:
+        with pytest.raises(QueueNotFoundError):
+            await transport.subscribe(sub.queue, prefetch=1)
+        with pytest.raises(QueueNotFoundError):
+            await transport.subscribe(f"{sub.queue}.dlq", prefetch=1)
+
+
+async def test_a_handler_of_several_patterns_runs_once_a_message(place: Place) -> None:
+    sub = place.subscriber("orders")
+    runs: list[int] = []
+
+    async def handle(message: int) -> None:
+        runs.append(message)
+
+    assert sub.on("orders.*", "orders.#")(handle) is handle
+    sub.on("*.made")(handle)
+    async with sub, place.publisher() as publisher:
+        await publisher.publish("orders.made", 1)
+        await publisher.publish("other.made", 2)
+        await wait_for(lambda: sub.counters.succeeded == 2)
+    assert sorted(runs) == [1, 2]
+
+
+async def test_unroutable_messages_are_reported(place: Place) -> None:
+    told: list[Published] = []
+
+    def tell(published: Published) -> None:
+        told.append(published)
+        raise RuntimeError("a callback that fails changes nothing")
+
+    async with place.publisher(on_unroutable=tell) as publisher:
+        published = await publisher.publish("nobody.listens", 1)
+        await publisher.publish_many([("nobody.either", 1)])
+        assert publisher.counters.unroutable == 2
+    assert published.queues == 0
+    assert [one.routing_key for one in told] == ["nobody.listens", "nobody.either"]
+
+
+async def test_several_exchanges(place: Place) -> None:
+    second = f"{place.exchange}.2"
+    subs = [
+        place.subscriber("first"),
+        Subscriber(place.url, exchange=second, queue=place.queue("second")),
+    ]
+    got: list[tuple[str, int]] = []
+    for sub in subs:
+
+        @sub.on("#")
+        async def handle(message: int, ctx: MessageContext) -> None:
+            got.append((ctx.exchange, message))
+
+    async with subs[0], subs[1], place.publisher(exchange=[place.exchange, second]) as publisher:
+        assert (await publisher.publish("a", 1)).exchanges == (place.exchange,)
+        await publisher.publish("a", 2, exchange=second)
+        both = await publisher.publish("a", 3, exchange=[place.exchange, second])
+        await wait_for(lambda: len(got) == 4)
+    assert both.queues == 2
+    assert sorted(got) == sorted(
+        [(place.exchange, 1), (second, 2), (place.exchange, 3), (second, 3)]
+    )
+
+
+async def test_an_exchange_of_another_type(place: Place) -> None:
+    exchange = Exchange(place.exchange, "fanout")
+    sub = Subscriber(place.url, exchange=exchange, queue=place.queue("all"))
+    got: list[str] = []
+
+    @sub.on("whatever")
+    async def handle(message: int, ctx: MessageContext) -> None:
+        got.append(ctx.routing_key)
+
+    async with sub, place.publisher(exchange=exchange) as publisher:
+        await publisher.publish("another.key", 1)
+        await wait_for(lambda: got == ["another.key"])
+
+
+async def test_a_message_past_its_deadline_is_not_handled(place: Place) -> None:
+    sub = place.subscriber("orders", concurrency=1)
+    got: list[int] = []
+
+    @sub.on("#")
+    async def handle(message: int) -> None:
+        got.append(message)
+
+    async with sub:
+        pass
+    async with place.publisher() as publisher:
+        await publisher.publish("late", 1, ttl=0)
+        await publisher.publish("fine", 2)
+        async with sub:
+            await wait_for(lambda: got == [2] and sub.counters.expired == 1)
+
+
+# -- types of data --------------------------------------------------------------------------------
+
+
+@dataclass
+class AsDataclass:
+    id: int
+
+
+class AsStruct(msgspec.Struct):
+    id: int
+
+
+@attrs.define
+class AsAttrs:
+    id: int
+
+
+class AsModel(pydantic.BaseModel):
+    id: int
+
+
+class AsDict(TypedDict):
+    id: int
+
+
+async def test_typed_data_of_every_kind_and_none(place: Place) -> None:
+    sub = place.subscriber("orders")
+    got: dict[str, Any] = {}
+
+    @sub.on("#")
+    async def as_dataclass(order: AsDataclass) -> None:
+        got["dataclass"] = order
+
+    @sub.on("#")
+    async def as_struct(order: AsStruct, ctx: MessageContext) -> None:
+        got["struct"] = order
+
+    @sub.on("#")
+    def as_attrs(ctx: MessageContext, order: AsAttrs) -> None:
+        got["attrs"] = order
+
+    @sub.on("#")
+    async def as_model(*, order: AsModel) -> None:
+        got["model"] = order
+
+    @sub.on("#")
+    def as_dict(order: AsDict) -> None:
+        got["dict"] = order
+
+    @sub.on("#")
+    async def untyped(order) -> None:  # type: ignore[no-untyped-def]
+        got["untyped"] = order
+
+    @sub.on("#")
+    async def without_data(ctx: MessageContext) -> None:
+        got["context"] = ctx.routing_key
+
+    async with sub, place.publisher() as publisher:
+        await publisher.publish("made", AsModel(id=7))
+        await wait_for(lambda: sub.counters.succeeded == 1)
+    assert got == {
+        "dataclass": AsDataclass(7),
+        "struct": AsStruct(7),
+        "attrs": AsAttrs(7),
+        "model": AsModel(id=7),
+        "dict": {"id": 7},
+        "untyped": {"id": 7},
+        "context": "made",
+    }
+
+
+# -- life and mistakes ----------------------------------------------------------------------------
+
+
+async def test_start_and_close(place: Place) -> None:
+    sub = place.subscriber("orders")
+    with pytest.raises(ConfigurationError, match="no handlers"):
+        await sub.start()
+    await sub.close()  # idempotent, also before the start
+
+    @sub.on("orders.*")
+    async def handle(message: int) -> None: ...
+
+    assert sub.health().status == "unhealthy"
+    await sub.start()
+    with pytest.raises(LifecycleError, match="running already"):
+        await sub.start()
+    with pytest.raises(LifecycleError, match="before its start"):
+        sub.on("late")(handle)
+    health = sub.health()
+    assert (health.status, health.connection.status) == ("healthy", "connected")
+    assert [one.queue for one in health.consumers] == [place.queue("orders")]
+    await sub.close()
+    await sub.stop()
+    assert not sub.is_running
+    await sub.start()  # again
+    await sub.close()
+
+
+async def test_a_publisher_connects_when_it_is_used(place: Place) -> None:
+    publisher = place.publisher()
+    assert not publisher.is_ready
+    assert publisher.health().status == "unhealthy"
+    await asyncio.gather(*(publisher.publish("a", n) for n in range(10)))
+    assert publisher.is_ready
+    assert publisher.counters.sent == 10
+    assert publisher.health().last_message_at is not None
+    await publisher.close()
+    await publisher.close()
+    assert not publisher.is_ready
+    await publisher.publish("a", 11)  # again
+    await publisher.close()
+
+
+async def test_pause_and_resume(place: Place) -> None:
+    sub = place.subscriber("orders")
+    got: list[int] = []
+
+    @sub.on("#")
+    async def handle(message: int) -> None:
+        got.append(message)
+
+    await sub.pause()  # before the start, too
+    async with sub, place.publisher() as publisher:
+        await publisher.publish("a", 1)
+        transport = await place.transport()
+        other = await transport.subscribe(sub.queue, prefetch=1)
+        (delivery,) = await other.receive(1)  # it is there for others
+        await other.close()
+        assert delivery.body == b"1"
+        assert await transport.settle([Release(delivery.receipt)]) == [None]
+        assert got == []
+        await sub.resume()
+        await wait_for(lambda: got == [1])
+
+
+async def test_stale_bindings(place: Place) -> None:
+    """A message that no handler wants any more is kept, until the binding is removed."""
+    old = place.subscriber("orders")
+
+    @old.on("orders.*", "invoices.*")
+    async def handle(message: int) -> None: ...
+
+    async with old:
+        pass
+    new = place.subscriber("orders")
+    new.on("orders.*")(handle)
+    async with new, place.publisher() as publisher:
+        await publisher.publish("invoices.sent", 1)
+        (letter,) = await place.letters("orders")
+        assert "no handler" in str(letter.headers["x-matador-dead-letter-reason"])
+        assert letter.properties is not None
+        assert letter.properties.routing_key == "invoices.sent"
+        with pytest.raises(ConfigurationError, match="has a handler"):
+            await new.unbind("orders.*")
+        await new.unbind("invoices.*", "never-there.*")
+        assert (await publisher.publish("invoices.sent", 2)).queues == 0
+    with pytest.raises(NotStartedError):
+        await new.unbind("invoices.*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"exchange": ""}, "exchange"),
+        ({"exchange": 7}, "exchange"),
+        ({"exchange": "not valid"}, "invalid name"),
+        ({"queue": ""}, "queue"),
+        ({"queue": "has spaces"}, "invalid name"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"handler_timeout": -1}, "handler_timeout"),
+        ({"error_handler": 7}, "error_handler"),
+        ({"url": "nonsense://"}, "nonsense"),
+        ({"url": 7}, "url"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_at_once(arguments: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"url": "memory://", "exchange": "e", "queue": "q", **arguments}
+    with pytest.raises((ConfigurationError, InvalidTopologyError), match=text):
+        Subscriber(**given)
+
+
+def test_a_wrong_handler_is_an_error_at_once() -> None:
+    sub = Subscriber("memory://", exchange="e")
+
+    async def two(a: int, b: int) -> None: ...
+
+    async def yields(a: int) -> Any:
+        yield a
+
+    async def unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+    handlers: list[tuple[Any, str]] = [
+        (two, "nothing fills the parameter 'b'"),
+        (yields, "yield"),
+        (unknown, "'Nowhere' of the parameter 'a'"),
+        (7, "must be a function"),
+    ]
+    for handler, text in handlers:
+        with pytest.raises(ConfigurationError, match=text):
+            sub.on("a")(handler)
+    for pattern in ("", 7, "x" * 256, "\ud800"):
+        with pytest.raises(ConfigurationError, match="pattern"):
+            sub.on(pattern)(two)  # type: ignore[arg-type] - on purpose
+    with pytest.raises(ConfigurationError, match="takes patterns"):
+        sub.on(two)  # type: ignore[arg-type] - on purpose
+    with pytest.raises(ConfigurationError, match="takes patterns"):
+        sub.on()
+
+
+async def test_a_wrong_message_is_an_error_at_once() -> None:
+    async with Publisher("memory://") as publisher:
+        for key in ("", 7, "x" * 256):
+            with pytest.raises(InvalidMessageError, match="routing key"):
+                await publisher.publish(key, 1)  # type: ignore[arg-type] - on purpose
+        for data in (object(), float("nan"), {1, "a", object()}):
+            with pytest.raises(InvalidMessageError, match="JSON"):
+                await publisher.publish("a", data)
+        with pytest.raises(InvalidMessageError, match="metadata"):
+            await publisher.publish("a", 1, metadata={"a": []})
+        with pytest.raises(InvalidMessageError, match="at least one"):
+            await publisher.publish("a", 1, exchange=[])
+        with pytest.raises(InvalidMessageError, match="message 1 must be a pair"):
+            await publisher.publish_many([("a", 1), "b"])  # type: ignore[list-item] - on purpose
+        assert await publisher.publish_many([]) == []
+    for exchange in ([], [7]):
+        with pytest.raises(ConfigurationError, match="exchange"):
+            Publisher("memory://", exchange=exchange)  # type: ignore[arg-type] - on purpose
+
+
+async def test_a_transport_without_exchanges_is_refused() -> None:
+    transport = MemoryTransport(without=["routing"])
+    with pytest.raises(UnsupportedError, match="no exchanges"):
+        await Publisher(transport).start()
+    sub = Subscriber(transport, exchange="e", queue="q")
+
+    @sub.on("#")
+    async def handle(message: int) -> None: ...
+
+    with pytest.raises(UnsupportedError, match="no exchanges"):
+        await sub.start()
+    assert not sub.is_running

@@ -1,0 +1,179 @@
+"""A server by itself: its commands, its arguments, what is poisoned."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rpc.conftest import Place
+
+from matador.errors import ConfigurationError, LifecycleError, QueueNotFoundError
+from matador.model.message import Delivery, Properties, Receipt
+from matador.rpc import RemoteError, RpcClient, RpcContext, RpcServer
+from matador.testing import wait_for
+
+
+async def ping() -> str:
+    return "pong"
+
+
+def test_commands_are_registered_overwritten_and_unregistered() -> None:
+    server = RpcServer("memory://", queue="q")
+    server.register("ping", ping)
+    server.handler("other")(ping)
+    assert server.commands == ("OTHER", "PING")
+    server.register("PING", lambda: "again")
+    assert server.commands == ("OTHER", "PING")
+    assert server.unregister("other")
+    assert not server.unregister("other")
+    assert repr(server) == "RpcServer('q', PING)"
+
+
+@pytest.mark.parametrize("command", ["", " ", None, 7])
+def test_a_command_must_be_a_text(command: Any) -> None:
+    with pytest.raises(ConfigurationError, match="command"):
+        RpcServer("memory://", queue="q").register(command, ping)
+
+
+def test_a_handler_must_be_a_function_that_can_be_called() -> None:
+    server = RpcServer("memory://", queue="q")
+    wrong: Any = "not a function"
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        server.register("x", wrong)
+
+    async def three(a: int, b: int, c: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="nothing fills the parameter 'b'"):
+        server.register("x", three)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue": ""},
+        {"queue": "q", "concurrency": 0},
+        {"queue": "q", "handler_timeout": 0},
+        {"queue": "q", "slow_call": -1},
+    ],
+)
+def test_wrong_arguments(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        RpcServer("memory://", **wrong)
+
+
+async def test_a_server_without_handlers_does_not_start() -> None:
+    with pytest.raises(LifecycleError, match="no handlers"):
+        await RpcServer("memory://", queue="q").start()
+
+
+async def test_start_and_stop_are_idempotent(place: Place) -> None:
+    server = place.server()
+    server.register("ping", ping)
+    await server.stop()
+    for _ in range(2):
+        await asyncio.gather(server.start(), server.start())
+        assert server.is_running
+        async with place.client() as client:
+            assert await client.call("ping", timeout=20) == "pong"
+        await asyncio.gather(server.stop(), server.stop())
+        assert not server.is_running
+        assert server.health().status == "unhealthy"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("place", ["rabbitmq"], indirect=True)
+async def test_a_queue_that_is_not_created(place: Place) -> None:
+    server = place.server(create=False)
+    server.register("ping", ping)
+    with pytest.raises(QueueNotFoundError, match=place.queue):
+        await server.start()
+    assert not server.is_running
+
+
+async def test_commands_change_while_it_runs() -> None:
+    server = RpcServer("memory://", queue="changing")
+    server.register("ping", ping)
+    async with server, RpcClient("memory://", queue="changing") as client:
+        server.register("more", lambda: "more")
+        assert await client.call("more") == "more"
+        server.unregister("more")
+        with pytest.raises(RemoteError, match="No handler"):
+            await client.call("more")
+
+
+async def test_a_request_that_kills_its_server_is_refused(place: Place) -> None:
+    """Counted before it runs; its caller is told."""
+    server = place.server()
+    server.register("ping", ping)
+    async with server, place.client() as client:
+        assert await client.call("ping", timeout=20) == "pong"
+        await wait_for(lambda: server.metrics().succeeded == 1)
+        handler = server._worker.consumers[0]._handler  # type: ignore[union-attr] - it runs
+        await handler.process(
+            Delivery(
+                b"null",
+                {},
+                Receipt(place.queue, None, delivery_count=5, redelivered=True),
+                properties=Properties(type="PING"),
+            )
+        )
+        assert server.metrics().discarded == 1
+        assert "poisoned" in (server.metrics().last_error or "")
+        assert server.metrics().succeeded == 1
+
+
+PROGRAM = """
+import sys
+from matador.rpc import RpcServer
+server = RpcServer(sys.argv[1], queue=sys.argv[2])
+@server.handler("ping")
+async def ping() -> str:
+    return "pong"
+server.run()
+"""
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_run_ends_with_a_signal(place: Place, tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(PROGRAM)
+    process = await asyncio.create_subprocess_exec(sys.executable, program, place.url, place.queue)
+    try:
+        async with place.client() as client:
+
+            async def answers() -> bool:
+                try:
+                    return await client.call("ping", timeout=5) == "pong"
+                except QueueNotFoundError:
+                    return False
+
+            await wait_for(answers, timeout=60)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_second_process_takes_over(place: Place) -> None:
+    """Several servers share a queue, and each request runs once."""
+    ran: list[int] = []
+    servers = [place.server(concurrency=5) for _ in range(3)]
+    for server in servers:
+
+        @server.handler("work")
+        async def work(data: int, ctx: RpcContext) -> int:
+            ran.append(data)
+            return data
+
+        await server.start()
+    async with place.client() as client:
+        results = await asyncio.gather(*(client.call("work", n, timeout=60) for n in range(200)))
+    assert results == list(range(200))
+    assert sorted(ran) == results
+    for server in servers:
+        await server.stop()

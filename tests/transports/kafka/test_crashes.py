@@ -1,0 +1,113 @@
+"""What is left of a worker that was killed: counts, progress, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from tests.transports.kafka.conftest import Open
+
+from matador.errors import LeaseLostError
+from matador.model.message import Complete, Message, Retry
+from matador.model.topology import Topology
+from matador.testing import wait_for
+
+pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka")]
+
+_KILLED = """
+import asyncio, os, sys
+from matador.transports.kafka import KafkaTransport
+from matador.model.message import Complete
+
+async def main(url, queue):
+    transport = KafkaTransport(url, session=6)
+    await transport.connect()
+    subscription = await transport.subscribe(queue, prefetch=10)
+    taken = []
+    while len(taken) < 4:
+        taken += await subscription.receive(4 - len(taken))
+    done = [Complete(one.receipt) for one in taken if one.body != b"1"]
+    await transport.settle(done)  # all but one, which kills the worker
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_killed_worker_repeats_only_what_was_in_its_hands(
+    url: str, open_transport: Open, topology: Topology
+) -> None:
+    queue = topology.full_name("events")
+    transport = await open_transport(partitions=1)
+    assert await transport.send([Message(str(n), queue, b"%d" % n) for n in range(4)]) == [None] * 4
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", _KILLED, url, queue)
+    assert await worker.wait() == -9
+    depth = await transport.depth(queue)
+    assert (depth.ready, depth.in_flight) == (0, 1)
+    subscription = await transport.subscribe(queue, prefetch=10)
+    async with asyncio.timeout(40):
+        (delivery,) = await subscription.receive(10)
+    assert delivery.body == b"1"
+    assert delivery.receipt.delivery_count == 2
+    assert delivery.receipt.redelivered
+    assert await transport.settle([Complete(delivery.receipt)]) == [None]
+    assert (await transport.depth(queue)).total == 0
+
+
+async def test_deliveries_are_counted_across_workers(
+    open_transport: Open, topology: Topology
+) -> None:
+    queue = topology.full_name("events")
+    await (await open_transport()).send([Message("1", queue, b"poison")])
+    for count in range(1, 5):
+        worker = await open_transport()
+        subscription = await worker.subscribe(queue, prefetch=1)
+        (delivery,) = await subscription.receive(1)
+        assert delivery.receipt.delivery_count == count
+        await worker.disconnect()  # without a word about it
+        with pytest.raises(Exception, match="not connected"):
+            await worker.settle([Complete(delivery.receipt)])
+
+
+async def test_a_handler_longer_than_the_poll_interval_keeps_its_partition(
+    open_transport: Open, topology: Topology
+) -> None:
+    queue = topology.full_name("events")
+    worker = await open_transport(config={"max.poll.interval.ms": 6000})
+    await worker.send([Message("1", queue, b"slow")])
+    subscription = await worker.subscribe(queue, prefetch=1)
+    (delivery,) = await subscription.receive(1)
+    waiting = asyncio.create_task(subscription.receive(1))
+    again, _ = await asyncio.wait([waiting], timeout=9)
+    assert not again
+    assert await worker.settle([Complete(delivery.receipt)]) == [None]
+    await subscription.close()
+    assert await waiting == ()
+
+
+async def test_what_a_lost_partition_held_is_fenced(
+    open_transport: Open, topology: Topology
+) -> None:
+    """The other worker joins while a handler runs for longer than a revocation waits."""
+    queue = topology.full_name("events")
+    first = await open_transport(partitions=1, revoke_wait=0.2)
+    await first.send([Message("1", queue, b"held")])
+    subscription = await first.subscribe(queue, prefetch=1)
+    (held,) = await subscription.receive(1)
+    second = await open_transport(partitions=1)
+    receiver = await second.subscribe(queue, prefetch=1)
+    closing = asyncio.create_task(first.disconnect())
+    (again,) = await receiver.receive(1)
+    await closing
+    assert again.receipt.delivery_count == 2
+    await first.connect()
+    late = Retry(held.receipt, Message("1", queue, b"late"))
+    outcomes = await first.settle([late, Complete(held.receipt)])
+    assert [type(one) for one in outcomes] == [LeaseLostError] * 2
+    assert await second.settle([Complete(again.receipt)]) == [None]
+
+    async def is_empty() -> bool:
+        return (await second.depth(queue)).total == 0
+
+    await wait_for(is_empty, timeout=10)
