@@ -79,7 +79,7 @@ class Bench:
         if present:
             full.ingest(self.journal(present)[0], batch_size=_BATCH)
         else:
-            full.layout.make()
+            full.path.mkdir(parents=True)
 
         def turn() -> float:
             lake = Lake(self._folder / "lake", spark=self._spark)

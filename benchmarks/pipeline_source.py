@@ -29,8 +29,10 @@ from benchmarks.shop import OrderPlaced, payloads
 from matador import Envelope, Matador, Schema, Topology, subscriber
 from matador.codec.as_json import as_json
 from matador.spark import Lake, spark_session
-from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa, parquet
+from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
+from matador.spark.tables.delta import NEW
 from matador.spark.tables.layout import EVENTS
+from matador.spark.tables.parquet_writer import FileWriter
 
 _APP = """
 from matador import Matador
@@ -108,9 +110,10 @@ class _Replaying:
     def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
         self._folder, self._rows = folder, rows
         self._lake = Lake(folder / "lake", spark=spark)
-        batch = folder / "lake" / "events" / "batch_id=0"
-        batch.mkdir(parents=True)
-        parquet.write_table(_events(rows), batch / "rows.parquet")
+        table = self._lake.layout.table("events").open()
+        writer = FileWriter(table.storage, EVENTS, "2026-11-17", NEW)
+        writer.write(_events(rows))
+        table.commit([writer.close()])
         self.from_executors()  # Java compiles what it runs often; that is not what is measured
 
     def from_here(self) -> float:

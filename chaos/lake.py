@@ -2,9 +2,12 @@
 
     python -m chaos.lake [--envelopes 200000] [--kills 10] [--seed 1]
 
-A journal is generated, some of its segments a second time under another name. Processes ingest it
-and are killed with SIGKILL at random moments, the driver alone or with all its children; this one
-finishes it. Then the tables are read by Spark and by pyarrow, and counted against the journal.
+A journal is generated, some of its segments a second time under another name. Processes ingest it,
+compact the tables now and then, and are killed with SIGKILL inside commits: a process says when it
+begins and ends a commit, and is killed a random moment after it has begun one that was chosen by
+dice, of an ingest and of a compaction in turn. This process counts the kills that fell between the
+two lines. It finishes the journal, and compares what Spark, Polars and pyarrow find in the tables
+with the journal.
 """
 
 from __future__ import annotations
@@ -20,16 +23,20 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import polars
 from benchmarks.journal_generator import generate
 
 from matador.observe.journal.records import SentRecord, decode_record
 from matador.observe.journal.segments import finished
 from matador.spark import Lake, spark_session
-from matador.spark.runtime.arrow import parquet
 from matador.spark.runtime.executors import run_tasks
+from matador.spark.tables.delta import DeltaTable
 
 _READY = "ready"
+_BEGUN, _ENDED = "begun", "ended"
+_LONGEST = 0.06  # seconds after the begin of a commit; it takes about 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +51,30 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """Where a process was killed, and whether the commit had neither ended nor failed."""
+
+    kind: str
+    table: str
+    inside: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
-    """How a run went: what the journal has, what each reader found, when the kills came."""
+    """How a run went: what the journal has, what each reader found, where the kills fell."""
 
     envelopes: int
     deliveries: int
     by_spark: Counts
+    by_polars: Counts
     by_pyarrow: Counts
     same_ids: bool
-    killed_after: tuple[float, ...]
+    kills: tuple[Kill, ...]
+
+    @property
+    def inside(self) -> int:
+        """How many kills fell inside a commit."""
+        return sum(kill.inside for kill in self.kills)
 
     @property
     def exact(self) -> bool:
@@ -60,39 +82,41 @@ class Played:
         wanted = Counts(
             self.envelopes, self.envelopes, self.deliveries, self.deliveries, quarantined=0
         )
-        return self.same_ids and self.by_spark == self.by_pyarrow == wanted
+        found = (self.by_spark, self.by_polars, self.by_pyarrow)
+        return self.same_ids and all(one == wanted for one in found)
 
 
 def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 1) -> Played:
-    """Ingest ``envelopes`` in about so many ``batches``, and kill it so many times."""
+    """Ingest ``envelopes`` in about so many ``batches``, until ``kills`` fell inside commits."""
     chance = random.Random(seed)
     journal, lake = folder / "journal", folder / "lake"
     size = max(envelopes * 900 // batches, 1)  # bytes of an envelope and its deliveries
     sent, deliveries = generate(journal, envelopes, seed=seed, segment=size)
     for path in list(finished(journal))[::5]:
         shutil.copy(path, journal / f"copy-of-{path.name}")
-    killed: list[float] = []
-    patience, visible = 1.0, 0
-    while len(killed) < kills:
-        after = _ingest(journal, lake, size, chance.uniform(0, patience), chance.random() < 0.5)
-        if after is None:
-            break  # it was quicker
-        killed.append(after)
-        before, visible = visible, len(list(lake.glob("events/batch_id=*")))
-        # About one batch between two kills, however slow the machine is.
-        patience *= 2 if visible == before else 0.7 if visible > before + 2 else 1
-        print(f"  killed {after:.2f} s after it began; {visible} batches are visible", flush=True)
+    killed: list[Kill] = []
+    while sum(kill.inside for kill in killed) < kills:
+        kind = ("ingest", "compaction")[len(killed) % 2]
+        kill = _killed(journal, lake, size, kind, chance)
+        if kill is None:
+            break  # the journal is at its end
+        killed.append(kill)
+        print(f"  {kill}", flush=True)
     Lake(lake, spark=spark_session("local[2]")).ingest(journal, batch_size=size)
     with_pyarrow, ids = _by_pyarrow(lake)
     return Played(
-        sent, deliveries, _by_spark(lake), with_pyarrow, ids == _sent_ids(journal), tuple(killed)
+        sent,
+        deliveries,
+        _by_spark(lake),
+        _by_polars(lake),
+        with_pyarrow,
+        ids == _sent_ids(journal),
+        tuple(killed),
     )
 
 
-def _ingest(
-    journal: Path, lake: Path, size: int, patience: float, with_children: bool
-) -> float | None:
-    """Ingest in a process of its own; when it was killed after it began, None if it ended."""
+def _killed(journal: Path, lake: Path, size: int, kind: str, chance: random.Random) -> Kill | None:
+    """Ingest in a process of its own, and kill it in a commit of that kind; None if it ended."""
     command = [sys.executable, "-m", "chaos.lake", "--ingest", journal, lake, str(size)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -100,18 +124,38 @@ def _ingest(
         assert process.stdout is not None
         if process.stdout.readline().strip() != _READY:
             raise RuntimeError(f"the ingest did not start: exit code {process.wait()}")
-        began = time.monotonic()
-        try:
-            code = process.wait(patience)
-        except subprocess.TimeoutExpired:
-            if with_children:
-                os.killpg(process.pid, signal.SIGKILL)
+        left = chance.randrange(1, 5)
+        for line in process.stdout:
+            what, begun, table = line.split()
+            if begun != _BEGUN or what != kind:
+                continue
+            left -= 1
+            if left:
+                continue
+            time.sleep(chance.uniform(0, _LONGEST))
+            if chance.random() < 0.5:
+                os.killpg(process.pid, signal.SIGKILL)  # with Java and its workers
             else:
                 process.kill()
-            return time.monotonic() - began
+            return Kill(kind, table, inside=not process.stdout.readline())
+        code = process.wait()
         if code != 0:
             raise RuntimeError(f"the ingest failed: exit code {code}")
         return None
+
+
+def _telling_commits() -> None:
+    """Have this process say when it begins and ends a commit."""
+    commit = DeltaTable.commit
+
+    def telling(self: DeltaTable, *given: Any, **options: Any) -> int:
+        kind = "compaction" if options.get("same_rows") else "ingest"
+        print(kind, _BEGUN, self.name, flush=True)
+        version = commit(self, *given, **options)
+        print(kind, _ENDED, self.name, flush=True)
+        return version
+
+    DeltaTable.commit = telling
 
 
 def _warm_up(number: int) -> bytes:
@@ -140,13 +184,26 @@ def _by_spark(path: Path) -> Counts:
     )
 
 
+def _by_polars(path: Path) -> Counts:
+    events = polars.scan_delta(path / "events").select("id").collect()
+    deliveries = polars.scan_delta(path / "deliveries").select("id", "attempt").collect()
+    quarantined = polars.scan_delta(path / "quarantine").select("kind").collect()
+    return Counts(
+        events.height,
+        events.n_unique(),
+        deliveries.height,
+        deliveries.n_unique(),
+        quarantined.height,
+    )
+
+
 def _by_pyarrow(path: Path) -> tuple[Counts, set[str]]:
-    ids = parquet.read_table(path / "events", columns=["id"]).column(0).to_pylist()
-    table = parquet.read_table(path / "deliveries", columns=["id", "attempt"])
+    layout = Lake(path).layout
+    ids = layout.table("events").open().read(["id"]).column(0).to_pylist()
+    table = layout.table("deliveries").open().read(["id", "attempt"])
     pairs = list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
-    quarantined = [parquet.read_metadata(one).num_rows for one in path.glob("quarantine/*/*")]
-    counts = Counts(len(ids), len(set(ids)), len(pairs), len(set(pairs)), sum(quarantined))
-    return counts, set(ids)
+    quarantined = len(layout.table("quarantine").open().read(["kind"]))
+    return Counts(len(ids), len(set(ids)), len(pairs), len(set(pairs)), quarantined), set(ids)
 
 
 def main() -> int:
@@ -154,7 +211,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--envelopes", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ingest", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -163,7 +220,17 @@ def main() -> int:
         spark = spark_session("local[2]")
         run_tasks(spark, _warm_up, 2)  # so that moments are spread over the work, not over this
         print(_READY, flush=True)
-        Lake(lake, spark=spark).ingest(journal, batch_size=int(size))
+        _telling_commits()
+        target = Lake(lake, spark=spark)
+        done = 0
+
+        def compact_now_and_then(_: object) -> None:
+            nonlocal done
+            done += 1
+            if done % 3 == 0:
+                target.compact()
+
+        target.ingest(journal, batch_size=int(size), progress=compact_now_and_then)
         return 0
     with tempfile.TemporaryDirectory(prefix="matador-lake-") as folder:
         played = play(
@@ -173,12 +240,14 @@ def main() -> int:
             batches=given.batches,
             seed=given.seed,
         )
-    print(f"{len(played.killed_after)} kills; the journal has {played.envelopes:,} envelopes")
-    print(f"and {played.deliveries:,} deliveries, some of them twice")
+    print(f"{len(played.kills)} kills, {played.inside} of them inside a commit")
+    print(f"the journal has {played.envelopes:,} envelopes and {played.deliveries:,} deliveries,")
+    print("some of them twice")
     print(f"Spark found   {played.by_spark}")
+    print(f"Polars found  {played.by_polars}")
     print(f"pyarrow found {played.by_pyarrow}")
     print("every row is there exactly once" if played.exact else "NOT EXACT")
-    return 0 if played.exact and len(played.killed_after) == given.kills else 1
+    return 0 if played.exact and played.inside >= given.kills else 1
 
 
 if __name__ == "__main__":

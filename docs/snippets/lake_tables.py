@@ -51,15 +51,33 @@ for line in lake.reconcile(app).lines:
     print(line.subscriber, line.sent, "=", line.handled, "+", line.dead_lettered, "+", line.waiting)
 # --8<-- [end:reconcile]
 
-# --8<-- [start:pyarrow]
-import pyarrow.dataset
+# --8<-- [start:polars]
+import polars
 
-deliveries = pyarrow.dataset.dataset("lake/deliveries", format="parquet", partitioning="hive")
-failed = deliveries.to_table(
-    columns=["subscriber", "error"], filter=pyarrow.dataset.field("outcome") == "dead-letter"
-).to_pandas()
-print(failed.groupby("subscriber").size().to_dict())
-# --8<-- [end:pyarrow]
+failed = (
+    polars.scan_delta("lake/deliveries")
+    .filter(polars.col("outcome") == "dead-letter")
+    .group_by("subscriber")
+    .len()
+)
+print(dict(failed.collect().iter_rows()))
+# --8<-- [end:polars]
+
+# --8<-- [start:duckdb]
+import duckdb
+from deltalake import DeltaTable
+
+health = DeltaTable("lake/health").to_pyarrow_dataset()
+busiest = duckdb.sql("SELECT subscriber, sum(count) FROM health GROUP BY 1 ORDER BY 2 DESC, 1")
+print(busiest.fetchall())
+# --8<-- [end:duckdb]
+
+# --8<-- [start:publish]
+lake.publish()
+orders = polars.scan_delta("lake/typed/order_placed")
+amounts = orders.unnest("data").filter(subscriber="book-order").select(polars.col("amount").sum())
+print(amounts.collect().item(), "in all")
+# --8<-- [end:publish]
 
 
 # --8<-- [start:changed]
@@ -93,4 +111,5 @@ strict.quarantine().groupBy("kind", "reason").count().show(truncate=False)
 # --8<-- [start:upkeep]
 lake.compact()
 lake.expire(timedelta(days=90))
+lake.vacuum()
 # --8<-- [end:upkeep]

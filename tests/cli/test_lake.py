@@ -401,3 +401,14 @@ def test_without_the_extra_it_says_how_to_get_it(folder: Path) -> None:
     assert done.returncode == 1
     assert "matador-events[spark]" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_settings_of_spark_that_cannot_be_are_refused(made: Path) -> None:
+    for wrong, said in (
+        (("--conf", "memory=2g"), "use spark.name=value"),
+        (("--conf", "spark.executor.memory"), "use spark.name=value"),
+        (("--master", "mars"), "use local[2], spark://host:7077"),
+    ):
+        result = shell(made, "lake", "compact", *LAKE, *wrong)
+        assert result.code == 2
+        assert said in result.err

@@ -26,6 +26,8 @@ SAYS: dict[str, tuple[str, ...]] = {
         "book-order 30 = 27 + 3 + 0",
         "email-receipt 30 = 30 + 0 + 0",
         "{'book-order': 3}",
+        "[('book-order', 30), ('email-receipt', 30)]",
+        "in all",
         "['order_id', 'amount', 'voucher']",
         "60 in quarantine",
         "|invalid-payload|…customer…|60 |",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -10,21 +10,15 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from matador.spark.tables import ingest, maintenance, staging
+from matador.model.event import EventType
+from matador.model.schema import Schema
+from matador.spark.tables import append, ingest, maintenance, release, typed
 from matador.spark.tables.ingest import Ingest, IngestOptions, IngestResult
-from matador.spark.tables.layout import Layout
+from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.maintenance import TARGET, CompactResult, ExpireResult
+from matador.spark.tables.release import ReleaseResult
 
-
-class _Context:
-    defaultParallelism = 2  # noqa: N815 - Spark's name
-
-
-class _Session:
-    sparkContext = _Context()  # noqa: N815 - Spark's name
-
-
-SESSION = cast("SparkSession", _Session())
+SESSION = cast("SparkSession", None)
 
 
 def run_here(spark: object, work: Callable[[int], bytes], count: int) -> list[bytes]:
@@ -32,19 +26,49 @@ def run_here(spark: object, work: Callable[[int], bytes], count: int) -> list[by
     return [work(number) for number in range(count)]
 
 
+def two(spark: object) -> int:
+    """What ``parallelism`` says."""
+    return 2
+
+
+class TypesHere:
+    """What ``event_types`` gives, without pickling."""
+
+    def __init__(self, spark: object, schema: Schema) -> None:
+        self._types = {key: one for one in schema.events for key in one.keys}
+
+    def load(self) -> Mapping[str, EventType]:
+        return self._types
+
+
 class InlineLake:
     """A lake that is written in this process."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.layout = Layout(path)
-        for module in (ingest, staging, maintenance):
+        for module in (ingest, append, maintenance, release, typed):
             monkeypatch.setattr(module, "run_tasks", run_here)
+        monkeypatch.setattr(ingest, "parallelism", two)
+        for module in (ingest, release):
+            monkeypatch.setattr(module, "event_types", TypesHere)
 
-    def ingest(self, journal: Path, **options: Any) -> IngestResult:
-        return Ingest(SESSION, self.layout, None, IngestOptions(**options)).run(journal)
+    def ingest(self, journal: Path, schema: Schema | None = None, **options: Any) -> IngestResult:
+        return Ingest(SESSION, self.layout, schema, IngestOptions(**options)).run(journal)
+
+    def publish(self, schema: Schema) -> dict[str, int]:
+        return typed.publish(SESSION, self.layout, schema)
+
+    def release(self, schema: Schema) -> ReleaseResult:
+        return release.release(SESSION, self.layout, schema)
 
     def compact(self, target_size: int = TARGET) -> CompactResult:
-        return maintenance.compact(SESSION, self.layout, target_size)
+        tables = [self.layout.table(name) for name in TABLES]
+        results = [maintenance.compact(SESSION, one, target_size) for one in tables]
+        return sum(results, CompactResult(0, 0))
 
     def expire(self, older_than: datetime) -> ExpireResult:
-        return maintenance.expire(SESSION, self.layout, older_than)
+        removed = {
+            name: maintenance.expire(SESSION, self.layout.table(name), older_than)
+            for name in TABLES
+        }
+        return ExpireResult(**removed)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from deltalake import DeltaTable
 
 from matador.observe.journal.records import DeliveryRecord, Record, SentRecord, encode_record
-from matador.spark.runtime.arrow import parquet
 
 NOW = 1_763_200_000_000_000
 
@@ -73,7 +73,13 @@ def segment(folder: Path, name: str, content: bytes | Iterable[Record]) -> Path:
 
 
 def rows(lake: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of a table, as pyarrow finds them."""
-    if not any((lake / table).glob("*/*.parquet")):
+    """All rows of a table, as delta-rs and pyarrow find them."""
+    if not (lake / table).exists():
         return []
-    return parquet.read_table(lake / table).to_pylist()
+    found: Any = DeltaTable(lake / table)  # the types of pyarrow are not known
+    return found.to_pyarrow_dataset().to_table().to_pylist()
+
+
+def files(lake: Path, table: str) -> list[Path]:
+    """The files of the current version of a table."""
+    return sorted(map(Path, DeltaTable(lake / table).file_uris()))

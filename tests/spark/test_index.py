@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from matador.spark.tables.dedup_index import (
-    Keys,
     known,
     left_overs,
     merged,
@@ -17,6 +16,7 @@ from matador.spark.tables.dedup_index import (
     sorted_order,
     to_merge,
 )
+from matador.spark.tables.keys import Keys
 
 
 def keys_of(*pairs: tuple[int, int]) -> Keys:
@@ -24,32 +24,36 @@ def keys_of(*pairs: tuple[int, int]) -> Keys:
     return keys[:, sorted_order(keys)]
 
 
+def loaded(folder: Path) -> list[Keys]:
+    return [run.load() for run in runs_of(folder)]
+
+
 def put(folder: Path, first: int, last: int, keys: Keys) -> None:
     save_run(folder / run_name(first, last), keys)
 
 
 def test_keys_are_found_in_any_run_even_if_their_first_halves_are_equal(tmp_path: Path) -> None:
-    put(tmp_path, 0, 0, keys_of((1, 1), (5, 1), (5, 2), (5, 3)))
-    put(tmp_path, 1, 1, keys_of((9, 9)))
+    put(tmp_path, 1, 1, keys_of((1, 1), (5, 1), (5, 2), (5, 3)))
+    put(tmp_path, 2, 2, keys_of((9, 9)))
 
     wanted = keys_of((0, 0), (1, 1), (1, 2), (5, 3), (5, 4), (9, 9), (10, 0))
-    found = known(runs_of(tmp_path), wanted)
+    found = known(loaded(tmp_path), wanted)
 
     assert found.tolist() == [False, True, False, True, False, True, False]
 
 
 def test_many_small_runs_are_merged_and_what_was_merged_is_a_left_over(tmp_path: Path) -> None:
-    for number in range(8):
+    for number in range(1, 9):
         put(tmp_path, number, number, keys_of((number, 1), (100 - number, 1)))
 
     runs = to_merge(runs_of(tmp_path))
-    assert [run.first for run in runs] == list(range(8))
-    put(tmp_path, 0, 7, merged(runs))
+    assert [run.first for run in runs] == list(range(1, 9))
+    put(tmp_path, 1, 8, merged([run.load() for run in runs]))
 
-    assert [(run.first, run.last) for run in runs_of(tmp_path)] == [(0, 7)]
+    assert [(run.first, run.last) for run in runs_of(tmp_path)] == [(1, 8)]
     assert len(left_overs(tmp_path)) == 8
-    every = keys_of(*[(number, 1) for number in range(8)])
-    assert known(runs_of(tmp_path), every).all()
+    every = keys_of(*[(number, 1) for number in range(1, 9)])
+    assert known(loaded(tmp_path), every).all()
 
 
 def test_equal_keys_are_neighbours_even_if_first_halves_are_shared(tmp_path: Path) -> None:
@@ -62,10 +66,10 @@ def test_equal_keys_are_neighbours_even_if_first_halves_are_shared(tmp_path: Pat
 
 def test_a_key_is_moved_seldom(tmp_path: Path) -> None:
     moved = 0
-    for number in range(64):
+    for number in range(1, 65):
         put(tmp_path, number, number, keys_of(*[(number * 100 + one, 1) for one in range(100)]))
         while runs := to_merge(runs_of(tmp_path)):
-            put(tmp_path, runs[0].first, runs[-1].last, merged(runs))
+            put(tmp_path, runs[0].first, runs[-1].last, merged([run.load() for run in runs]))
             moved += sum(run.size for run in runs)
             for path in left_overs(tmp_path):
                 path.unlink()
@@ -75,10 +79,17 @@ def test_a_key_is_moved_seldom(tmp_path: Path) -> None:
 
 
 def test_a_large_run_is_left_alone_by_small_ones(tmp_path: Path) -> None:
-    put(tmp_path, 0, 0, keys_of(*[(number, 1) for number in range(10_000)]))
-    for number in range(1, 8):
+    put(tmp_path, 1, 1, keys_of(*[(number, 1) for number in range(10_000)]))
+    for number in range(2, 9):
         put(tmp_path, number, number, keys_of((number, 2)))
     assert to_merge(runs_of(tmp_path)) == []
 
-    put(tmp_path, 8, 8, keys_of((8, 2)))
-    assert [run.first for run in to_merge(runs_of(tmp_path))] == list(range(1, 9))
+    put(tmp_path, 9, 9, keys_of((9, 2)))
+    assert [run.first for run in to_merge(runs_of(tmp_path))] == list(range(2, 10))
+
+
+def test_a_gap_ends_what_is_known(tmp_path: Path) -> None:
+    put(tmp_path, 1, 2, keys_of((1, 1)))
+    put(tmp_path, 4, 4, keys_of((2, 1)))
+
+    assert [(run.first, run.last) for run in runs_of(tmp_path)] == [(1, 2)]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
-from tests.spark.journal_files import delivery, segment, sent
+from tests.spark.journal_files import delivery, sent
 from tests.spark.rows import ingest
 
 from matador import Schema, event
@@ -27,8 +26,6 @@ from matador.loading import load_target
 from matador.observe import Journal
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.lake import Lake
-from matador.spark.runtime.arrow import parquet
-from matador.spark.tables.layout import EVENTS
 from matador.testing import wait_for
 from matador.transports import MemoryTransport
 
@@ -186,28 +183,6 @@ def test_ids_are_unique_in_their_queues_only(spark: SparkSession, tmp_path: Path
     }
     assert found.adds_up
     assert [one.problem for one in found.odd] == []
-
-
-def test_a_lake_of_an_older_version_still_works(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake", spark=spark)
-    ingest(lake, [sent(1), delivery(1)])
-    assert lake.volume().count() == 1
-    for checksum in [*lake.path.glob("*/*/.*.crc")]:
-        checksum.unlink()
-    for path in [*lake.path.glob("*/*/*.parquet")]:
-        table = parquet.read_table(path, partitioning=None)
-        new = [one for one in ("way", "options") if one in table.column_names]
-        old = table.drop_columns(new)
-        parquet.write_table(old, path, use_deprecated_int96_timestamps=path.match("batches=*/*"))
-    segment(tmp_path / "more", "b", [sent(2, way="job", event="welcome", subscriber="emails")])
-    lake.ingest(tmp_path / "more")
-    assert Counter(row.way for row in lake.events().collect()) == {"event": 1, "job": 1}
-    volume = {row.way: row.sent for row in lake.volume(3600).collect()}
-    assert volume == {"event": 1, "job": 1}
-    assert lake.report().findings.reconciliation.adds_up
-    lake.compact()
-    assert lake.events().where("way = 'event'").count() == 1
-    assert "options" in EVENTS.names
 
 
 def test_jobs_are_chosen_by_name_and_predicate(office: Office) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matador.spark.tables.dedup_index import Keys, delivery_keys, event_keys
+from matador.spark.tables.keys import Keys, delivery_keys, event_keys
 
 texts = st.one_of(st.uuids().map(str), st.text(max_size=40))
 

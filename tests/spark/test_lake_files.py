@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import stat
@@ -14,24 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deltalake.exceptions import DeltaError
 from tests.observe.disk_spy import DiskSpy
 from tests.spark.inline import InlineLake
-from tests.spark.journal_files import NOW, delivery, rows, segment, sent
+from tests.spark.journal_files import NOW, delivery, files, rows, segment, sent
 
-from matador.errors import StorageLockedError
-from matador.observe.journal.records import DroppedRecord, encode_record
+from matador.errors import ConfigurationError, StorageLockedError
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayPlan
-from matador.spark.runtime.arrow import parquet
-from matador.spark.runtime.files import locked, move, remove, sync_tree, write_json
-from matador.spark.tables import batch_log, maintenance
-from matador.spark.tables.batch_log import BatchLog, SegmentRef, last_done
-from matador.spark.tables.dedup_index import runs_of, save_run
+from matador.spark.runtime.files import move, remove, sync_tree, write_json
+from matador.spark.runtime.storage import Storage
+from matador.spark.tables import dedup_index
+from matador.spark.tables.dedup_index import KeyIndex, save_run
+from matador.spark.tables.delta import CommitConflictError, DeltaTable
 from matador.spark.tables.ingest import IngestResult
-from matador.spark.tables.layout import Layout
-from matador.spark.tables.maintenance import finish_interrupted
 
 CUT = datetime.fromtimestamp(NOW / 1_000_000, UTC) + timedelta(seconds=10)
 LATER = NOW + 20_000_000
+LOG = "00000000000000000001.json"
 
 
 @pytest.fixture
@@ -51,9 +49,9 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineLake:
 
 
 def contents(lake: InlineLake) -> dict[str, list[str]]:
-    """What the tables hold, a row a text, whatever batch it is in."""
+    """What the tables hold, a row a text, whatever file it is in."""
     return {
-        table: sorted(str({**row, "batch_id": None}) for row in rows(lake.layout.root, table))
+        table: sorted(str({**row, "quarantined_at": None}) for row in rows(lake.layout.root, table))
         for table in ("events", "deliveries", "quarantine")
     }
 
@@ -61,81 +59,55 @@ def contents(lake: InlineLake) -> dict[str, list[str]]:
 # -- on the disk first ---------------------------------------------------------------------------
 
 
-def test_a_batch_is_on_the_disk_before_it_is_staged_and_in_place_before_it_is_done(
+def noting_commits(spy: DiskSpy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the spy note when delta-rs commits: between the syncs of files and of the log."""
+    sync = Storage.sync
+
+    def noted(self: Storage, *names: str) -> None:
+        spy.steps.append(("commit", Path(self.root).name))
+        sync(self, *names)
+
+    monkeypatch.setattr(Storage, "sync", noted)
+
+
+def test_files_are_on_the_disk_before_they_are_committed_and_the_log_before_it_is_told(
     tmp_path: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment(tmp_path / "journal", "a", [sent(1), sent(1), delivery(1)])
-    lake.layout.make()
+    lake.ingest(tmp_path)  # makes the tables
     spy = DiskSpy(monkeypatch)
+    noting_commits(spy, monkeypatch)
 
     lake.ingest(tmp_path / "journal")
 
     steps = spy.steps
-    log = "000000000.json"
-    planned, staged, done = (at for at, one in enumerate(steps) if one == ("replace", log))
-    for at in (planned, staged, done):
-        assert steps[at - 1] == ("fsync", f".{log}.new")
-        assert steps[at + 1] == ("fsync", "ingest")
-    (part,) = (path.name for path in lake.layout.batch("events", 0).iterdir())
-    before = steps[planned:staged]
-    assert before.index(("fsync", f".{part}.{os.getpid()}")) < before.index(("replace", part))
-    run = "000000000-000000000.npy"
-    moved = before.index(("rename", part))
-    for name in ("events", "deliveries", "index", "_staging"):
-        assert ("fsync", name) in before[moved:], name
-    assert before.count(("fsync", run)) == 2  # of two tables
-    after = steps[staged:done]
-    assert after.count(("rename", run)) == after.count(("rename", "batch_id=0")) == 2
     for table in ("events", "deliveries"):
-        assert after.count(("fsync", table)) == 2, "the index and the table have new names"
-    for at, step in enumerate(after):
-        if step[0] == "rename":
-            assert after[at + 1][0] == "fsync"
+        (part,) = files(lake.layout.root, table)
+        committed = steps.index(("commit", table))
+        written = steps.index(("fsync", part.name))
+        assert written < committed
+        assert steps[written + 1] == ("fsync", part.parent.name), "its name, too"
+        assert steps[committed + 1 : committed + 3] == [("fsync", LOG), ("fsync", "_delta_log")]
+    done = steps.index(("commit", "_segments"))
+    assert done > steps.index(("commit", "events"))
+    assert done > steps.index(("commit", "deliveries"))
 
 
-def test_a_merged_file_is_on_the_disk_before_the_others_go(
+def test_a_merged_file_is_on_the_disk_before_it_is_committed(
     journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.ingest(journal, batch_size=1)
     spy = DiskSpy(monkeypatch)
+    noting_commits(spy, monkeypatch)
 
     lake.compact()
+    lake.expire(CUT)
 
-    steps = spy.steps
-    decided, over = spy.at("replace", "swaps.json"), spy.at("unlink", "swaps.json")
     for table in ("events", "deliveries"):
-        (name,) = (path.name for path in lake.layout.table(table).glob("*/*.parquet"))
-        written = spy.at("fsync", name)
-        assert written < decided
-        assert steps[written + 1][1].startswith(f".{table}-"), "its folder, too"
-        into = max(at for at, one in enumerate(steps[:over]) if one == ("fsync", table))
-        assert steps[into - 1][0] == "rename"
-    assert ("fsync", "_staging") in steps[:decided]
-    gone = [at for at, (what, name) in enumerate(steps) if what == "unlink" and "parquet" in name]
-    assert min(gone) > over
-
-
-def test_what_expires_is_gone_from_the_disk(
-    tmp_path: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment(tmp_path / "journal", "a", [sent(1), sent(2, recorded_at=LATER)])
-    lake.ingest(tmp_path / "journal")
-    (path,) = lake.layout.batch("events", 0).iterdir()
-    left_over = path.with_name(f".{path.name}.999")  # of a process that was killed
-    left_over.touch()
-    with path.open("rb") as held:
-        spy = DiskSpy(monkeypatch)
-        assert lake.expire(CUT).events == 1
-        assert parquet.read_table(held).num_rows == 2, "a reader goes on with what it has opened"
-    assert not left_over.exists()
-    kept = datetime.fromtimestamp(LATER / 1_000_000, UTC)
-    assert lake.expire(kept).events == 0, "what was recorded at that time is not older"
-    at = spy.at("replace", path.name)
-    assert spy.steps[at - 2][1].startswith(f".{path.name}")
-    assert spy.steps[at + 1] == ("fsync", "batch_id=0")
-    assert lake.expire(CUT + timedelta(days=1)).events == 1
-    assert spy.steps[spy.at("unlink", path.name) + 1] == ("fsync", "batch_id=0")
-    assert lake.layout.batches("events") == []
+        (file,) = files(lake.layout.root, table)
+        assert spy.at("fsync", file.name) < max(
+            at for at, one in enumerate(spy.steps) if one == ("commit", table)
+        )
 
 
 def test_a_replay_is_fixed_once_its_rows_are_on_the_disk(
@@ -202,21 +174,67 @@ def test_small_promises_about_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_of_the_index_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = DiskSpy(monkeypatch)
-    save_run(tmp_path / "index" / "1-1.npy", np.zeros((2, 3), np.uint64))
-    assert spy.steps == [("fsync", "1-1.npy"), ("fsync", "index")]
+    save_run(tmp_path / "1-1.npy", np.zeros((2, 3), np.uint64))
+    (synced, name), *rest = spy.steps
+    assert (synced, name[:9]) == ("fsync", ".1-1.npy-")
+    assert rest == [("replace", "1-1.npy"), ("fsync", tmp_path.name)]
 
 
 def test_everything_is_its_owners_alone(journal: Path, lake: InlineLake) -> None:
     lake.ingest(journal, batch_size=1)
-    lake.expire(CUT)
     lake.compact()
-    (lake.layout.root / "theirs").touch(0o644)
-    for path in (lake.layout.root, *lake.layout.root.rglob("*")):
-        wanted = 0o644 if path.name == "theirs" else 0o700 if path.is_dir() else 0o600
-        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+    assert stat.S_IMODE(lake.layout.root.stat().st_mode) == 0o700
+    for path in lake.layout.root.rglob("*.parquet"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_commit_that_a_power_failure_has_cut_short_is_set_aside(
+    journal: Path, lake: InlineLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.ingest(journal)
+    last = max((lake.layout.root / "events" / "_delta_log").glob("*.json"))
+    for content in (last.read_bytes()[:100], last.read_bytes()[:-20]):
+        next_one = last.with_name(f"{int(last.stem) + 1:020d}.json")
+        next_one.write_bytes(content)
+        caplog.clear()
+        assert len(lake.layout.table("events").open().read()) == 4
+        assert "is incomplete, and is set aside" in caplog.text
+        assert not next_one.exists()
+
+
+def test_a_log_that_is_broken_in_the_middle_is_not_touched(journal: Path, lake: InlineLake) -> None:
+    lake.ingest(journal, batch_size=1)
+    entries = sorted((lake.layout.root / "events" / "_delta_log").glob("*.json"))
+    entries[1].write_bytes(entries[1].read_bytes()[:100])
+    with pytest.raises(DeltaError):
+        lake.layout.table("events").open()
+    assert sorted((lake.layout.root / "events" / "_delta_log").glob("*.json")) == entries
+
+
+def test_an_error_that_is_no_conflict_is_not_tried_again(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal)
+    table = lake.layout.table("events").open()
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def create_write_transaction(self, *given: object, **options: object) -> None:
+            raise DeltaError("No space left on device")
+
+    inner = table._table
+    table._table = Full()
+    with pytest.raises(DeltaError, match="No space"):
+        table.commit()
 
 
 # -- ended at any moment -------------------------------------------------------------------------
+
+
+# A process that ends closes its files; this one only pretends to.
+ends_without_closing = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class _Ended(BaseException):
@@ -224,21 +242,33 @@ class _Ended(BaseException):
 
 
 class Crash:
-    """Ends the process before the file operation of that number; counts them."""
+    """Ends the process at the step of that number: before or after a file, a run or a commit."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
-        self.seen = 0
-        for name in ("rename", "replace", "unlink", "mkdir", "rmdir"):
-            monkeypatch.setattr(os, name, self._counted(getattr(os, name), number))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        self._left = number
+        for owner, name in (
+            (Storage, "create"),
+            (Storage, "finish"),
+            (Storage, "sync"),
+            (DeltaTable, "commit"),
+            (dedup_index, "save_run"),
+            (dedup_index, "left_overs"),
+        ):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
 
-    def _counted(self, call: Callable[..., Any], number: int | None) -> Callable[..., Any]:
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*given: Any, **options: Any) -> Any:
-            if self.seen == number:
-                raise _Ended
-            self.seen += 1
-            return call(*given, **options)
+            self._step()
+            found = call(*given, **options)
+            self._step()
+            return found
 
         return counted
+
+    def _step(self) -> None:
+        if self._left == 0:
+            raise _Ended
+        self._left -= 1
 
 
 def _quick(file: int) -> None:
@@ -253,7 +283,7 @@ def crashes(
     check: Callable[[InlineLake], object],
     then: Callable[[InlineLake], object] | None = None,
 ) -> int:
-    """Do something in lakes of their own, ended before each of its steps and then done again.
+    """Do something in lakes of their own, ended at each of its steps and then done again.
 
     ``then``: what is done after the end, instead.
     """
@@ -279,6 +309,7 @@ def crashes(
         number += 1
 
 
+@ends_without_closing
 def test_an_ingest_that_ends_at_any_step_is_carried_on(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +320,6 @@ def test_an_ingest_that_ends_at_any_step_is_carried_on(
 
     def check(lake: InlineLake) -> None:
         assert contents(lake) == wanted
-        assert list(lake.layout.staging.iterdir()) == []
         assert lake.ingest(journal) == IngestResult()
 
     stopped = threading.Event()
@@ -301,9 +331,10 @@ def test_an_ingest_that_ends_at_any_step_is_carried_on(
         lambda lake: lake.ingest(journal),
         check,
     )
-    assert steps > 20
+    assert steps > 40
 
 
+@ends_without_closing
 def test_a_compaction_that_ends_at_any_step_loses_and_doubles_nothing(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,43 +345,23 @@ def test_a_compaction_that_ends_at_any_step_loses_and_doubles_nothing(
         wanted.update(contents(lake))
 
     def check(lake: InlineLake) -> None:
-        finish_interrupted(lake.layout)
         assert contents(lake) == wanted
-        assert lake.layout.batches("events") == [2]
-        assert not lake.layout.pending_replacements.exists()
+        assert len(files(lake.layout.root, "events")) == 1
         assert lake.ingest(journal) == IngestResult()
-        assert list(lake.layout.staging.iterdir()) == []
+        (journal / "again.jsonl").write_bytes((journal / "a.jsonl").read_bytes())
+        assert lake.ingest(journal).duplicates == 3
+        (journal / "again.jsonl").unlink()
 
-    assert crashes(tmp_path, monkeypatch, prepare, InlineLake.compact, check) > 20
-
-
-def test_an_ingest_after_a_compaction_that_ended_anywhere_loses_nothing(
-    tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted: dict[str, list[str]] = {}
-
-    def prepare(lake: InlineLake) -> None:
-        lake.ingest(journal, batch_size=1)
-        wanted.update(contents(lake))
-
-    def ingest(lake: InlineLake) -> None:
-        lake.ingest(journal)
-
-    def check(lake: InlineLake) -> None:
-        assert contents(lake) == wanted
-        assert list(lake.layout.staging.iterdir()) == []
-
-    assert crashes(tmp_path, monkeypatch, prepare, InlineLake.compact, check, then=ingest) > 20
+    assert crashes(tmp_path, monkeypatch, prepare, InlineLake.compact, check) > 10
 
 
+@ends_without_closing
 def test_an_expiry_that_ends_at_any_step_is_done_by_the_next(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(lake: InlineLake) -> None:
         found = contents(lake)
         assert [len(found[table]) for table in ("events", "deliveries", "quarantine")] == [3, 1, 1]
-        assert lake.layout.batches("deliveries") == [2]
-        assert not any(lake.layout.root.glob("*/batch_id=*/.*"))
 
     def expire(lake: InlineLake) -> None:
         lake.expire(CUT)
@@ -358,146 +369,151 @@ def test_an_expiry_that_ends_at_any_step_is_done_by_the_next(
     def prepare(lake: InlineLake) -> None:
         lake.ingest(journal, batch_size=1)
 
-    assert crashes(tmp_path, monkeypatch, prepare, expire, check) > 5
+    assert crashes(tmp_path, monkeypatch, prepare, expire, check) > 10
 
 
-def test_rows_that_expire_while_a_swap_is_pending_do_not_come_back_with_it(
-    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.ingest(journal, batch_size=1)
-    with monkeypatch.context() as patched:
-        # Ended when all was decided, and nothing done.
-        patched.setattr(maintenance, "finish_replacements", _undone_if_pending)
-        with pytest.raises(_Ended):
-            lake.compact()
-    assert lake.layout.pending_replacements.exists()
-    assert lake.expire(CUT).events == 1
-    finish_interrupted(lake.layout)
-    assert len(contents(lake)["events"]) == 3
+# -- two at the same time ------------------------------------------------------------------------
 
 
-def test_a_reader_leaves_a_swap_alone_that_somebody_is_at(
-    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.ingest(journal, batch_size=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(maintenance, "replace_batches", _undone)
-        with pytest.raises(_Ended):
-            lake.compact()
-    write_json(lake.layout.pending_replacements, {"folder": "compaction-x", "swaps": []})
-    with locked(lake.layout.lock):
-        finish_interrupted(lake.layout)
-        assert lake.layout.pending_replacements.exists()
-    finish_interrupted(lake.layout)
-    assert not lake.layout.pending_replacements.exists()
+class Meanwhile:
+    """Does something else just before the first commit to a table: as another process would."""
 
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, table: str, act: Callable[[], object]
+    ) -> None:
+        self.conflicts = 0
+        commit = DeltaTable.commit
+        done = False
 
-def _undone_if_pending(layout: Layout) -> None:
-    if layout.pending_replacements.exists():
-        raise _Ended
-
-
-def _undone(*_: object) -> None:
-    raise _Ended
-
-
-def test_maintenance_that_fails_leaves_the_lake_as_it_was(
-    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.ingest(journal, batch_size=1)
-    before = contents(lake)
-    (broken,) = lake.layout.batch("events", 2).iterdir()
-    whole = broken.read_bytes()
-    broken.write_bytes(b"PAR1 no more")
-    with pytest.raises(ValueError, match="magic bytes"):
-        lake.compact()
-    assert not lake.layout.pending_replacements.exists()
-    assert lake.layout.batches("events") == [0, 1, 2]
-    with pytest.raises(ValueError, match="magic bytes"):
-        lake.expire(CUT)
-    broken.write_bytes(whole)
-    assert len(contents(lake)["events"]) == len(before["events"]) - 1, "the old one of another file"
-    lake.compact()
-    assert lake.layout.batches("events") == [2]
-    lake.expire(CUT)
-    assert len(contents(lake)["events"]) == 3
-
-
-def test_one_at_a_time_looks_after_a_lake(journal: Path, lake: InlineLake) -> None:
-    lake.ingest(journal)
-    with locked(lake.layout.lock):
-        for act in (lake.compact, lambda: lake.expire(CUT), lambda: lake.ingest(journal)):
-            with pytest.raises(StorageLockedError, match="another process"):
+        def late(table_: DeltaTable, *given: Any, **options: Any) -> int:
+            nonlocal done
+            if table_.name == table and not done:
+                done = True
                 act()
-
-
-# -- what is logged, and what is known ------------------------------------------------------------
-
-
-def test_an_ingest_says_what_it_did(
-    tmp_path: Path, lake: InlineLake, caplog: pytest.LogCaptureFixture
-) -> None:
-    lost = encode_record(DroppedRecord(5, "disk full", NOW, "w"))
-    segment(tmp_path / "journal", "a", b"not a record\n" + lost + b"\n")
-    with caplog.at_level(logging.INFO, "matador.lake"):
-        lake.ingest(tmp_path / "journal")
-    assert "batch 0: IngestResult(segments=1, records=2, " in caplog.text
-    assert "1 × malformed-record in quarantine: not a record" in caplog.text
-    assert "the journal lost 5 records" in caplog.text
-
-
-def test_a_log_that_ended_in_the_middle_of_folding_forgets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", _quick)
-    monkeypatch.setattr(batch_log, "_FOLD", 8)
-    every = [SegmentRef(f"{number}.jsonl", 1, 1) for number in range(16)]
-    log = BatchLog(tmp_path / "prepared")
-    for one in every[:-1]:
-        log.done(log.plan("journal", [one]))
-    log.plan("journal", [every[-1]])
-    for number in range(200):
-        folder = tmp_path / str(number)
-        shutil.copytree(tmp_path / "prepared", folder)
-        log = BatchLog(folder)
-        batch = log.unfinished
-        assert batch is not None
-        with monkeypatch.context() as patched:
-            Crash(patched, number)
             try:
-                log.done(batch)
-                ended = False
-            except _Ended:
-                ended = True
-        again = BatchLog(folder)
-        assert again.new_segments(every) == []
-        if again.unfinished is not None:
-            again.done(again.unfinished)
-        assert again.plan("journal", []).number == 16
-        if not ended:
-            assert number > 8
-            return
-    raise AssertionError("it never came to its end")
+                return commit(table_, *given, **options)
+            except CommitConflictError:
+                self.conflicts += 1
+                raise
+
+        monkeypatch.setattr(DeltaTable, "commit", late)
 
 
-def test_readers_know_which_batch_is_in_place(tmp_path: Path) -> None:
-    assert last_done(tmp_path) == -1
-    log = BatchLog(tmp_path)
-    batch = log.plan("journal", [])
-    assert last_done(tmp_path) == -1
-    log.done(batch)
-    assert last_done(tmp_path) == 0
-    log.plan("journal", [])
-    assert last_done(tmp_path) == 0
+@pytest.mark.parametrize("table", ["events", "deliveries", "quarantine", "_segments"])
+def test_two_ingests_of_the_same_journal_end_exact(
+    journal: Path, lake: InlineLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    meanwhile = Meanwhile(monkeypatch, table, lambda: lake.ingest(journal, batch_size=1))
+
+    lake.ingest(journal)
+
+    assert meanwhile.conflicts
+    assert [len(found) for found in contents(lake).values()] == [4, 3, 1]
+    assert lake.ingest(journal) == IngestResult()
 
 
-def test_runs_of_the_index_are_merged_as_batches_come(tmp_path: Path, lake: InlineLake) -> None:
-    for number in range(10):
-        segment(tmp_path / "journal", f"s{number}", [sent(number)])
+def test_an_ingest_beside_a_compaction(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal, batch_size=1)
+    segment(journal, "e", [sent(5, recorded_at=LATER), sent(2, recorded_at=LATER)])
+    meanwhile = Meanwhile(monkeypatch, "events", lake.compact)
+    assert lake.ingest(journal).events == 1
+    assert meanwhile.conflicts == 1
+    assert len(contents(lake)["events"]) == 5
+
+
+def test_a_compaction_beside_an_ingest_and_another_compaction(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal, batch_size=1)
+    segment(journal, "e", [sent(5, recorded_at=LATER)])
+    with monkeypatch.context() as patched:
+        meanwhile = Meanwhile(patched, "events", lambda: lake.ingest(journal))
+        lake.compact()
+        assert meanwhile.conflicts == 1
+    assert len(files(lake.layout.root, "events")) == 2
+    before = contents(lake)
+    with monkeypatch.context() as patched:
+        Meanwhile(patched, "events", lake.compact)
+        lake.compact()
+    assert contents(lake) == before
+    assert len(files(lake.layout.root, "events")) == 1
+
+
+def test_rows_that_expire_while_they_are_ingested_do_not_come_in(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile = Meanwhile(monkeypatch, "events", lambda: lake.expire(CUT))
+    result = lake.ingest(journal)
+    assert meanwhile.conflicts == 1
+    assert (result.events, result.expired) == (3, 3)
+    assert [len(found) for found in contents(lake).values()] == [3, 1, 1]
+
+
+def test_an_expiry_beside_an_ingest(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal)
+    segment(journal, "e", [sent(50), sent(51, recorded_at=LATER)])
+    meanwhile = Meanwhile(monkeypatch, "events", lambda: lake.ingest(journal))
+    assert lake.expire(CUT).events == 2
+    assert meanwhile.conflicts == 1
+    assert len(contents(lake)["events"]) == 4
+
+
+# -- the index is a cache ------------------------------------------------------------------------
+
+
+def test_an_index_that_is_gone_is_made_again(
+    journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.ingest(journal, batch_size=1)
+    lake.compact()
+    shutil.copy(journal / "a.jsonl", journal / "again.jsonl")
+    shutil.rmtree(lake.layout.root / "_index")
+    assert lake.ingest(journal).duplicates == 3
+    shutil.rmtree(lake.layout.root / "_index")
+    for entry in (lake.layout.root / "events" / "_delta_log").glob("*[1-4].json"):
+        entry.rename(entry.with_suffix(".kept"))  # as a checkpoint and time would
+
+    def gone(self: DeltaTable, after: int) -> None:
+        return None
+
+    monkeypatch.setattr(DeltaTable, "added", gone)
+    table = lake.layout.table("deliveries").open()
+    index = KeyIndex(lake.layout.index("deliveries"), table)
+    index.catch_up()
+    keys = dedup_index.merged([dedup_index.keys_in(table, one) for one in table.files()])
+    assert index.repeated(keys).all()
+    assert keys.shape[1] == 3
+
+
+def test_another_lake_in_the_same_place_has_another_index(tmp_path: Path, lake: InlineLake) -> None:
+    segment(tmp_path / "journal", "a", [sent(1)])
+    lake.ingest(tmp_path / "journal")
+    for name in ("events", "_segments"):  # but not the index
+        shutil.rmtree(lake.layout.root / name)
+    assert lake.ingest(tmp_path / "journal").events == 1
+
+
+def test_runs_of_the_index_stay_few(tmp_path: Path, lake: InlineLake) -> None:
+    for number in range(70):
+        segment(tmp_path / "journal", f"s{number:02}", [sent(number)])
     lake.ingest(tmp_path / "journal", batch_size=1)
-    runs = runs_of(lake.layout.index("events"))
-    assert [(run.first, run.last) for run in runs] == [(0, 7), (8, 8), (9, 9)]
-    assert len(list(lake.layout.index("events").iterdir())) == 3
-    for number in range(10):
+    (folder,) = (lake.layout.root / "_index" / "events").iterdir()
+    assert len(list(folder.iterdir())) < 20
+    for number in range(70):
         segment(tmp_path / "journal", f"again{number}", [sent(number)])
-    assert lake.ingest(tmp_path / "journal").duplicates == 10
+    assert lake.ingest(tmp_path / "journal").duplicates == 70
+
+
+# -- the layout before ---------------------------------------------------------------------------
+
+
+def test_a_lake_of_the_first_layout_is_refused_with_the_command_that_converts_it(
+    journal: Path, lake: InlineLake
+) -> None:
+    (lake.layout.root / "events" / "batch_id=0").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="matador lake convert --lake"):
+        lake.ingest(journal)

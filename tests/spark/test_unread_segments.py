@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.spark.inline import InlineLake
-from tests.spark.journal_files import delivery, rows, segment, sent
+from tests.spark.journal_files import delivery, files, rows, segment, sent
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.spark.runtime.journal_lines import Split, read_blocks
-from matador.spark.tables import ingest, staging
-from matador.spark.tables.batch_log import BatchLog, SegmentRef
+from matador.spark.tables import ingest, ingest_tasks
 from matador.spark.tables.ingest import IngestProgress, IngestResult
 
 
@@ -37,7 +36,7 @@ class Blind:
         self.from_byte = 0
         self.error: OSError = PermissionError(errno.EACCES, "Permission denied")
         self.looked: list[str] = []
-        monkeypatch.setattr(staging, "read_blocks", self._read)
+        monkeypatch.setattr(ingest_tasks, "read_blocks", self._read)
 
     def _read(self, split: Split) -> Iterator[bytes]:
         self.looked.append(split.name)
@@ -97,15 +96,27 @@ def test_where_no_executor_sees_the_journal_nothing_counts_as_done(
     for _ in range(2):
         with pytest.raises(ClusterError, match=r"20 segments .* and 15 more"):
             lake.ingest(journal, batch_size=1)
-        log = BatchLog(lake.layout.checkpoints / "ingest")
-        assert log.unfinished is None
-        assert list(lake.layout.staging.iterdir()) == []
         assert ids(lake) == []
 
     blind.unseen = set()
     result = lake.ingest(journal, batch_size=1)
     assert (result.segments, result.events) == (20, 2000)
-    assert lake.layout.batches("events") == list(range(20))
+
+
+def test_small_segments_that_share_a_task_do_not_share_a_fate(
+    journal: Path, lake: InlineLake, blind: Blind
+) -> None:
+    for number in range(400):
+        segment(journal, f"s{number:03}", [sent(number)])
+    blind.unseen = {"s007.jsonl"}
+
+    with pytest.raises(ClusterError, match=r"1 segment of .*s007"):
+        lake.ingest(journal)
+
+    assert len(ids(lake)) == 399
+    assert len(files(lake.layout.root, "events")) == 1
+    blind.unseen = set()
+    assert lake.ingest(journal).events == 1
 
 
 def test_of_a_segment_that_one_executor_sees_and_another_does_not_nothing_is_taken(
@@ -134,7 +145,7 @@ def test_an_executor_that_sees_less_of_a_segment_does_not_take_that_for_all(
         return read_blocks(Split(str(stale), split.start, split.end))
 
     with monkeypatch.context() as patched:
-        patched.setattr(staging, "read_blocks", elsewhere)
+        patched.setattr(ingest_tasks, "read_blocks", elsewhere)
         with pytest.raises(ClusterError, match=f"bytes here instead of {path.stat().st_size:,}"):
             lake.ingest(journal)
     assert ids(lake) == []
@@ -155,30 +166,6 @@ def test_what_is_gone_for_everybody_is_told_and_is_no_error(
     assert (result.segments, result.events) == (1, 1)
     assert f"{paths[1]} was removed before it was ingested" in caplog.text
     paths[1].write_bytes(kept)  # it was only moved
-    assert lake.ingest(journal).events == 1
-
-
-def test_a_batch_that_was_planned_waits_only_for_what_cannot_be_read(
-    journal: Path, lake: InlineLake, blind: Blind
-) -> None:
-    lake.layout.make()
-    log = BatchLog(lake.layout.checkpoints / "ingest")
-    found = [segment(journal, name, [sent(number)]).stat() for number, name in enumerate("ab")]
-    log.plan(
-        str(journal),
-        [
-            SegmentRef(f"{name}.jsonl", one.st_size, one.st_mtime_ns)
-            for name, one in zip("ab", found, strict=True)
-        ],
-    )  # and the process ended
-    segment(journal, "c", [sent(7)])
-    blind.unseen = {"a.jsonl"}
-
-    with pytest.raises(ClusterError, match=r"1 segment .* a\.jsonl"):
-        lake.ingest(journal)
-
-    assert ids(lake) == [sent(1).id, sent(7).id]
-    blind.unseen = set()
     assert lake.ingest(journal).events == 1
 
 
@@ -234,10 +221,10 @@ def test_a_lake_that_cannot_be_written_is_not_the_fault_of_a_segment(
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(staging.Parts, "add", full)
+        patched.setattr(ingest_tasks.Parts, "add", full)
         with pytest.raises(OSError, match="no space"):
             lake.ingest(journal)
-    assert BatchLog(lake.layout.checkpoints / "ingest").unfinished is not None
+    assert ids(lake) == []
     assert lake.ingest(journal).events == 1
 
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn
 from rich.table import Table
 
 from matador.cli.commands import (
+    App,
     Commands,
     Common,
     JournalFolder,
@@ -27,6 +28,7 @@ from matador.cli.connection import load
 from matador.cli.interaction import progress_bar, working
 from matador.cli.lake_replay import redrive, replay
 from matador.cli.output import UsageError, note, out, plural, say_json, table
+from matador.cli.spark_options import SparkOptions
 from matador.cli.spark_session import (
     open_lake,
     show_spark_logs,
@@ -38,6 +40,7 @@ from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 if TYPE_CHECKING:
+    from matador.spark import Lake
     from matador.spark.tables.ingest import IngestProgress
 
 AppForTypes = Annotated[
@@ -53,6 +56,7 @@ lake = Commands("Turn journals into tables, query them, and send events again. N
 @lake.add(
     "matador lake ingest shop.py --journal journal/ --lake lake/",
     "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
+    "matador lake ingest shop.app:app --journal journal/ --lake lake/ --master spark://host:7077",
     "matador lake ingest --journal journal/ --lake lake/",
 )
 def ingest(
@@ -61,6 +65,7 @@ def ingest(
     journal: JournalFolder,
     lake: LakeFolder,
     follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Add new records of a journal to the tables, each exactly once, even after a crash.
@@ -73,7 +78,7 @@ def ingest(
         raise UsageError(f"there is no journal in {journal}")
     if not (follow or common.verbose):  # the summary says the same
         logging.getLogger("matador.lake").setLevel(logging.ERROR)
-    start_spark(target)
+    _started(target, spark)
     with progress_bar(BarColumn()) as bar, stopped_by_signals() as stop:
         task = bar.add_task("reading", total=None)
 
@@ -117,6 +122,7 @@ def query(
     unrestricted: Annotated[
         bool, flag("Allow any SQL, including files, writes and Java functions.", "--unrestricted")
     ] = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Query the tables events, deliveries, quarantine, volume, health and triage.
@@ -124,7 +130,7 @@ def query(
     The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
     show_spark_logs(common.verbose)
-    target = start_spark(open_lake(lake, None if app is None else load(app).app.schema))
+    target = _started(open_lake(lake, None if app is None else load(app).app.schema), spark)
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
 
@@ -140,6 +146,10 @@ def query(
         _as_table(frame.columns, rows),
         remark=f"the first {limit:,} rows; --limit shows more" if more else "",
     )
+
+
+def _started(lake: Lake, options: SparkOptions) -> Lake:
+    return start_spark(lake, options.master, options.settings())
 
 
 def _wrong_query(error: Exception) -> Exception:
@@ -177,6 +187,7 @@ def report(
     html: Annotated[
         Path | None, option("FILE", "Also write an HTML page with charts.", parser=a_path)
     ] = None,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Report on health, slow and failing subscribers, growth, dead letters and reconciliation.
@@ -186,7 +197,7 @@ def report(
     show_spark_logs(common.verbose)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: the folder {html.parent} does not exist")
-    target = start_spark(open_lake(lake))
+    target = _started(open_lake(lake), spark)
     with working("computing…"):
         made = target.report(None if app is None else load(app).app)
     if common.as_json:
@@ -200,11 +211,59 @@ def report(
 
 
 @lake.add("matador lake compact --lake lake/")
-def compact(*, lake: LakeFolder, common: Common) -> None:
+def compact(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
     """Merge many small files into a few large ones."""
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake)).compact()
+    result = _started(open_lake(lake), spark).compact()
     remark = f"{result.files_before:,} files before, {result.files_after:,} after"
+    common.show(asdict(result), remark=remark)
+
+
+@lake.add("matador lake vacuum --lake lake/", "matador lake vacuum --lake lake/ --keep-days 2")
+def vacuum(
+    *,
+    lake: LakeFolder,
+    keep_days: Annotated[
+        float, option("DAYS", "Keep files that a version of so many days needs.", min=1 / 24)
+    ] = 7,
+    spark: SparkOptions,
+    common: Common,
+) -> None:
+    """Delete files that are no longer needed: replaced by others, or left by killed runs."""
+    show_spark_logs(common.verbose)
+    result = _started(open_lake(lake), spark).vacuum(timedelta(days=keep_days))
+    common.show(asdict(result), remark=f"deleted {plural(result.files, 'file')}")
+
+
+@lake.add("matador lake publish shop.py --lake lake/")
+def publish(app: App, *, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+    """Bring the typed tables up to date: one for each event, in the folder typed of the lake."""
+    show_spark_logs(common.verbose)
+    added = _started(open_lake(lake, load(app).app.schema), spark).publish()
+    made = table("table", "new rows", right=("new rows",))
+    for name, count in added.items():
+        made.add_row(f"typed/{name}", f"{count:,}")
+    common.show(added, made)
+
+
+@lake.add("matador lake release shop.py --lake lake/")
+def release(app: App, *, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+    """Take events out of quarantine that are valid by the application's schema of now."""
+    show_spark_logs(common.verbose)
+    result = _started(open_lake(lake, load(app).app.schema), spark).release()
+    remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
+    common.show(asdict(result), remark=remark)
+
+
+@lake.add("matador lake convert --lake lake/")
+def convert(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+    """Convert a lake of an earlier version to Delta tables. If interrupted, run it again."""
+    show_spark_logs(common.verbose)
+    result = _started(open_lake(lake), spark).convert()
+    remark = (
+        f"converted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
+        f"{result.quarantine:,} in quarantine"
+    )
     common.show(asdict(result), remark=remark)
 
 
@@ -213,11 +272,12 @@ def expire(
     *,
     lake: LakeFolder,
     days: Annotated[float, option("DAYS", "Delete rows older than this many days.", min=0)],
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Delete old rows. A later ingest does not bring them back."""
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake)).expire(timedelta(days=days))
+    result = _started(open_lake(lake), spark).expire(timedelta(days=days))
     remark = (
         f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
         f"{result.quarantine:,} in quarantine"

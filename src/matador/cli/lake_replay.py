@@ -41,6 +41,7 @@ from matador.cli.replay_target import (
     check_filters,
     load_replay_target,
 )
+from matador.cli.spark_options import SparkOptions
 from matador.cli.spark_session import open_lake, start_spark
 from matador.cli.stored_messages import complain_about, warn_held
 
@@ -75,6 +76,7 @@ def replay(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Send events of the lake again, each to its original subscriber unless --to is given.
@@ -93,7 +95,7 @@ def replay(
         unknown = "" if replay_id is None else f"there is no replay {replay_id} to resume; "
         raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
     choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
-    start_spark(source)
+    start_spark(source, spark.master, spark.settings())
     with wrong_usage(*WRONG), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
     if dry_run or not plan.total:
@@ -133,6 +135,7 @@ def redrive(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Send dead letters back to their queues, chosen by what the lake knows about their failures.
@@ -155,7 +158,7 @@ def redrive(
         "signature": signature,
         "missing": "replay" if replay_missing else "leave",
     }
-    start_spark(source)
+    start_spark(source, spark.master, spark.settings())
     with wrong_usage(*WRONG), working("counting…"):
         plan = source.redrive(app, **choice, dry_run=True)
     replayable = plan.replayed.total if plan.replayed is not None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,13 +19,12 @@ from matador.cli.commands import (
 )
 from matador.cli.connection import load, queues_to_consume
 from matador.cli.interaction import progress_bar, working
-from matador.cli.output import UsageError, table
+from matador.cli.output import table
+from matador.cli.spark_options import check_master
 from matador.cli.spark_session import show_spark_logs
 
 if TYPE_CHECKING:
     from matador.spark.workers.worker import SparkWorkerReport
-
-_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 spark = Commands("Run subscribers on a Spark cluster.")
 
@@ -58,10 +56,7 @@ def worker(
 ) -> None:
     """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
     show_spark_logs(common.verbose)
-    if master is not None and not _MASTER.fullmatch(master):
-        raise UsageError(
-            f"--master {master!r} is invalid: use local[2], spark://host:7077, yarn or k8s://…"
-        )
+    check_master(master)
     names = queues_to_consume(load(app).app, queues)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,14 +46,16 @@ def open_lake(folder: Path, schema: Schema | None = None, *, create: bool = Fals
     return Lake(folder, schema=schema)
 
 
-def start_spark(lake: Lake) -> Lake:
+def start_spark(
+    lake: Lake, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Lake:
     """Start Spark, with a spinner.
 
     Raises:
         ConfigurationError: Java is missing; the message says how to install it.
     """
     with working("starting Spark…"):
-        spark = lake.spark
+        spark = lake.start(master, settings)
     from matador.spark.runtime.messages import silence
 
     silence(spark)

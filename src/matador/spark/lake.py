@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,16 +13,23 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from matador.errors import ConfigurationError, StorageLockedError
+from matador.errors import ClusterError, ConfigurationError
 from matador.events.app import Matador, SyncMatador
 from matador.jobs import Queue
 from matador.loading import load_target
 from matador.model.event import EventType
 from matador.model.options import Seconds
 from matador.observe.paths import local_path
-from matador.spark.aggregates.health import WINDOW
 from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
+from matador.spark.aggregates.store import TABLES as AGGREGATES
 from matador.spark.aggregates.store import Aggregates
+from matador.spark.aggregates.windows import (
+    WINDOW,
+    add_volume,
+    from_health,
+    to_health,
+    whole_window,
+)
 from matador.spark.replay.job_redrive import redrive_jobs
 from matador.spark.replay.redrive import Missing, RedriveResult, redrive
 from matador.spark.replay.replay import (
@@ -38,26 +45,36 @@ from matador.spark.replay.replay import (
 from matador.spark.replay.selection import Choice
 from matador.spark.report import Report
 from matador.spark.report.findings import find
+from matador.spark.runtime.arrow import Table
+from matador.spark.tables.convert import ConvertResult, convert
+from matador.spark.tables.delta import DeltaTable
 from matador.spark.tables.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
 from matador.spark.tables.layout import TABLES
 from matador.spark.tables.maintenance import (
+    KEEP,
     TARGET,
     CompactResult,
     ExpireResult,
+    VacuumResult,
+    checked_target,
     compact,
+    cutoff_of,
     expire,
+    kept_hours,
 )
 from matador.spark.tables.read_only_sql import check_query, without_variables
-from matador.spark.tables.reader import LakeTables
+from matador.spark.tables.reader import LakeTables, read_table
+from matador.spark.tables.release import ReleaseResult, release
+from matador.spark.tables.typed import publish, table_name
 
-_NO_NAME = re.compile(r"\W")
+_REFRESH = 60.0  # seconds between updates of the aggregates in an ingest that goes on
 
 
 class Lake(LakeTables):
-    """Events and deliveries as tables, in a folder of plain Parquet.
+    """Events and deliveries as Delta tables, in one folder.
 
-    With a ``schema``, ingest checks payloads against their types. Any number of processes may read;
-    only one may write at a time, another gets ``StorageLockedError``.
+    With a ``schema``, ingest checks payloads against their types. Any number of processes may read
+    and write at the same time.
 
     Example:
         >>> lake = Lake("lake/", schema=schema)
@@ -85,50 +102,138 @@ class Lake(LakeTables):
         Raises:
             ConfigurationError: the folder does not exist, an option is invalid, or executors cannot
                 import the payload types of the schema.
-            StorageLockedError: another process is writing to this lake.
             ClusterError: executors could not read some segments. All others are ingested; these
                 are left for the next ingest.
         """
         folder = local_path(journal, "journal")
         options = IngestOptions(
-            follow, stop or threading.Event(), interval, batch_size, progress=progress
+            follow, stop or threading.Event(), interval, batch_size, self._refreshing(progress)
         )
-        return Ingest(self.spark, self.layout, self.schema, options).run(folder)
+        try:
+            result = Ingest(self.spark, self.layout, self.schema, options).run(folder)
+        except ClusterError:
+            self.refresh()  # all other segments are there
+            raise
+        self.refresh()
+        return result
+
+    def _refreshing(
+        self, progress: Callable[[IngestProgress], None] | None
+    ) -> Callable[[IngestProgress], None]:
+        """Report progress, and bring the aggregates up to date now and then."""
+        last = time.monotonic()
+
+        def report(now: IngestProgress) -> None:
+            nonlocal last
+            if time.monotonic() - last > _REFRESH:
+                self.refresh()
+                last = time.monotonic()
+            if progress is not None:
+                progress(now)
+
+        return report
 
     def compact(self, *, target_size: int = TARGET) -> CompactResult:
         """Merge small files into files of about ``target_size`` bytes.
 
-        A query that started before may fail if it opens a merged file: run it again.
+        Readers and a running ingest are not disturbed. The merged files stay on disk until
+        ``vacuum`` deletes them.
 
         Raises:
             ConfigurationError: ``target_size`` is not positive.
-            StorageLockedError: another process is writing to this lake.
         """
-        return compact(self.spark, self.layout, target_size, self._aggregates().state.through)
+        checked_target(target_size)
+        results = [compact(self.spark, one, target_size) for one in self._delta_tables()]
+        return sum(results, CompactResult(0, 0))
 
     def expire(self, older_than: timedelta | datetime) -> ExpireResult:
         """Remove rows that were recorded longer ago, or before that time, for good.
 
-        Volume, health and triage still count them.
+        An ingest does not bring them back. Volume, health and triage still count them.
 
         Raises:
             ConfigurationError: the time has no time zone.
-            StorageLockedError: another process is writing to this lake.
         """
-        self._aggregates()
-        return expire(self.spark, self.layout, older_than)
+        cutoff = cutoff_of(older_than)
+        self.layout.check()
+        self.refresh()
+        removed = {name: expire(self.spark, self.layout.table(name), cutoff) for name in TABLES}
+        for table in self._typed_tables():
+            expire(self.spark, table, cutoff)
+        return ExpireResult(**removed)
+
+    def vacuum(self, keep: timedelta = KEEP) -> VacuumResult:
+        """Delete files that no version of the last days needs, and leftovers of killed runs.
+
+        A reader may use a version of a table for as long as ``keep``.
+
+        Raises:
+            ConfigurationError: ``keep`` is shorter than an hour.
+        """
+        hours = kept_hours(keep)
+        self.layout.check()
+        self.refresh()  # it counts files that may be deleted here
+        return VacuumResult(sum(one.open().vacuum(hours) for one in self._delta_tables()))
+
+    def convert(self) -> ConvertResult:
+        """Convert a lake of the first layout, which had a folder for each batch, to Delta tables.
+
+        If it is interrupted, call it again. Volume, health and triage are counted again from the
+        rows that are there: they no longer include rows that have expired.
+        """
+        result = convert(self.spark, self.layout)
+        self.refresh()
+        return result
+
+    def publish(self) -> dict[str, int]:
+        """Bring the typed tables up to date: one for each event of the schema, for any engine.
+
+        That of ``order.placed`` is in ``typed/order_placed``, with the payload in the columns
+        ``data`` and ``before``. Returns the number of rows added to each. Several processes may
+        call it at the same time.
+
+        Raises:
+            ConfigurationError: the lake has no schema, or two events have the same table name.
+
+        Example:
+            >>> lake.publish()
+            {'order_placed': 1000}
+        """
+        return publish(self.spark, self.layout, self.schema)
+
+    def release(self) -> ReleaseResult:
+        """Take events out of quarantine that are valid by the schema of now.
+
+        Raises:
+            ConfigurationError: the lake has no schema.
+
+        Example:
+            >>> lake.release().events
+            12
+        """
+        result = release(self.spark, self.layout, self.schema)
+        self.refresh()
+        return result
 
     def volume(self, window: Seconds = WINDOW) -> DataFrame:
         """Sent, handled, retried, dead-lettered, discarded: counts per subscriber and window."""
-        return self._aggregates().volume(window)
+        length = whole_window(window)
+        found = self._aggregates()
+        if length == WINDOW:
+            return read_table(self.spark, found.table("volume")).drop("date")
+        return self._frame(add_volume([found.read("volume")], length))
 
     def health(self, window: Seconds = WINDOW) -> DataFrame:
         """Rates, and percentiles of waiting and running times, per subscriber and window."""
-        return self._aggregates().health(window)
+        length = whole_window(window)
+        found = self._aggregates()
+        if length == WINDOW:
+            return read_table(self.spark, found.table("health")).drop("date")
+        return self._frame(to_health(from_health(found.read("health")), length))
 
     def triage(self) -> DataFrame:
         """The dead letters, grouped by error signature."""
-        return self._aggregates().triage()
+        return read_table(self.spark, self._aggregates().table("triage"))
 
     def reconcile(
         self,
@@ -280,14 +385,12 @@ class Lake(LakeTables):
         return Report(find(self, self._aggregates(), self.reconcile(app)))
 
     def refresh(self) -> int:
-        """Bring volume, health and triage up to date; returns the number of new batches.
+        """Bring volume, health and triage up to date; returns the number of files counted.
 
-        Reading them does so too, unless another process is doing it.
-
-        Raises:
-            StorageLockedError: another process is doing it.
+        Reading them through this class does so too, and ``ingest`` does it at the end.
         """
-        return Aggregates(self.spark, self.layout).update()
+        self.layout.check()
+        return Aggregates(self.layout, lambda: self.spark).update()
 
     def sql(self, query: str, *, unrestricted: bool = False) -> DataFrame:
         """Run one SELECT over the tables, by their names. It only reads.
@@ -318,7 +421,7 @@ class Lake(LakeTables):
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self.schema is None else self.schema.events
         return {
-            **{_NO_NAME.sub("_", one.key): partial(self.events, one) for one in events},
+            **{table_name(one.key): partial(self.events, one) for one in events},
             **{table: partial(self.table, table) for table in TABLES},
             "volume": self.volume,
             "health": self.health,
@@ -326,10 +429,30 @@ class Lake(LakeTables):
         }
 
     def _aggregates(self) -> Aggregates:
-        """The aggregates, up to date unless another process is updating them."""
-        with contextlib.suppress(StorageLockedError):
-            self.refresh()
-        return Aggregates(self.spark, self.layout)
+        """The aggregates, up to date."""
+        self.refresh()
+        return Aggregates(self.layout, lambda: self.spark)
+
+    def _delta_tables(self) -> list[DeltaTable]:
+        """All tables of the lake that exist."""
+        self.layout.check()
+        found = Aggregates(self.layout, lambda: self.spark)
+        every = [
+            *(self.layout.table(name) for name in TABLES),
+            *(found.table(name) for name in AGGREGATES),
+            self.layout.segments(),
+        ]
+        return [*(one for one in every if one.exists()), *self._typed_tables()]
+
+    def _typed_tables(self) -> list[DeltaTable]:
+        """The typed tables that exist, also those of events that the schema no longer has."""
+        storage = self.layout.storage
+        folders = sorted((self.layout.root / "typed").glob("*/_delta_log"))
+        return [DeltaTable.existing(storage, f"typed/{one.parent.name}") for one in folders]
+
+    def _frame(self, rows: Table) -> DataFrame:
+        spark: Any = self.spark  # the types of createDataFrame need those of pandas
+        return spark.createDataFrame(rows)
 
 
 def target_of(app: AnyTarget) -> Matador | SyncMatador | Queue:

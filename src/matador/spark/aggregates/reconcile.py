@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador, SyncMatador
-from matador.spark.aggregates.health import WHO
+from matador.spark.aggregates.windows import WHO
 from matador.transports.base import Measuring
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ T = TypeVar("T")
 Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
 
 MOST_LINES: Final = 1000
+_MOST_ROWS: Final = 10 * MOST_LINES  # several queues may serve one subscriber
 _PLACE = (*WHO, "queue")
 _LINE = (
     *("sent", "handled", "dead_lettered", "discarded", "waiting"),
@@ -125,11 +127,13 @@ def reconcile(
     ``depths`` has the number of messages in each queue of the broker, by full name. For each
     problem of a subscriber up to ``most_ids`` ids are listed, oldest first.
     """
-    states = _states(events, deliveries).cache()  # used three times: lines, queues, ids
-    try:
-        return Reconciliation(_lines(states), _queues(states, depths or {}), _odd(states, most_ids))
-    finally:
-        states.unpersist()
+    states = _states(events, deliveries)
+    # One pass for all counts; the ids are looked for only if there is something odd to list.
+    rows = _counted(states)
+    odd = any(row["waiting"] or row["not_sent"] or row["handled_twice"] for row in rows)
+    return Reconciliation(
+        _lines(rows), _queues(rows, depths or {}), _odd(states, most_ids) if odd else ()
+    )
 
 
 def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -188,7 +192,8 @@ def _with_key(rows: DataFrame, id_: str = "id") -> DataFrame:
     return rows.where(F.col("way") != "message").withColumn("key", key)
 
 
-def _lines(states: DataFrame) -> tuple[Line, ...]:
+def _counted(states: DataFrame) -> list[dict[str, Any]]:
+    """The counts by event, subscriber and queue."""
     state = F.col("state")
     is_sent = state != "not_sent"
     dead = state == "dead_lettered"
@@ -201,24 +206,34 @@ def _lines(states: DataFrame) -> tuple[Line, ...]:
         "not_sent": ~is_sent,
     }
     rows = (
-        states.groupBy(*WHO)
+        states.groupBy(*_PLACE)
         .agg(*[F.count_if(counts[name]).alias(name) for name in _LINE])
-        .orderBy(F.desc("sent"), "event_key", "subscriber", "way")
-        .limit(MOST_LINES)
+        .orderBy(F.desc("sent"), *_PLACE)
+        .limit(_MOST_ROWS)
         .collect()
     )
-    return tuple(Line(**row.asDict()) for row in rows)
+    return [row.asDict() for row in rows]
 
 
-def _queues(states: DataFrame, depths: Mapping[str, int]) -> tuple[QueueCheck, ...]:
-    rows = (
-        states.groupBy("queue")
-        .agg(F.count_if(F.col("state") == "waiting").alias("waiting"))
-        .orderBy("queue")
-        .limit(MOST_LINES)
-        .collect()
-    )
-    return tuple(QueueCheck(row.queue, row.waiting, depths.get(row.queue)) for row in rows)
+def _lines(rows: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
+    totals: dict[tuple[str, str, str], Counter[str]] = {}
+    for row in rows:
+        total = totals.setdefault((row["way"], row["event_key"], row["subscriber"]), Counter())
+        total.update({name: row[name] for name in _LINE})
+    lines = [
+        Line(event_key, subscriber, way=way, **{name: total[name] for name in _LINE})
+        for (way, event_key, subscriber), total in totals.items()
+    ]
+    lines.sort(key=lambda line: (-line.sent, line.event_key, line.subscriber, line.way))
+    return tuple(lines[:MOST_LINES])
+
+
+def _queues(rows: Sequence[Mapping[str, Any]], depths: Mapping[str, int]) -> tuple[QueueCheck, ...]:
+    waiting: Counter[str] = Counter()
+    for row in rows:
+        waiting[row["queue"]] += row["waiting"]
+    checks = [QueueCheck(name, count, depths.get(name)) for name, count in sorted(waiting.items())]
+    return tuple(checks[:MOST_LINES])
 
 
 def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:

@@ -1,165 +1,229 @@
-"""Keeps volume, health and triage up to date, batch by batch.
+"""Keeps the tables volume, health and triage up to date.
 
-Each update reads the batches that came since the last one, and adds a piece: their partial result.
-Several small pieces are merged into a larger one, so that there are never many. One small file
-names the valid pieces and is replaced atomically; any other folder is a leftover of a killed run.
-Updating twice with the same batches changes nothing.
+Each update counts the files that were added to ``events`` and ``deliveries`` since the last one, as
+their logs say, and adds the counts to the rows of the same days. The versions counted so far are in
+the same commit as the rows. So an update that is killed or repeated counts nothing twice, and two
+updates at the same time do not disturb each other.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
-import msgspec
-from pyspark.sql import DataFrame, SparkSession
+import numpy as np
+from pyspark.sql import SparkSession
 
-from matador.model.options import Seconds
-from matador.spark.aggregates import health, triage
-from matador.spark.runtime.files import (
-    locked,
-    move,
-    private_folder,
-    read_json,
-    remove,
-    sync_tree,
-    write_json,
-)
-from matador.spark.tables.batch_log import last_done
-from matador.spark.tables.layout import Layout, spark_schema
-from matador.spark.tables.reader import with_way
+from matador.spark.aggregates import triage, windows
+from matador.spark.aggregates.windows import NOTHING, WINDOW, Counts, add_up
+from matador.spark.runtime.arrow import Schema, Table, compute, ipc_bytes, ipc_table, pa, parquet
+from matador.spark.runtime.executors import run_tasks
+from matador.spark.runtime.files import groups
+from matador.spark.runtime.storage import Storage
+from matador.spark.tables.delta import PARTITION, CommitConflictError, DataFile, DeltaTable
+from matador.spark.tables.layout import Layout
+from matador.spark.tables.parquet_writer import FileWriter, day_name
 
-FAN: Final = 8
-"""How many pieces of one level are merged into one of the next."""
+log = logging.getLogger("matador.lake")
 
-_COLUMNS: Final = {
-    "volume": health.VOLUME_PIECE,
-    "health": health.HEALTH_PIECE,
-    "triage": triage.TRIAGE_PIECE,
+TABLES: Final[dict[str, Schema]] = {
+    "volume": windows.VOLUME,
+    "health": windows.HEALTH,
+    "triage": triage.TRIAGE,
 }
-_MERGE: Final = {
-    "volume": health.merged_volume,
-    "health": health.merged_health,
-    "triage": triage.merged_triage,
+SOURCES: Final = {
+    "volume": ("events", "deliveries"),
+    "health": ("deliveries",),
+    "triage": ("deliveries",),
 }
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """The partial result of the batches ``first`` to ``last``."""
-
-    first: int
-    last: int
-    level: int = 0
-
-    @property
-    def folder(self) -> str:
-        """The name of its folder, the same in every table."""
-        return f"batches={self.first}-{self.last}"
-
-
-class AggregateState(msgspec.Struct, frozen=True):
-    """The progress of the aggregates: the valid pieces, and how many updates there were."""
-
-    runs: int = 0
-    pieces: tuple[Piece, ...] = ()
-
-    @property
-    def through(self) -> int:
-        """The last batch included; -1 if there is none. Compaction must not merge later ones."""
-        return self.pieces[-1].last if self.pieces else -1
+_FEW_BYTES = 16 * 1024 * 1024  # counted in this process: a Spark job would take longer
+_BYTES_A_TASK = 64 * 1024 * 1024
+_DAY = 86_400 * 1_000_000
 
 
 class Aggregates:
-    """The aggregates of a lake. One process at a time may update them."""
+    """The aggregates of a lake. Any number of processes may update them."""
 
-    def __init__(self, spark: SparkSession, layout: Layout) -> None:
-        self._spark = spark
+    def __init__(self, layout: Layout, spark: Callable[[], SparkSession]) -> None:
         self._layout = layout
-        self._path = layout.checkpoints / "aggregates.json"
+        self._spark = spark
 
-    @property
-    def state(self) -> AggregateState:
-        """The current state."""
-        return read_json(self._path, AggregateState) or AggregateState()
+    def table(self, name: str) -> DeltaTable:
+        """One of the tables."""
+        storage, columns = self._layout.storage, TABLES[name]
+        return DeltaTable(storage, name, columns, partitioned=name != "triage")
 
-    def update(self, *, fan: int = FAN) -> int:
-        """Include the new batches that are done; returns how many there were."""
-        layout = self._layout
-        layout.make()
-        # Not the lock of the lake: an ingest may run at the same time.
-        with locked(layout.checkpoints / "aggregates.lock"):
-            state = self.state
-            self._clean()
-            last = last_done(layout.checkpoints / "ingest")
-            present = sorted({*layout.batches("events"), *layout.batches("deliveries")})
-            new = [number for number in present if state.through < number <= last]
-            if new:
-                deliveries = self._batches("deliveries", new)
-                piece = Piece(state.through + 1, last)
-                frames = {
-                    "volume": health.volume_piece(self._batches("events", new)),
-                    "health": health.health_piece(deliveries),
-                    "triage": triage.triage_piece(deliveries, state.runs + 1),
-                }
-                self._write(piece, frames, AggregateState(state.runs + 1, (*state.pieces, piece)))
-                self._merge(fan)
-        return len(new)
+    def read(self, name: str, columns: Sequence[str] | None = None) -> Table:
+        """The rows of a table, as they are now."""
+        try:
+            return self.table(name).open(create=False).read(columns or TABLES[name].names)
+        except FileNotFoundError:
+            return TABLES[name].empty_table()
 
-    def volume(self, window: Seconds = health.WINDOW) -> DataFrame:
-        """See ``health.volume``."""
-        return health.volume(self.pieces("volume"), self.pieces("health"), window)
+    def update(self) -> int:
+        """Count what is new; returns the number of new files."""
+        sources: dict[str, DeltaTable] = {}
+        for name in ("events", "deliveries"):
+            source = self._layout.table(name)
+            if source.exists():
+                sources[name] = source.open()
+        counted: dict[tuple[str, int], Counted] = {}
+        return max((self._update(name, sources, counted) for name in TABLES), default=0)
 
-    def health(self, window: Seconds = health.WINDOW) -> DataFrame:
-        """See ``health.health``."""
-        return health.health(self.pieces("health"), window)
+    def _update(
+        self,
+        name: str,
+        sources: Mapping[str, DeltaTable],
+        counted: dict[tuple[str, int], Counted],
+    ) -> int:
+        table = self.table(name).open()
+        while True:
+            found: list[Counted] = []
+            versions: dict[str, int] = {}
+            for source in SOURCES[name]:
+                since = table.transaction(_application(source)) or 0
+                if source in sources and sources[source].version > since:
+                    if (source, since) not in counted:
+                        counted[source, since] = self._count_since(sources[source], since)
+                    found.append(counted[source, since])
+                    versions[_application(source)] = sources[source].version
+            files = sum(one.files for one in found)
+            if not versions:
+                return 0
+            try:
+                if files:
+                    self._add(table, found, versions)
+                else:
+                    table.commit((), (), versions)  # a compaction: nothing to count
+                return files
+            except CommitConflictError:
+                continue  # another process has counted the same; look what is left
 
-    def triage(self) -> DataFrame:
-        """See ``triage.triage``."""
-        return triage.triage(self.pieces("triage"), self.state.runs)
+    def _add(
+        self, table: DeltaTable, found: Sequence[Counted], versions: Mapping[str, int]
+    ) -> None:
+        """Add counts to a table, day by day."""
+        add: list[DataFile] = []
+        if table.name == "triage":
+            before = table.read(TABLES["triage"].names)
+            rows = triage.merge_groups(before, [one.groups for one in found])
+            add.append(_written(table, rows, None))
+            table.commit(add, table.files(), versions)
+            return
+        counts = add_up([one.counts for one in found])
+        new = _rows(table.name, counts)
+        days = np.asarray(new.column("window_start").cast(pa.int64())) // _DAY
+        for day in np.unique(days).tolist():
+            rows = new.filter(pa.array(days == day))
+            there = compute.field(PARTITION) == pa.scalar(day, pa.int32()).cast(pa.date32())
+            before = table.read(TABLES[table.name].names, there)
+            if before.num_rows:
+                rows = _merged(table.name, before, rows)
+            add.append(_written(table, rows, day_name(day)))
+        changed = {one.date for one in add}
+        table.commit(add, [one for one in table.files() if one.date in changed], versions)
 
-    def pieces(self, table: str, pieces: Sequence[Piece] | None = None) -> DataFrame:
-        """The rows of some pieces of a table, or of all; a key may have a row in each."""
-        chosen = self.state.pieces if pieces is None else pieces
-        folders = [str(self._layout.table(table) / piece.folder) for piece in chosen]
-        if not folders:
-            return cast("Any", self._spark).createDataFrame([], _COLUMNS[table])
-        rows = self._spark.read.schema(_COLUMNS[table]).parquet(*folders)
-        return with_way(rows) if "way" in rows.columns else rows
+    def _count_since(self, source: DeltaTable, since: int) -> Counted:
+        files = source.added(since)
+        if files is None:
+            log.warning(
+                "the log of %s no longer has all versions after %d: counting what is there",
+                source.name,
+                since,
+            )
+            files = source.files() if since == 0 else []
+        return self.count(source, files)
 
-    def _merge(self, fan: int) -> None:
-        """Merge small pieces while there are ``fan`` of one level."""
-        state = self.state
-        while len(last := state.pieces[-fan:]) == fan and len({one.level for one in last}) == 1:
-            whole = Piece(last[0].first, last[-1].last, last[-1].level + 1)
-            frames = {name: merge(self.pieces(name, last)) for name, merge in _MERGE.items()}
-            state = AggregateState(state.runs, (*state.pieces[:-fan], whole))
-            self._write(whole, frames, state)
-        self._clean()
+    def count(self, source: DeltaTable, files: Sequence[DataFile], length: int = WINDOW) -> Counted:
+        """Count the rows of files of ``events`` or ``deliveries``."""
+        tasks = [*groups(files, lambda one: one.size, _BYTES_A_TASK)]
+        work = partial(_count, source.storage, source.name, tasks, length)
+        few = sum(one.size for one in files) <= _FEW_BYTES
+        if few:
+            answers = [work(number) for number in range(len(tasks))]
+        else:
+            answers = run_tasks(self._spark(), work, len(tasks))
+        parts = [ipc_table(answer) for answer in answers]
+        if source.name == "events":
+            made = [Counts(one[0], NOTHING.attempts, NOTHING.times) for one in parts]
+        else:
+            made = [Counts(NOTHING.sent, one[0], one[1]) for one in parts]
+        grouped = [one[2] for one in parts if len(one) > 2]
+        merged = triage.merge_groups(triage.TRIAGE.empty_table(), grouped)
+        return Counted(add_up(made), merged, len(files))
 
-    def _clean(self) -> None:
-        """Remove folders that are not valid pieces."""
-        valid = {piece.folder for piece in self.state.pieces}
-        for table in _COLUMNS:
-            for folder in [*self._layout.table(table).glob("*")]:
-                if folder.name not in valid:
-                    remove(folder)
 
-    def _write(self, piece: Piece, frames: Mapping[str, DataFrame], state: AggregateState) -> None:
-        """Write a piece of every table, then the state in which it is valid."""
-        for table, frame in frames.items():
-            folder = self._layout.table(table)
-            private_folder(folder)
-            staging = folder / f"_staging-{uuid.uuid4().hex}"
-            # Usually few rows: many small files would cost more than they save.
-            frame.coalesce(1).write.parquet(str(staging))
-            sync_tree(staging)
-            move(staging, folder / piece.folder)
-        write_json(self._path, state)
+class Counted:
+    """The counts and the dead letters of some files."""
 
-    def _batches(self, table: str, numbers: Sequence[int]) -> DataFrame:
-        folder = self._layout.table(table)
-        present = set(self._layout.batches(table))
-        paths = [str(self._layout.batch(table, one)) for one in numbers if one in present]
-        reader = self._spark.read.schema(spark_schema(table)).option("basePath", str(folder))
-        return reader.parquet(*paths) if paths else reader.parquet(str(folder)).limit(0)
+    def __init__(self, counts: Counts, groups: Table, files: int) -> None:
+        self.counts = counts
+        self.groups = groups
+        self.files = files
+
+
+def _application(source: str) -> str:
+    """The name of the transaction that says which version of a source is counted."""
+    return f"matador.{source}"
+
+
+def _rows(table: str, counts: Counts) -> Table:
+    return windows.to_volume(counts) if table == "volume" else windows.to_health(counts)
+
+
+def _merged(table: str, before: Table, rows: Table) -> Table:
+    if table == "volume":
+        return windows.add_volume([before, rows])
+    both = [windows.from_health(before), windows.from_health(rows)]
+    return windows.to_health(add_up(both))
+
+
+def _written(table: DeltaTable, rows: Table, day: str | None) -> DataFile:
+    writer = FileWriter(table.storage, table.columns, day)
+    writer.write(rows.cast(table.columns))
+    return writer.close()
+
+
+# -- tasks --------------------------------------------------------------------------------------
+
+
+def _count(
+    storage: Storage, source: str, tasks: Sequence[Sequence[DataFile]], length: int, which: int
+) -> bytes:
+    """Count the rows of some files; the answer has one table of counts or three."""
+    counts: list[Counts] = []
+    dead: list[Table] = []
+    for file in tasks[which]:
+        try:
+            opened = storage.reader(file.path)
+        except FileNotFoundError:
+            log.error("%s was deleted before it was counted: %d rows", file.path, file.rows)
+            continue
+        with opened as content:
+            for rows in _row_groups(content, source):
+                if source == "events":
+                    counts.append(windows.count_events(rows, length))
+                else:
+                    counts.append(windows.count_deliveries(rows, length))
+                    dead.append(triage.group_dead_letters(rows))
+    total = add_up(counts)
+    if source == "events":
+        return ipc_bytes([total.sent])
+    return ipc_bytes(
+        [
+            total.attempts,
+            total.times,
+            triage.merge_groups(triage.TRIAGE.empty_table(), dead),
+        ]
+    )
+
+
+def _row_groups(content: Any, source: str) -> Any:
+    columns = windows.EVENT_COLUMNS
+    if source == "deliveries":
+        columns = [*dict.fromkeys([*windows.DELIVERY_COLUMNS, *triage.DEAD_LETTER_COLUMNS])]
+    opened = parquet.ParquetFile(content)
+    for number in range(opened.num_row_groups):
+        yield opened.read_row_group(number, columns=columns)

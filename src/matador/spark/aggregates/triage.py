@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from matador.spark.runtime.arrow import Schema, Table, compute, pa
 
 LONGEST_INPUT: Final = 4000
 """The characters of an error that count; the journal keeps no more."""
@@ -115,11 +118,92 @@ MOST_NAMES: Final = 100
 
 _SETS = ("events", "subscribers", "queues")
 
-TRIAGE_PIECE: Final = (
-    "signature STRING, text STRING, error_type STRING, first_seen TIMESTAMP, last_seen TIMESTAMP, "
-    "count BIGINT, example STRUCT<id: STRING, message: STRING>, events ARRAY<STRING>, "
-    "subscribers ARRAY<STRING>, queues ARRAY<STRING>, first_run BIGINT"
+_INSTANT = pa.timestamp("us", tz="UTC")
+_NAMES = pa.list_(pa.string())
+
+TRIAGE: Final[Schema] = pa.schema(
+    [
+        pa.field("signature", pa.string(), False),
+        pa.field("error_type", pa.string()),
+        pa.field("text", pa.string(), False),
+        pa.field("count", pa.int64(), False),
+        pa.field("new", pa.bool_(), False),
+        pa.field("first_seen", _INSTANT, False),
+        pa.field("last_seen", _INSTANT, False),
+        pa.field("example_id", pa.string(), False),
+        pa.field("example", pa.string(), False),
+        *(pa.field(name, _NAMES, False) for name in _SETS),
+    ]
 )
+"""The dead letters by signature; ``new`` are those first seen in the last update."""
+
+DEAD_LETTER_COLUMNS: Final = [
+    *("outcome", "id", "event_key", "subscriber", "queue", "started_at"),
+    *("error_type", "error", "reason"),
+]
+
+
+def group_dead_letters(deliveries: Table) -> Table:
+    """The dead letters among rows of ``deliveries``, by signature."""
+    dead = deliveries.filter(compute.field("outcome") == "dead-letter")
+    message = compute.coalesce(dead.column("error"), dead.column("reason"), pa.scalar(""))
+    known: dict[tuple[str | None, str], tuple[str, str]] = {}
+    for one in zip(dead.column("error_type").to_pylist(), message.to_pylist(), strict=True):
+        if one not in known:
+            known[one] = signature_id(*one), signature_text(one[1])
+    rows: list[dict[str, Any]] = []
+    for row, text in zip(dead.to_pylist(), message.to_pylist(), strict=True):
+        signature, shown = known[row["error_type"], text]
+        rows.append(
+            {
+                "signature": signature,
+                "error_type": row["error_type"],
+                "text": shown,
+                "count": 1,
+                "new": True,
+                "first_seen": row["started_at"],
+                "last_seen": row["started_at"],
+                "example_id": row["id"],
+                "example": text,
+                "events": [row["event_key"]],
+                "subscribers": [row["subscriber"]],
+                "queues": [row["queue"]],
+            }
+        )
+    return _as_table(_merged(rows))
+
+
+def merge_groups(before: Table, groups: Sequence[Table]) -> Table:
+    """The groups of the table and those of new dead letters; what was there is no longer new."""
+    rows = [{**row, "new": False} for row in before.to_pylist()]
+    rows += [row for one in groups for row in one.to_pylist()]
+    return _as_table(_merged(rows))
+
+
+def _merged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        one = found.get(row["signature"])
+        if one is None:
+            found[row["signature"]] = {**row, **{name: set(row[name]) for name in _SETS}}
+            continue
+        one["count"] += row["count"]
+        one["new"] = one["new"] and row["new"]
+        one["first_seen"] = min(one["first_seen"], row["first_seen"])
+        if row["last_seen"] >= one["last_seen"]:  # the example is the latest one
+            for name in ("last_seen", "example_id", "example"):
+                one[name] = row[name]
+        for name in _SETS:
+            one[name].update(row[name])
+    for one in found.values():
+        for name in _SETS:
+            one[name] = sorted(one[name])[:MOST_NAMES]
+    return list(found.values())
+
+
+def _as_table(rows: Sequence[dict[str, Any]]) -> Table:
+    ordered = sorted(rows, key=lambda row: (-row["count"], row["signature"]))
+    return pa.Table.from_pylist(ordered, schema=TRIAGE)
 
 
 def with_signature(deliveries: DataFrame) -> DataFrame:
@@ -129,59 +213,4 @@ def with_signature(deliveries: DataFrame) -> DataFrame:
         deliveries.withColumn("message", message)
         .withColumn("text", signature_text_column(F.col("message")))
         .withColumn("signature", signature_id_column(F.col("error_type"), F.col("text")))
-    )
-
-
-def triage_piece(deliveries: DataFrame, run: int) -> DataFrame:
-    """The dead letters among some deliveries, by signature, first seen in the given run."""
-    dead = with_signature(deliveries.where(F.col("outcome") == "dead-letter"))
-    return merged_triage(
-        dead.select(
-            "signature",
-            "text",
-            "error_type",
-            F.col("started_at").alias("first_seen"),
-            F.col("started_at").alias("last_seen"),
-            F.lit(1).cast("bigint").alias("count"),
-            F.struct("id", "message").alias("example"),
-            F.array("event_key").alias("events"),
-            F.array("subscriber").alias("subscribers"),
-            F.array("queue").alias("queues"),
-            F.lit(run).cast("bigint").alias("first_run"),
-        )
-    )
-
-
-def merged_triage(pieces: DataFrame) -> DataFrame:
-    """Pieces, merged into one row for each signature. The example is the latest one."""
-    return pieces.groupBy("signature").agg(
-        F.min("text").alias("text"),
-        F.min("error_type").alias("error_type"),
-        F.min("first_seen").alias("first_seen"),
-        F.max("last_seen").alias("last_seen"),
-        F.sum("count").alias("count"),
-        F.max_by("example", "last_seen").alias("example"),
-        *[
-            F.slice(
-                F.array_sort(F.array_distinct(F.flatten(F.collect_set(name)))), 1, MOST_NAMES
-            ).alias(name)
-            for name in _SETS
-        ],
-        F.min("first_run").alias("first_run"),
-    )
-
-
-def triage(pieces: DataFrame, runs: int) -> DataFrame:
-    """The groups; those first seen in the last run are ``new``."""
-    return merged_triage(pieces).select(
-        "signature",
-        "error_type",
-        "text",
-        "count",
-        (F.col("first_run") == runs).alias("new"),
-        "first_seen",
-        "last_seen",
-        F.col("example.id").alias("example_id"),
-        F.col("example.message").alias("example"),
-        *_SETS,
     )

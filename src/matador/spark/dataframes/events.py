@@ -8,14 +8,13 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
-from pyspark.sql.types import StructType
 
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.dataframes.subscriber import DataFrameSubscriber
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
 from matador.spark.source.rows import DATA
 from matador.spark.tables.decode import EVENT, LineDecoder
-from matador.spark.tables.layout import PARTITION, spark_schema
+from matador.spark.tables.layout import EVENTS, spark_schema
 
 # Equal in the copies of one event for its subscribers, and different in any two events.
 _SAME_EVENT = ("event_key", "created_at", "correlation_id", "data_json", "before_json")
@@ -35,9 +34,9 @@ def journal_stream(spark: SparkSession, journal: Path, batch_size: int) -> DataF
         .option("lineSep", "\n")
         .load(str(journal))
     )
-    columns = [one for one in spark_schema("events") if one.name != PARTITION]
+    columns = spark_schema(EVENTS, partitioned=False)
     chosen = lines.select("value", "_metadata.file_name")
-    return map_in_arrow(chosen, partial(decode_sent, journal), StructType(columns))
+    return map_in_arrow(chosen, partial(decode_sent, journal), columns)
 
 
 def decode_sent(journal: Path, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

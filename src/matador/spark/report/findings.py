@@ -1,20 +1,20 @@
 """The content of a report: health, slow and failing subscribers, growth, dead letters.
 
-Everything is computed in Spark; what is collected is bounded, however large the lake is.
+All of it comes from the aggregates, without Spark, and is bounded, however large the lake is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-from matador.spark.aggregates import health
+from matador.spark.aggregates import windows
 from matador.spark.aggregates.reconcile import Reconciliation
 from matador.spark.aggregates.store import Aggregates
+from matador.spark.runtime.arrow import Table, pa
 from matador.spark.tables.reader import LakeTables
 
 
@@ -152,130 +152,139 @@ _STEPS = (
     *(3600 * hours for hours in (2, 3, 6, 12, 24)),
     *(86_400 * days for days in (2, 7, 30, 365, 3650)),
 )
-_VOLUME = ("sent", *(names.messages for names in health.OUTCOMES.values()))
-_KEY = list(health.WHO)
+_VOLUME = ("sent", *windows.ENDED)
+_KEY = list(windows.WHO)
+_NEVER: dict[str, Any] = {"count": 0}
+_MOST_KINDS = 20
+_MICROS = 1_000_000
 
 
 def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliation) -> Findings:
     """The findings of a lake, from its tables, its aggregates and its reconciliation."""
-    sent, handled = aggregates.pieces("volume"), aggregates.pieces("health")
-    groups = aggregates.triage().orderBy(F.desc("count"), "signature")
-    shown = tuple(_group(row) for row in groups.limit(MOST_GROUPS).collect())
-    more = groups.count() - len(shown) if len(shown) == MOST_GROUPS else 0
+    groups = aggregates.read("triage").sort_by(
+        [("count", "descending"), ("signature", "ascending")]
+    )
     findings = Findings(
         lake=lake.path.name,
         made_at=datetime.now(UTC),
-        groups=shown,
-        more_groups=more,
-        quarantined=_quarantined(lake.quarantine()),
+        groups=tuple(_group(row) for row in groups.slice(0, MOST_GROUPS).to_pylist()),
+        more_groups=max(groups.num_rows - MOST_GROUPS, 0),
+        quarantined=_quarantined(lake),
         reconciliation=reconciliation,
     )
-    start, end = _period(sent, handled)
-    if start is None or end is None:
+    volume = aggregates.read("volume")
+    if not volume.num_rows:
         return findings
+    times = volume.column("window_start").cast(pa.int64()).to_numpy() // _MICROS
+    start, end = int(times.min()), int(times.max()) + windows.WINDOW
     step = next((one for one in _STEPS if (end - start) // one < _MOMENTS), _STEPS[-1])
-    if step < health.WINDOW:  # finer than what is stored; a short period is counted quickly
-        sent = health.volume_piece(lake.events(), step)
-        handled = health.health_piece(lake.deliveries(), step)
-    subscribers, more = _subscribers(sent, handled, (start + end) // 2)
+    counts = windows.from_health(aggregates.read("health"))
+    if step < windows.WINDOW:  # finer than what is stored; a short period is counted quickly
+        counts = _counted_finely(lake, aggregates, step)
+        volume = windows.to_volume(counts, step)
+    subscribers, more = _subscribers(volume, counts, (start + end) // 2)
     return replace(
         findings,
         step=step,
-        moments=_moments(sent, handled, step),
+        moments=_moments(volume, counts, step),
         subscribers=subscribers,
         more_subscribers=more,
     )
 
 
-def _period(sent: DataFrame, handled: DataFrame) -> tuple[int | None, int | None]:
-    starts = sent.select("window_start").unionByName(handled.select("window_start"))
-    at = F.unix_seconds("window_start")
-    (row,) = starts.agg(F.min(at), F.max(at) + health.WINDOW).collect()
-    return row[0], row[1]
+def _counted_finely(lake: LakeTables, aggregates: Aggregates, step: int) -> windows.Counts:
+    found: list[windows.Counts] = []
+    for name in ("events", "deliveries"):
+        table = lake.layout.table(name).open()
+        found.append(aggregates.count(table, table.files(), step).counts)
+    return windows.add_up(found)
 
 
-def _moments(sent: DataFrame, handled: DataFrame, step: int) -> tuple[Moment, ...]:
-    start = F.unix_seconds(health.start_of_window(F.col("window_start"), step))
-    volume = health.counts(sent, handled).withColumn("at", start)
-    totals = volume.groupBy("at").agg(*[F.sum(name).alias(name) for name in _VOLUME])
-    times = health.with_percentiles(
-        health.merged_health(handled.withColumn("at", start), "at")
-    ).drop("wait_sketch", "duration_sketch")
+def _moments(volume: Table, counts: windows.Counts, step: int) -> tuple[Moment, ...]:
+    rows = windows.add_volume([volume], step)
+    totals = rows.group_by("window_start").aggregate([(name, "sum") for name in _VOLUME])
     found: dict[int, Moment] = {}
-    for row in totals.orderBy("at").limit(_MOMENTS + 1).collect():
-        counts: dict[str, Any] = {name: int(row[name]) for name in _VOLUME}
-        found[row["at"]] = Moment(_utc(row["at"]), **counts)
-    for row in times.orderBy("at").limit(_MOMENTS + 1).collect():
-        if (moment := found.get(row["at"])) is not None:
-            wait, duration = _percentiles(row, "wait"), _percentiles(row, "duration")
-            found[row["at"]] = replace(moment, wait=wait, duration=duration)
-    for at, name, count in _by_event(volume):
+    for row in totals.to_pylist():
+        at = int(row["window_start"].timestamp())
+        found[at] = Moment(_utc(at), **{name: row[f"{name}_sum"] for name in _VOLUME})
+    for row in windows.to_health(counts, step, ["window_start"]).to_pylist():
+        at = int(row["window_start"].timestamp())
         if at in found:
-            found[at].by_event[name] = count
-    if not found:
-        return ()
+            wait, duration = _percentiles(row, "wait"), _percentiles(row, "duration")
+            found[at] = replace(found[at], wait=wait, duration=duration)
+    for at, name, count in _by_event(rows):
+        found[at].by_event[name] = count
     every = range(min(found), max(found) + 1, step)
     return tuple(found.get(at) or Moment(_utc(at)) for at in every)
 
 
-def _by_event(volume: DataFrame) -> list[tuple[int, str, int]]:
+def _by_event(volume: Table) -> list[tuple[int, str, int]]:
     """What was sent of the most frequent events, and of all others together, by moment."""
-    ranked = volume.groupBy("event_key").agg(F.sum("sent").alias("sent"))
-    common = ranked.orderBy(F.desc("sent"), "event_key").limit(MOST_EVENTS).collect()
-    names = [str(row["event_key"]) for row in common]
-    name = F.when(F.col("event_key").isin(names), F.col("event_key")).otherwise(OTHERS)
-    rows = (
-        volume.groupBy("at", name.alias("name"))
-        .agg(F.sum("sent").alias("sent"))
-        .where("sent > 0")
-        .limit((_MOMENTS + 1) * (MOST_EVENTS + 1))
-        .collect()
-    )
-    return [(row["at"], row["name"], row["sent"]) for row in rows]
+    by_event = volume.group_by(["window_start", "event_key"]).aggregate([("sent", "sum")])
+    rows = [
+        (row["window_start"], row["event_key"], row["sent_sum"]) for row in by_event.to_pylist()
+    ]
+    totals: Counter[str] = Counter()
+    for _, name, sent in rows:
+        totals[name] += sent
+    ranked = sorted(totals, key=lambda name: (-totals[name], name))[:MOST_EVENTS]
+    found: Counter[tuple[int, str]] = Counter()
+    for at, name, sent in rows:
+        if sent:
+            found[int(at.timestamp()), name if name in ranked else OTHERS] += sent
+    return [(at, name, sent) for (at, name), sent in found.items()]
 
 
 def _subscribers(
-    sent: DataFrame, handled: DataFrame, middle: int
+    volume: Table, counts: windows.Counts, middle: int
 ) -> tuple[tuple[SubscriberHealth, ...], int]:
-    early = F.unix_seconds("window_start") < middle
-    volume = sent.groupBy(*_KEY).agg(
-        F.sum("sent").alias("sent"),
-        F.sum(F.when(early, F.col("sent")).otherwise(0)).alias("sent_early"),
-    )
-    times = health.with_percentiles(health.merged_health(handled, *_KEY))
-    both = volume.join(times, _KEY, "full_outer")
-    busiest = both.orderBy(F.desc(F.coalesce("sent", F.lit(0))), F.desc("count"), *_KEY)
-    rows = busiest.limit(MOST_SUBSCRIBERS).collect()
-    more = both.count() - len(rows) if len(rows) == MOST_SUBSCRIBERS else 0
-    return tuple(_subscriber(row) for row in rows), more
-
-
-def _subscriber(row: Row) -> SubscriberHealth:
-    def number(name: str) -> int:
-        return int(row[name] or 0)
-
-    times: dict[str, Any] = {
-        f"{what}_{rank}": row[f"{what}_{rank}"]
-        for what in ("wait", "duration")
-        for rank in health.QUANTILES
+    sent: Counter[tuple[str, str, str]] = Counter()
+    early: Counter[tuple[str, str, str]] = Counter()
+    for row in volume.select([*_KEY, "window_start", "sent"]).to_pylist():
+        key = row["way"], row["event_key"], row["subscriber"]
+        sent[key] += row["sent"]
+        if row["window_start"].timestamp() < middle:
+            early[key] += row["sent"]
+    times = {
+        (row["way"], row["event_key"], row["subscriber"]): row
+        for row in windows.to_health(counts, keys=_KEY).to_pylist()
     }
-    outcomes = [names.attempts for names in health.OUTCOMES.values()]
+    every = sorted(
+        {*sent, *times},
+        key=lambda key: (-sent[key], -times.get(key, _NEVER)["count"], key[1:], key),
+    )
+    chosen = every[:MOST_SUBSCRIBERS]
+    return tuple(
+        _subscriber(key, sent[key], early[key], times.get(key, _NEVER)) for key in chosen
+    ), len(every) - len(chosen)
+
+
+def _subscriber(
+    key: tuple[str, str, str], sent: int, early: int, row: Mapping[str, Any]
+) -> SubscriberHealth:
+    names = ["count", *(names.attempts for names in windows.OUTCOMES.values())]
+    percentiles = [f"{what}_{one}" for what in ("wait", "duration") for one in windows.QUANTILES]
+    counts: dict[str, Any] = {name: row.get(name) or 0 for name in names}
+    times: dict[str, Any] = {name: row.get(name) for name in percentiles}
     return SubscriberHealth(
-        event_key=row["event_key"],
-        subscriber=row["subscriber"],
-        way=row["way"],
-        sent_late=number("sent") - number("sent_early"),
-        **{name: number(name) for name in ("sent", "sent_early", "count", *outcomes)},
+        *key[1:],
+        way=key[0],
+        sent=sent,
+        sent_early=early,
+        sent_late=sent - early,
+        **counts,
         **times,
     )
 
 
-def _percentiles(row: Row, what: str) -> tuple[float | None, float | None, float | None]:
+def _percentiles(
+    row: Mapping[str, Any], what: str
+) -> tuple[float | None, float | None, float | None]:
     return row[f"{what}_p50"], row[f"{what}_p95"], row[f"{what}_p99"]
 
 
-def _group(row: Row) -> DeadLetterGroup:
-    fields: dict[str, Any] = row.asDict()
+def _group(row: Mapping[str, Any]) -> DeadLetterGroup:
+    fields: dict[str, Any] = dict(row)
     for name in ("first_seen", "last_seen"):
         fields[name] = fields[name].astimezone(UTC)
     for name in ("events", "subscribers", "queues"):
@@ -283,9 +292,15 @@ def _group(row: Row) -> DeadLetterGroup:
     return DeadLetterGroup(**fields)
 
 
-def _quarantined(quarantine: DataFrame) -> tuple[tuple[str, int], ...]:
-    rows = quarantine.groupBy("kind").count().orderBy(F.desc("count"), "kind").limit(20).collect()
-    return tuple((row["kind"], row["count"]) for row in rows)
+def _quarantined(lake: LakeTables) -> tuple[tuple[str, int], ...]:
+    try:
+        table = lake.layout.table("quarantine").open(create=False)
+    except FileNotFoundError:
+        return ()
+    kinds: Counter[str] = Counter()
+    for batch in table.dataset().to_batches(columns=["kind"]):
+        kinds.update(batch.column(0).to_pylist())
+    return tuple(sorted(kinds.items(), key=lambda one: (-one[1], one[0]))[:_MOST_KINDS])
 
 
 def _utc(at: int) -> datetime:

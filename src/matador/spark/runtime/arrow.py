@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 pa: Any = importlib.import_module("pyarrow")
+compute: Any = importlib.import_module("pyarrow.compute")
 parquet: Any = importlib.import_module("pyarrow.parquet")
 _spark_types: Any = importlib.import_module("pyspark.sql.pandas.types")
 
@@ -28,6 +30,26 @@ def struct_type(schema: Schema) -> StructType:
 def arrow_schema(columns: StructType) -> Schema:
     """Spark columns as an Arrow schema, in the form Spark expects in record batches."""
     return _spark_types.to_arrow_schema(columns, timezone="UTC")
+
+
+def ipc_bytes(tables: Sequence[Table]) -> bytes:
+    """Tables as bytes, for the answer of a task."""
+    return msgspec.msgpack.encode([_ipc_one(table) for table in tables])
+
+
+def _ipc_one(table: Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def ipc_table(answer: bytes) -> list[Table]:
+    """The tables that ``ipc_bytes`` was given."""
+    return [
+        pa.ipc.open_stream(one).read_all()
+        for one in msgspec.msgpack.decode(answer, type=list[bytes])
+    ]
 
 
 def map_in_arrow(

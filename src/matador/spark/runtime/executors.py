@@ -103,6 +103,11 @@ def _single_files(modules: Iterable[str]) -> list[str]:
     )
 
 
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at the same time, as far as Spark says."""
+    return spark.sparkContext.defaultParallelism
+
+
 def run_tasks(spark: SparkSession, work: Callable[[int], bytes], count: int) -> list[bytes]:
     """Run ``work(0)`` to ``work(count - 1)``, each in its own task; returns the answers in order.
 

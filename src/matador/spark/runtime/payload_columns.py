@@ -8,7 +8,7 @@ defaults.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
@@ -35,10 +35,11 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
+def with_payload(rows: DataFrame, event: EventType, *, unfit: bool = False) -> DataFrame:
     """Rows of the ``events`` table with the payload as a struct: ``data``, and ``before``.
 
-    A field that is missing has the default of its class, as subscribers see it.
+    A field that is missing has the default of its class, as subscribers see it. With ``unfit``, a
+    column of that name lists the fields of ``data`` that are null because their value does not fit.
     """
     struct = struct_of(event)
     filled = struct_of(event, defaults=True)
@@ -55,7 +56,15 @@ def with_payload(rows: DataFrame, event: EventType) -> DataFrame:
             return sql.from_json(json, struct, JSON_OPTIONS)
         return untyped.arrow_udf(decode, struct)(json)
 
-    return rows.withColumns({"data": column("data_json"), "before": column("before_json")})
+    def misfits(json: Array) -> Array:
+        names = Misfits(filled)
+        return pa.array([names.of(one) for one in json.to_pylist()], pa.list_(pa.string()))
+
+    misfits.__annotations__ = {"json": pa.Array, "return": pa.Array}
+    found = {"data": column("data_json"), "before": column("before_json")}
+    if unfit:  # costs nothing unless it is used
+        found["unfit"] = untyped.arrow_udf(misfits, "array<string>")("data_json")
+    return rows.withColumns(found)
 
 
 class TypedColumn:
@@ -75,6 +84,38 @@ class TypedColumn:
             return self._fit(_decode(payload))
         except (msgspec.DecodeError, RecursionError):
             return None
+
+
+class Misfits:
+    """Finds the values of a payload that its columns cannot hold, and that are null there."""
+
+    def __init__(self, struct: types.StructType) -> None:
+        self._struct = struct
+
+    def of(self, payload: bytes | str | None) -> list[str]:
+        """The names of the fields, such as ``lines[].quantity``; usually none."""
+        if payload is None:
+            return []
+        try:
+            return [*dict.fromkeys(_misfits(self._struct, _decode(payload), ""))]
+        except (msgspec.DecodeError, RecursionError):
+            return ["data"]
+
+
+def _misfits(kind: types.DataType, value: Any, path: str) -> Iterator[str]:
+    if value is None:
+        return
+    if isinstance(kind, types.StructType) and isinstance(value, _OBJECT):
+        for one in kind:
+            yield from _misfits(one.dataType, value.get(one.name), f"{path}.{one.name}".lstrip("."))
+    elif isinstance(kind, types.ArrayType) and isinstance(value, _LIST):
+        for item in value:
+            yield from _misfits(kind.elementType, item, f"{path}[]")
+    elif isinstance(kind, types.MapType) and isinstance(value, _OBJECT):
+        for item in value.values():
+            yield from _misfits(kind.valueType, item, f"{path}[]")
+    elif _fit(kind)(value) is None:
+        yield path or "data"
 
 
 def _fit(kind: types.DataType) -> Fit:

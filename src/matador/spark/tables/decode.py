@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import codecs
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,15 +31,21 @@ from matador.observe.journal.records import (
 )
 from matador.spark.runtime.arrow import RecordBatch, pa
 from matador.spark.runtime.journal_lines import LONGEST
-from matador.spark.tables.dedup_index import Keys, delivery_keys, event_keys, text_keys
+from matador.spark.tables.keys import (
+    EVENT,
+    Keys,
+    delivery_keys,
+    event_keys,
+    fingerprint,
+    fingerprint_keys,
+    identity,
+)
 from matador.spark.tables.layout import DELIVERIES, EVENTS, QUARANTINE
-
-EVENT = "event"
-"""The ``way`` of events."""
 
 OUT_OF_RANGE = "a time is before 1970 or after 9999"
 
 _MOST_RAW = 1024 * 1024  # bytes of a text that quarantine keeps
+_LONGEST_CHARACTER = 4  # bytes, which may be cut off at the end
 _MOST_REASON = 2000
 _MOST_INT = 2**31 - 1
 _LONGEST_TIME = LAST_MOMENT / 1000  # milliseconds
@@ -126,6 +133,11 @@ class LineDecoder:
         tables["quarantine"] = _quarantine(refused)
         return Decoded(tables, count, dropped, Counter(one.problem for one in refused))
 
+    def accepts(self, line: bytes) -> bool:
+        """Whether a line is a valid row of ``events``."""
+        decoded = self.decode(line, "")
+        return decoded.tables["events"].batch.num_rows == 1 == decoded.records
+
     def _problem(self, record: SentRecord) -> QuarantineReason | None:
         assert self._events is not None
         if record.way != EVENT:
@@ -200,15 +212,10 @@ def _event_rows(records: Sequence[SentRecord]) -> Rows:
 
 
 def _own(record: SentRecord | DeliveryRecord) -> str:
-    """What tells a message that is not an event from all others.
-
-    Its id is unique in its queue only. A job's id may be used again once the job is gone; the jobs
-    of a replay have ids of their own, whenever they are added.
-    """
-    parts = [record.way, record.subscriber, record.id]
-    if type(record) is SentRecord and record.replay_id is None:
-        parts.append(str(record.created_at))
-    return "\x1f".join(parts)
+    """What tells a message from all others; see ``identity``."""
+    is_first = type(record) is SentRecord and record.replay_id is None
+    moment = record.created_at if is_first else None
+    return identity(record.way, record.subscriber, record.id, moment)
 
 
 def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
@@ -221,9 +228,12 @@ def _delivery_rows(records: Sequence[DeliveryRecord]) -> Rows:
 
 def _quarantine(refused: Sequence[_Refused]) -> Rows:
     names = QuarantineReason._fields
-    reasons = {name: [getattr(one.problem, name) for one in refused] for name in names}
-    keys = text_keys([one.identity for one in refused])
-    return Rows(_batch(refused, QUARANTINE, **reasons), keys)
+    made: dict[str, list[Any]] = {
+        name: [getattr(one.problem, name) for one in refused] for name in names
+    }
+    made["quarantined_at"] = [time.time_ns() // 1000] * len(refused)
+    made["fingerprint"] = [fingerprint(one.identity) for one in refused]
+    return Rows(_batch(refused, QUARANTINE, **made), fingerprint_keys(made["fingerprint"]))
 
 
 def _batch(records: Sequence[Any], schema: Any, **made: Sequence[Any]) -> RecordBatch:
@@ -276,6 +286,18 @@ def raw_bytes(record: MalformedRecord) -> bytes:
         return base64.b64decode(record.raw, validate=True)
     except ValueError:
         return record.raw.encode()
+
+
+def is_whole(raw: str) -> bool:
+    """Whether the column ``raw`` of the quarantine has all of its record."""
+    return len(quarantined_bytes(raw)) < _MOST_RAW - _LONGEST_CHARACTER
+
+
+def quarantined_bytes(raw: str) -> bytes:
+    """The bytes of the column ``raw`` of the quarantine."""
+    if raw.startswith(_BINARY):
+        return base64.b64decode(raw.removeprefix(_BINARY))
+    return raw.encode()
 
 
 def _moment(micros: int) -> int | None:

@@ -1,125 +1,110 @@
-"""The index that finds duplicate rows: the keys of all rows a table ever had, in sorted files.
+"""The index that finds duplicate rows: the keys of the rows of a table, in sorted files.
 
-A key has 128 bits, as two columns of numbers. The key of an event is its id: UUIDs are used
-digit by digit, other ids are hashed. The key of a delivery is its id, its attempt and its start
-time: a redriven message starts again with attempt 1.
+Every commit adds a file, called a run, and every few runs are merged into one: a look-up takes a
+handful of binary searches however large the table is. A run is named after the versions of the
+table whose new rows it has; one that lies within another is a leftover of a merge.
 
-Each batch adds a file, called a run, and every few runs are merged into one: a look-up takes a
-handful of binary searches however large the lake is. A run is named after its batches; one that
-lies within another is a leftover of an interrupted merge.
+The index is a cache. What is missing is read from the files of the table, so a process that was
+killed between a commit and the index, another writer, or a deleted index do no harm. Runs of the
+same versions have the same keys: several processes may write them side by side.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
+import contextlib
+import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from matador.spark.runtime.arrow import parquet
 from matador.spark.runtime.files import private_file, private_folder, sync
-
-Keys: TypeAlias = npt.NDArray[np.uint64]
-"""An array of shape (2, n): the halves of n keys."""
-
-_looks_like_uuid = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
-_UUID = 36
-_DASHES = (8, 13, 18, 23)
-_DIGITS = np.array([place for place in range(_UUID) if place not in _DASHES])
-_NO_DIGIT = 255
-_VALUES = np.full(256, _NO_DIGIT, np.uint8)
-for _value, _digit in enumerate(b"0123456789abcdef"):
-    _VALUES[_digit] = _value
-
-
-def event_keys(ids: Sequence[str]) -> Keys:
-    """The keys of events."""
-    return _mixed(_numbers(ids))
-
-
-def delivery_keys(
-    ids: Sequence[str], attempts: npt.NDArray[np.int64], started: npt.NDArray[np.int64]
-) -> Keys:
-    """The keys of deliveries; ``started`` in microseconds."""
-    keys = _mixed(_numbers(ids))
-    keys[0] ^= _scrambled(attempts.view(np.uint64) + np.uint64(1))
-    keys[1] ^= _scrambled(started.view(np.uint64))
-    return _mixed(keys)
-
-
-def text_keys(texts: Sequence[bytes]) -> Keys:
-    """The keys of any texts, by a hash without collisions in practice."""
-    digests = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
-    return np.ascontiguousarray(np.frombuffer(digests, ">u8").reshape(-1, 2).T.astype(np.uint64))
-
-
-def _numbers(ids: Sequence[str]) -> Keys:
-    keys = _from_uuids(ids)
-    if keys is not None:
-        return keys
-    # Each id by itself: its key must not depend on the other ids.
-    keys = np.empty((2, len(ids)), np.uint64)
-    uuids = np.array([_looks_like_uuid(one) is not None for one in ids], np.bool_)
-    digits = _from_uuids([one for one, is_uuid in zip(ids, uuids, strict=True) if is_uuid])
-    assert digits is not None
-    keys[:, uuids] = digits
-    others = [one for one, is_uuid in zip(ids, uuids, strict=True) if not is_uuid]
-    keys[:, ~uuids] = text_keys([one.encode("utf-8", "surrogatepass") for one in others])
-    return keys
-
-
-def _from_uuids(ids: Sequence[str]) -> Keys | None:
-    """The digits of UUIDs as numbers; None if an id is not a UUID in the form of ``str(uuid)``."""
-    text = "".join(ids)
-    if len(text) != _UUID * len(ids) or not text.isascii():
-        return None
-    characters = np.frombuffer(text.encode(), np.uint8).reshape(-1, _UUID)
-    if not (characters[:, _DASHES] == ord("-")).all():
-        return None
-    digits = _VALUES[characters[:, _DIGITS]]
-    if (digits == _NO_DIGIT).any():
-        return None
-    octets = np.ascontiguousarray(digits[:, 0::2] << 4 | digits[:, 1::2])
-    return np.ascontiguousarray(octets.view(">u8").T.astype(np.uint64))
-
-
-def _mixed(keys: Keys) -> Keys:
-    """Spread keys evenly, without collisions: a Feistel network is reversible."""
-    left, right = keys
-    right = right ^ _scrambled(left)
-    left = left ^ _scrambled(right)
-    return np.stack([left, right])
-
-
-def _scrambled(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of splitmix64."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
-
+from matador.spark.tables.delta import DataFile, DeltaTable
+from matador.spark.tables.keys import KEY_COLUMNS, Keys, keys_of_rows
 
 _FAN = 8
 _KEY_SIZE = 16
 _LARGEST = 16 * 1024 * 1024  # keys of a merged run, which a merge holds in memory
+_MOST_ENTRIES = 200  # of the log; beyond, all files of the table are read instead
+
+
+class KeyIndex:
+    """The index of one table. Follows the version that the table object has read."""
+
+    def __init__(self, folder: Path, table: DeltaTable) -> None:
+        # Another table in the same place, made after this one was deleted, has other keys.
+        self._folder = private_folder(folder / table.id)
+        self._table = table
+        self._loaded: dict[Path, Keys] = {}
+        self._runs: list[tuple[Run, Keys]] = []
+        self._load()
+
+    @property
+    def _through(self) -> int:
+        return self._runs[-1][0].last if self._runs else 0
+
+    def catch_up(self) -> None:
+        """Include the rows that other processes have committed."""
+        version = self._table.version
+        if self._through >= version:
+            return
+        behind = version - self._through
+        files = self._table.added(self._through) if behind <= _MOST_ENTRIES else None
+        first = self._through + 1
+        if files is None:
+            files, first = self._table.files(), 1
+        self._save(first, version, merged([keys_in(self._table, one) for one in files]))
+
+    def repeated(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Which of some sorted keys are in the table."""
+        return known([loaded for _, loaded in self._runs], keys)
+
+    def add(self, version: int, keys: Keys) -> None:
+        """Include the sorted keys of a version that was just committed."""
+        self._save(self._through + 1, version, keys)
+
+    def _save(self, first: int, last: int, keys: Keys) -> None:
+        save_run(self._folder / run_name(first, last), keys)
+        self._load()
+        while runs := to_merge([run for run, _ in self._runs]):
+            whole = self._folder / run_name(runs[0].first, runs[-1].last)
+            save_run(whole, merged([self._loaded[run.path] for run in runs]))
+            self._load()
+        for path in left_overs(self._folder):
+            path.unlink(missing_ok=True)
+
+    def _load(self) -> None:
+        while True:
+            with contextlib.suppress(FileNotFoundError):  # merged by another process just now
+                runs = runs_of(self._folder)
+                self._loaded = {
+                    run.path: self._loaded[run.path] if run.path in self._loaded else run.load()
+                    for run in runs
+                }
+                self._runs = [(run, self._loaded[run.path]) for run in runs]
+                return
+
+
+def keys_in(table: DeltaTable, file: DataFile) -> Keys:
+    """The keys of the rows of a file, in their order."""
+    with table.storage.reader(file.path) as source:
+        rows = parquet.ParquetFile(source).read(columns=KEY_COLUMNS[table.name])
+    return keys_of_rows(table.name, rows)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """A sorted file of keys of the batches ``first`` to ``last``."""
+    """A sorted file of the keys that the versions ``first`` to ``last`` have added."""
 
     first: int
     last: int
     path: Path
-
-    @property
-    def size(self) -> int:
-        """About how many keys there are."""
-        return self.path.stat().st_size // _KEY_SIZE
+    size: int
+    """How many keys there are, roughly."""
 
     def load(self) -> Keys:
         """The keys, mapped into memory."""
@@ -132,15 +117,20 @@ def run_name(first: int, last: int) -> str:
 
 
 def runs_of(folder: Path) -> list[Run]:
-    """The runs of an index, in the order of their batches."""
+    """The runs of an index without a gap from the first version on, in order."""
     found: list[Run] = []
     for path in folder.glob("*-*.npy"):
         first, last = path.stem.split("-")
-        found.append(Run(int(first), int(last), path))
+        with contextlib.suppress(FileNotFoundError):
+            size = path.stat().st_size // _KEY_SIZE
+            found.append(Run(int(first), int(last), path, size))
     # Of runs that begin together the widest comes first; those within the last one are dropped.
     kept: list[Run] = []
     for run in sorted(found, key=lambda run: (run.first, -run.last)):
-        if not kept or run.last > kept[-1].last:
+        end = kept[-1].last if kept else 0
+        if run.last > end:
+            if run.first != end + 1:
+                break  # the rest is read from the table again
             kept.append(run)
     return kept
 
@@ -151,12 +141,12 @@ def left_overs(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*-*.npy") if path not in used]
 
 
-def known(runs: Sequence[Run], keys: Keys) -> npt.NDArray[np.bool_]:
+def known(runs: Sequence[Keys], keys: Keys) -> npt.NDArray[np.bool_]:
     """Which of some sorted keys are in one of the runs."""
     found = np.zeros(keys.shape[1], np.bool_)
     wanted_high, wanted_low = _halves(keys)
     for run in runs:
-        high, low = _halves(run.load())
+        high, low = _halves(run)
         places = np.searchsorted(high, wanted_high)
         # Several keys may share a first half: continue while it is the same.
         candidates = np.flatnonzero(places < len(high))
@@ -185,11 +175,13 @@ def sorted_order(keys: Keys) -> npt.NDArray[np.int64]:
 
 
 def save_run(path: Path, keys: Keys) -> None:
-    """Write sorted keys, durably."""
-    private_folder(path.parent)
-    with private_file(path) as file:
+    """Write sorted keys, durably, and as a whole."""
+    hidden = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    with private_file(hidden) as file:
         np.save(file, keys)
-    sync(path)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
     sync(path.parent)
 
 
@@ -210,7 +202,9 @@ def to_merge(runs: Sequence[Run]) -> Sequence[Run]:
     return chosen if len(chosen) >= _FAN else []
 
 
-def merged(runs: Sequence[Run]) -> Keys:
+def merged(runs: Sequence[Keys]) -> Keys:
     """The keys of several runs as one."""
-    keys = np.concatenate([run.load() for run in runs], axis=1)
+    if not runs:
+        return np.empty((2, 0), np.uint64)
+    keys = np.concatenate(runs, axis=1)
     return keys[:, sorted_order(keys)]

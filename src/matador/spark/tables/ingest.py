@@ -1,47 +1,45 @@
 """Incremental ingest: finished segments of a journal become rows of the lake, exactly once.
 
-See ``batch_log`` for what survives a crash, and ``staging`` for the work of one batch.
+A batch of segments is decoded by tasks into files in the folders of the tables. Then the driver
+commits the files: to each table in one step, without the rows that the table has already. Last of
+all, the segments are noted as done. An ingest that is killed anywhere in between is repeated by the
+next one: what is committed counts as repeated, and files that were not committed are nobody's.
+
+Two ingests may run at the same time. A commit is made for the version of the table whose keys were
+compared; the slower one looks again, and leaves out what the other has added.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.model.schema import Schema
 from matador.observe.journal.segments import finished
-from matador.spark.runtime.executors import event_types, run_tasks
-from matador.spark.runtime.files import groups, locked, move, private_folder
+from matador.spark.runtime.arrow import pa
+from matador.spark.runtime.executors import event_types, parallelism, run_tasks
+from matador.spark.runtime.files import groups
 from matador.spark.runtime.journal_lines import Split, splits_of
-from matador.spark.tables.batch_log import (
-    BatchLog,
-    IngestBatch,
+from matador.spark.tables.append import Appender
+from matador.spark.tables.delta import CommitConflictError
+from matador.spark.tables.ingest_tasks import (
+    DecodedSegments,
     ProblemCount,
-    SegmentRef,
+    decode_segments,
     most_frequent,
 )
-from matador.spark.tables.dedup_index import (
-    left_overs,
-    merged,
-    run_name,
-    runs_of,
-    save_run,
-    to_merge,
-)
-from matador.spark.tables.layout import TABLES, Layout
-from matador.spark.tables.maintenance import finish_replacements
-from matador.spark.tables.staging import stage, staged_index
+from matador.spark.tables.layout import SEGMENTS, TABLES, Layout
+from matador.spark.tables.parquet_writer import FileWriter
 
 log = logging.getLogger("matador.lake")
 
@@ -50,14 +48,16 @@ _LARGEST_SPLIT = 64 * 1024 * 1024
 _TASKS_A_CORE = 2  # more than one, so that the last task leaves no other core idle for long
 _TRY_AGAIN = 30.0  # seconds after which unreadable segments are tried again
 _MOST_NAMED = 5
+_ROWS = {"events": "events", "deliveries": "deliveries", "quarantine": "quarantined"}
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
     """The result of an ingest: segments and records read, rows added, duplicate rows.
 
-    ``dropped`` counts records that the journal reports as lost (a full disk). ``problems`` has the
-    most frequent reasons why rows are in quarantine.
+    ``dropped`` counts records that the journal reports as lost (a full disk), ``expired`` rows that
+    are older than what ``Lake.expire`` has removed. ``problems`` has the most frequent reasons why
+    rows are in quarantine.
     """
 
     segments: int = 0
@@ -67,6 +67,7 @@ class IngestResult:
     quarantined: int = 0
     duplicates: int = 0
     dropped: int = 0
+    expired: int = 0
     problems: tuple[ProblemCount, ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: IngestResult) -> IngestResult:
@@ -106,12 +107,57 @@ class IngestOptions:
             raise ConfigurationError(f"ingest: interval must be positive, got {self.interval}")
 
 
+class SegmentRef(NamedTuple):
+    """A segment. A file of the same name that has changed is a new segment."""
+
+    name: str
+    size: int
+    modified: int
+
+
+class IngestedSegments:
+    """The segments that are done. Follows what other processes note."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._table = layout.segments().open()
+        self._version = -1
+        self._seen: set[SegmentRef] = set()
+
+    def new(self, segments: Sequence[SegmentRef]) -> list[SegmentRef]:
+        """The segments that nobody has ingested."""
+        self._table.refresh()
+        if self._table.version != self._version:
+            rows = self._table.read(SEGMENTS.names)
+            columns = [rows.column(name).to_pylist() for name in SEGMENTS.names]
+            self._seen = set(map(SegmentRef._make, zip(*columns, strict=True)))
+            self._version = self._table.version
+        return [one for one in segments if one not in self._seen]
+
+    def add(self, segments: Sequence[SegmentRef]) -> None:
+        """Note that segments are done."""
+        writer = FileWriter(self._table.storage, SEGMENTS, None)
+        columns = zip(*segments, strict=True)
+        writer.write(pa.Table.from_arrays([pa.array(one) for one in columns], schema=SEGMENTS))
+        file = writer.close()
+        before = self._version
+        while True:
+            try:
+                version = self._table.commit([file])
+                break
+            except CommitConflictError:
+                continue  # another ingest has noted its own
+        self._seen.update(segments)
+        if version == before + 1:
+            self._version = version
+
+
 class Ingest:
-    """Ingests journals into one lake, while it holds the lock of the lake."""
+    """Ingests journals into one lake."""
 
     def __init__(
         self, spark: SparkSession, layout: Layout, schema: Schema | None, options: IngestOptions
     ) -> None:
+        layout.check()
         self._spark = spark
         self._layout = layout
         self._events = None if schema is None else event_types(spark, schema)
@@ -124,25 +170,24 @@ class Ingest:
         """See ``Lake.ingest``."""
         if not journal.is_dir():
             raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
-        self._layout.make()
-        with locked(self._layout.lock):
-            self._batches = BatchLog(self._layout.checkpoints / "ingest")
-            try:
-                self._resume()
-                while True:
-                    self._all_new(journal.resolve())
-                    if not self._options.follow or self._options.stop.wait(self._options.interval):
-                        break
-            except KeyboardInterrupt:
-                if not self._options.follow:
-                    raise
-                log.info("stopped; the next run finishes the rest")
+        self._layout.storage.make()
+        self._appenders = {table: Appender(self._spark, self._layout, table) for table in TABLES}
+        self._done = IngestedSegments(self._layout)
+        try:
+            while True:
+                self._all_new(journal.resolve())
+                if not self._options.follow or self._options.stop.wait(self._options.interval):
+                    break
+        except KeyboardInterrupt:
+            if not self._options.follow:
+                raise
+            log.info("stopped; the next run finishes the rest")
         if self._unread:
             raise ClusterError(_unread_text(journal, self._unread))
         return self._result
 
     def _all_new(self, journal: Path) -> None:
-        waiting = self._batches.new_segments(_segments(journal))
+        waiting = self._done.new([*_segments(journal)])
         if time.monotonic() < self._try_again:
             waiting = [one for one in waiting if one.name not in self._unread]
         else:
@@ -150,41 +195,55 @@ class Ingest:
         total = sum(segment.size for segment in waiting)
         done = 0
         for segments in groups(waiting, lambda one: one.size, self._options.batch_size):
-            self._do(self._batches.plan(str(journal), segments))
+            self._do(journal, segments)
             done += sum(segment.size for segment in segments)
             if self._options.progress is not None:
                 self._options.progress(IngestProgress(self._result, done, total))
             if self._options.stop.is_set():
                 break
 
-    def _resume(self) -> None:
-        """Finish the batch of an earlier run, and remove incomplete files."""
-        finish_replacements(self._layout)
-        batch = self._batches.unfinished
-        keep = batch.staging if batch is not None else None
-        for path in self._layout.staging.iterdir():
-            if path.name != keep:
-                shutil.rmtree(path, ignore_errors=True)
-        if batch is not None:
-            if batch.state == "staged":
-                self._publish(batch)
-            else:
-                self._do(batch)
-
-    def _do(self, batch: IngestBatch) -> None:
-        splits = _splits(batch, self._spark.sparkContext.defaultParallelism)
-        staging = f"{batch.number}-{uuid.uuid4().hex[:8]}"
-        folder = private_folder(self._layout.staging / staging)
-        counts, unread = stage(
-            self._spark, self._layout, folder, batch.number, splits, self._events
-        )
-        left = self._batches.without(batch, unread) if unread else batch
+    def _do(self, journal: Path, segments: Sequence[SegmentRef]) -> None:
+        """Ingest one batch."""
+        tasks = _tasks(journal, segments, parallelism(self._spark))
+        work = partial(decode_segments, tasks, self._layout.storage, self._events)
+        answers = [
+            msgspec.msgpack.decode(answer, type=DecodedSegments)
+            for answer in run_tasks(self._spark, work, len(tasks))
+        ]
+        unread: dict[str, str] = {}
+        for answer in answers:
+            if answer.not_imported is not None:
+                raise ConfigurationError(
+                    f"the executors cannot import the payload types: {answer.not_imported}; "
+                    "install their module there, or send its file with "
+                    "spark.sparkContext.addPyFile(…)"
+                )
+            unread.update(answer.unread)
         for name, why in unread.items():
-            self._note_unread(Path(batch.folder) / name, why)
-        if left is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            self._publish(self._batches.staged(left, staging, counts))
+            self._note_unread(journal / name, why)
+        # A segment in several tasks counts only if all of them could read it.
+        answers = [
+            answer
+            for answer, splits in zip(answers, tasks, strict=True)
+            if len(splits) > 1 or splits[0].name not in unread
+        ]
+        left = [one for one in segments if one.name not in unread]
+        if not left:
+            return
+        result = IngestResult(
+            len(left),
+            sum(answer.records for answer in answers),
+            dropped=sum(answer.dropped for answer in answers),
+            problems=tuple(most_frequent([one for answer in answers for one in answer.problems])),
+        )
+        for table, appender in self._appenders.items():
+            parts = [one for answer in answers for one in answer.parts if one.table == table]
+            added = appender.append(parts)
+            rows: dict[str, Any] = {_ROWS[table]: added.rows}
+            result += IngestResult(duplicates=added.repeated, expired=added.expired, **rows)
+        self._done.add(left)
+        self._result += result
+        _tell(result)
 
     def _note_unread(self, path: Path, why: str) -> None:
         """Report an unreadable segment. It stays new for as long as it exists."""
@@ -194,41 +253,6 @@ class Ingest:
         log.error("segment %s cannot be read by the executors, and waits (%s)", path, why)
         self._unread[path.name] = why
         self._try_again = time.monotonic() + _TRY_AGAIN
-
-    def _publish(self, batch: IngestBatch) -> None:
-        """Move the files of a staged batch into the tables. Idempotent."""
-        assert batch.staging is not None
-        folder = self._layout.staging / batch.staging
-        for table in TABLES:
-            index = staged_index(folder, table, batch.number)
-            move(index, self._layout.index(table) / index.name)
-            move(folder / table, self._layout.batch(table, batch.number))
-        self._batches.done(batch)
-        shutil.rmtree(folder, ignore_errors=True)
-        self._result += _told(batch)
-        self._merge_index(batch.number)
-
-    def _merge_index(self, number: int) -> None:
-        chosen = {table: to_merge(runs_of(self._layout.index(table))) for table in TABLES}
-        tables = [table for table in TABLES if chosen[table]]
-        if tables:
-            folder = self._layout.staging / f"index-{number}-{uuid.uuid4().hex[:8]}"
-            work = partial(_merge, self._layout, folder, tables)
-            run_tasks(self._spark, work, len(tables))
-            for table in tables:
-                runs = chosen[table]
-                name = run_name(runs[0].first, runs[-1].last)
-                move(folder / table / name, self._layout.index(table) / name)
-                for path in left_overs(self._layout.index(table)):
-                    path.unlink()
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _merge(layout: Layout, folder: Path, tables: Sequence[str], which: int) -> bytes:
-    table = tables[which]
-    runs = to_merge(runs_of(layout.index(table)))
-    save_run(folder / table / run_name(runs[0].first, runs[-1].last), merged(runs))
-    return b""
 
 
 def _segments(journal: Path) -> Iterator[SegmentRef]:
@@ -255,30 +279,27 @@ def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
     )
 
 
-def _splits(batch: IngestBatch, cores: int) -> list[Split]:
-    total = sum(segment.size for segment in batch.segments)
+def _tasks(journal: Path, segments: Sequence[SegmentRef], cores: int) -> list[list[Split]]:
+    """The splits of segments by task: large segments are cut, small ones share a task."""
+    total = sum(segment.size for segment in segments)
     fair = -(-total // (cores * _TASKS_A_CORE))
     most = min(max(fair, _SMALLEST_SPLIT), _LARGEST_SPLIT)
-    folder = Path(batch.folder)
-    return [
-        split
-        for segment in batch.segments
-        for split in splits_of(folder / segment.name, segment.size, most)
-    ]
+    tasks: list[list[Split]] = []
+    small: list[Split] = []
+    for segment in segments:
+        splits = [*splits_of(journal / segment.name, segment.size, most)]
+        if len(splits) > 1:
+            tasks.extend([one] for one in splits)
+        else:
+            small.extend(splits)
+    tasks.extend(groups(small, lambda one: one.end - one.start, most))
+    return tasks
 
 
-def _told(batch: IngestBatch) -> IngestResult:
-    """Log the counts of a batch; returns them as a result."""
-    counts = batch.counts
-    assert counts is not None
-    events, deliveries, quarantined = (counts.rows[table] for table in TABLES)
-    result = IngestResult(
-        *(len(batch.segments), counts.records, events, deliveries, quarantined),
-        *(counts.repeated, counts.dropped, tuple(counts.problems)),
-    )
-    log.info("batch %d: %s", batch.number, result)
-    for one in counts.problems:
+def _tell(result: IngestResult) -> None:
+    """Log the counts of a batch."""
+    log.info("a batch is done: %s", result)
+    for one in result.problems:
         log.warning("%d × %s in quarantine: %s", one.count, one.kind, one.reason)
-    if counts.dropped:
-        log.warning("the journal lost %d records, by its own count", counts.dropped)
-    return result
+    if result.dropped:
+        log.warning("the journal lost %d records, by its own count", result.dropped)

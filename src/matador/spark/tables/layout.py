@@ -1,19 +1,20 @@
 """The folders of a lake, and the columns of its tables.
 
-Tables are plain Parquet, one folder ``batch_id=N`` for each ingested batch, readable by Spark and
-pyarrow alike. Names that begin with an underscore are internal; readers ignore them.
+Every table is a Delta table in the folder of its name. Names that begin with an underscore are
+internal.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import DateType, StructType
 
+from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import DataType, Schema, pa, struct_type
-from matador.spark.runtime.files import private_folder
-
-PARTITION = "batch_id"
+from matador.spark.runtime.storage import Storage
+from matador.spark.tables.delta import PARTITION, DeltaTable
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -39,13 +40,13 @@ EVENTS = _columns(
     ("source", pa.string(), True),
     ("data_json", pa.string(), False),
     ("before_json", pa.string(), True),
-    ("way", pa.string(), True),
+    ("way", pa.string(), False),
     ("options", pa.map_(pa.string(), pa.string()), True),
 )
 """One row for each message sent: an event on its way to one subscriber, or a job.
 
-``way`` is ``event``, ``job``, ``rpc`` or ``message``; files of older versions do not have it, and
-are of events. For a job, ``event_key`` is its name and ``subscriber`` its queue.
+``way`` is ``event``, ``job``, ``rpc`` or ``message``. For a job, ``event_key`` is its name and
+``subscriber`` its queue.
 """
 
 DELIVERIES = _columns(
@@ -72,7 +73,7 @@ DELIVERIES = _columns(
     ("dead_letter_kind", pa.string(), True),
     ("correlation_id", pa.string(), True),
     ("replay_id", pa.string(), True),
-    ("way", pa.string(), True),
+    ("way", pa.string(), False),
 )
 """One row for each attempt to handle a message, with its outcome."""
 
@@ -84,12 +85,15 @@ QUARANTINE = _columns(
     ("event_key", pa.string(), True),
     ("id", pa.string(), True),
     ("recorded_at", _INSTANT, True),
+    ("quarantined_at", _INSTANT, False),
+    ("fingerprint", pa.string(), False),
 )
 """One row for everything that fits neither of the other tables, with the reason and the text.
 
 ``kind``: ``undecodable`` (bytes in a queue that are not an envelope), ``malformed-record`` (a line
 of the journal that is not a record), ``unknown-event``, ``invalid-payload``. ``source`` is the
-queue, or the segment of the journal.
+queue, or the segment of the journal. ``fingerprint`` is a hash of the record: equal records are
+kept once.
 """
 
 TABLES: dict[str, Schema] = {
@@ -97,57 +101,65 @@ TABLES: dict[str, Schema] = {
     "deliveries": DELIVERIES,
     "quarantine": QUARANTINE,
 }
-"""The tables that ingest writes, and that compaction and retention maintain."""
+"""The tables that ingest writes. They are partitioned by ``date``: that of ``recorded_at``."""
+
+SEGMENTS = _columns(
+    ("name", pa.string(), False),
+    ("size", pa.int64(), False),
+    ("modified", pa.int64(), False),
+)
+"""The segments of journals that are ingested. A file that has changed is a new segment."""
 
 
-def spark_schema(table: str) -> StructType:
+def spark_schema(columns: Schema, *, partitioned: bool = True) -> StructType:
     """The columns of a table in Spark, including the partition."""
-    schema = struct_type(TABLES[table])
+    schema = struct_type(columns)
     for field in schema:
         field.nullable = True  # always so in Parquet that Spark reads
-    return StructType([*schema, *StructType().add(PARTITION, LongType())])
+    return schema.add(PARTITION, DateType()) if partitioned else schema
 
 
 class Layout:
     """The folders of one lake. Driver and executors must see them under the same path.
 
     Attributes:
-        checkpoints: the progress of ingest and of the aggregates.
+        storage: where the lake is.
         ledger: the plans and the progress of replays.
-        staging: files that are being written; they are moved to their table when complete.
-        lock: the lock of the one process that writes.
-        pending_replacements: what a compaction has decided on but not finished.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.checkpoints = root / "_checkpoints"
-        self.ledger = root / "_ledger"
-        self.staging = root / "_staging"
-        self.lock = self.checkpoints / "lock"
-        self.pending_replacements = self.checkpoints / "swaps.json"
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.storage = Storage.of(root, "Lake")
 
-    def table(self, name: str) -> Path:
-        """The folder of a table."""
-        return self.root / name
+    @property
+    def root(self) -> Path:
+        """The local folder of the lake."""
+        return self.storage.path
 
-    def batch(self, table: str, number: int) -> Path:
-        """The folder of one batch of a table."""
-        return self.table(table) / f"{PARTITION}={number}"
+    @property
+    def ledger(self) -> Path:
+        """The plans and the progress of replays."""
+        return self.root / "_ledger"
 
-    def batches(self, table: str) -> list[int]:
-        """The numbers of the batches of a table, in order."""
-        folders = self.table(table).glob(f"{PARTITION}=*")
-        return sorted(int(path.name.removeprefix(f"{PARTITION}=")) for path in folders)
+    def table(self, name: str) -> DeltaTable:
+        """A table that ingest writes. A new object: it belongs to one thread."""
+        return DeltaTable(self.storage, name, TABLES[name])
+
+    def segments(self) -> DeltaTable:
+        """The ingested segments."""
+        return DeltaTable(self.storage, "_segments", SEGMENTS, partitioned=False)
 
     def index(self, table: str) -> Path:
-        """The keys of all rows that a table ever had."""
+        """The keys of the rows of a table."""
         return self.root / "_index" / table
 
-    def make(self) -> None:
-        """Create the folders, unless they exist."""
-        for table in TABLES:
-            private_folder(self.table(table))
-            private_folder(self.index(table))
-        private_folder(self.checkpoints)
-        private_folder(self.staging)
+    def check(self) -> None:
+        """Refuse a lake of the first layout, which had a folder for each batch.
+
+        Raises:
+            ConfigurationError: it names the command that converts the lake.
+        """
+        if any(next((self.root / table).glob("batch_id=*"), None) for table in TABLES):
+            raise ConfigurationError(
+                f"the lake {self.root} has the layout of an earlier version; convert it with "
+                f"`matador lake convert --lake {self.root}`"
+            )

@@ -1,101 +1,40 @@
-"""Compaction and retention: merges small files into large ones, and removes old rows.
+"""Compaction, retention and vacuum: beside a running ingest, and beside readers.
 
-Compaction replaces several batches by one with the same rows. The new folder is complete before the
-old ones are moved away and the new one takes their place: for a few renames a reader does not see
-the rows, but it never sees them twice. The decision is written to disk first, so that whoever opens
-the lake next finishes an interrupted replacement.
+Compaction replaces several files of a day by one with the same rows; retention removes files, or
+writes them again without their old rows. Both are a commit: a reader sees the version before or the
+one after. The replaced files stay on disk for those who are still reading them, until a vacuum.
 
-Keys of removed rows stay in the index: ingesting a segment again does not bring them back. Both
-need the lock of the lake, and are refused while an ingest runs.
+If another process commits in between, its new files are looked at too, and the commit is made for
+the version that includes them. What has expired is noted in the same commit, so that an ingest that
+is at work does not bring it back.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
+from itertools import groupby
 
 import msgspec
-import numpy as np
 from pyspark.sql import SparkSession
 
-from matador.errors import ConfigurationError, StorageLockedError
-from matador.spark.runtime.arrow import pa, parquet
+from matador.errors import ConfigurationError
+from matador.spark.runtime.arrow import Schema, pa, parquet
 from matador.spark.runtime.executors import run_tasks
-from matador.spark.runtime.files import (
-    groups,
-    locked,
-    private_folder,
-    read_json,
-    remove,
-    sync,
-    write_json,
-)
-from matador.spark.tables.layout import TABLES, Layout
-from matador.spark.tables.parquet_writer import PartWriter, without_rows
-
-
-class Replacement(msgspec.Struct, frozen=True):
-    """Batches of a table to be replaced by one folder, which gets the highest of their numbers."""
-
-    table: str
-    batches: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the new folder while it is staged."""
-        return f"{self.table}-{self.batches[-1]}"
-
-
-class _Pending(msgspec.Struct, frozen=True):
-    folder: str
-    replacements: tuple[Replacement, ...] = msgspec.field(name="swaps")
-
-
-def replace_batches(layout: Layout, folder: str, replacements: Sequence[Replacement]) -> None:
-    """Move the new folders from the staging folder to their places. Needs the lock."""
-    sync(layout.staging / folder)
-    sync(layout.staging)
-    write_json(layout.pending_replacements, _Pending(folder, tuple(replacements)))
-    finish_replacements(layout)
-
-
-def finish_replacements(layout: Layout) -> None:
-    """Finish replacements that were started, if there are any. Needs the lock."""
-    pending = read_json(layout.pending_replacements, _Pending)
-    if pending is None:
-        return
-    folder = layout.staging / pending.folder
-    old = private_folder(folder / "old")
-    for one in pending.replacements:
-        new = folder / one.name
-        if not new.exists():
-            continue  # finished before the interruption
-        for number in one.batches:
-            path = layout.batch(one.table, number)
-            if path.exists():
-                path.rename(old / f"{one.table}-{number}")
-        new.rename(layout.batch(one.table, one.batches[-1]))
-        sync(layout.table(one.table))
-    layout.pending_replacements.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def finish_interrupted(layout: Layout) -> None:
-    """For readers: finish what a dead process has started; a living one does it itself."""
-    if layout.pending_replacements.exists():
-        with contextlib.suppress(StorageLockedError), locked(layout.lock):
-            finish_replacements(layout)
-
+from matador.spark.runtime.files import groups
+from matador.spark.runtime.storage import Storage
+from matador.spark.tables.append import EXPIRED
+from matador.spark.tables.delta import CommitConflictError, DataFile, DeltaTable
+from matador.spark.tables.ingest_tasks import as_micros, is_older
+from matador.spark.tables.parquet_writer import FileWriter, without_rows
 
 TARGET = 128 * 1024 * 1024
+KEEP = timedelta(days=7)
+_LEAST_KEPT = timedelta(hours=1)
 _ROWS = 64 * 1024  # rows read at a time
-_TIME = "recorded_at"
+_MOST_FILES = 1000  # merged by one task
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +43,10 @@ class CompactResult:
 
     files_before: int
     files_after: int
+
+    def __add__(self, other: CompactResult) -> CompactResult:
+        before, after = self.files_before, self.files_after
+        return CompactResult(before + other.files_before, after + other.files_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,104 +58,127 @@ class ExpireResult:
     quarantine: int
 
 
-def compact(
-    spark: SparkSession, layout: Layout, target_size: int = TARGET, through: int | None = None
-) -> CompactResult:
-    """See ``Lake.compact``. Batches after ``through`` are left: the aggregates lack them yet."""
+@dataclass(frozen=True, slots=True)
+class VacuumResult:
+    """How many files were deleted."""
+
+    files: int
+
+
+def checked_target(target_size: int) -> int:
+    """The size of compacted files; ``ConfigurationError`` unless it is positive."""
     if target_size < 1:
         raise ConfigurationError(f"compact: target_size must be positive, got {target_size}")
-    layout.make()
-    with locked(layout.lock):
-        finish_replacements(layout)
-        before = _count_files(layout)
-        replacements = [
-            one for table in TABLES for one in _worthwhile(layout, table, target_size, through)
+    return target_size
+
+
+def compact(spark: SparkSession, table: DeltaTable, target_size: int = TARGET) -> CompactResult:
+    """Merge small files of a table; see ``Lake.compact``."""
+    before = table.open().files()
+    merges = [
+        group
+        for _, of_day in groupby(sorted(before, key=_by_day_and_time), lambda one: one.date)
+        for group in groups(
+            [one for one in of_day if one.size < target_size], lambda one: one.size, target_size
+        )
+    ]
+    # A task reads many files one after the other; the driver has to hear from it now and then.
+    merges = [
+        part
+        for group in merges
+        for part in (group[at : at + _MOST_FILES] for at in range(0, len(group), _MOST_FILES))
+        if len(part) > 1
+    ]
+    work = partial(_merge, table.storage, table.columns, merges)
+    made = [
+        msgspec.msgpack.decode(answer, type=DataFile)
+        for answer in run_tasks(spark, work, len(merges))
+    ]
+    while merges:
+        active = table.paths()
+        both = [
+            (file, group)
+            for file, group in zip(made, merges, strict=True)
+            if all(one.path in active for one in group)  # else another process has replaced one
         ]
-        if replacements:
-            folder = f"compaction-{uuid.uuid4().hex[:8]}"
-            run_tasks(spark, partial(_merge, layout, folder, replacements), len(replacements))
-            replace_batches(layout, folder, replacements)
-        return CompactResult(before, _count_files(layout))
+        made, merges = [file for file, _ in both], [group for _, group in both]
+        try:
+            if merges:
+                table.commit(made, [one for group in merges for one in group], same_rows=True)
+            break
+        except CommitConflictError:
+            continue
+    return CompactResult(len(before), len(table.paths()))
 
 
-def expire(spark: SparkSession, layout: Layout, older_than: timedelta | datetime) -> ExpireResult:
-    """See ``Lake.expire``."""
+def cutoff_of(older_than: timedelta | datetime) -> datetime:
+    """The time before which rows are old."""
     cutoff = older_than if isinstance(older_than, datetime) else datetime.now(UTC) - older_than
     if cutoff.tzinfo is None:
         raise ConfigurationError("expire: the time has no time zone; use datetime(..., tzinfo=UTC)")
-    layout.make()
-    with locked(layout.lock):
-        finish_replacements(layout)
-        batches = [(table, number) for table in TABLES for number in layout.batches(table)]
-        removed = dict.fromkeys(TABLES, 0)
-        answers = run_tasks(spark, partial(_expire, layout, batches, cutoff), len(batches))
-        for (table, number), answer in zip(batches, answers, strict=True):
-            removed[table] += int(answer)
-            folder = layout.batch(table, number)
-            if not any(_files(folder)):
-                remove(folder)
-        return ExpireResult(**removed)
+    return cutoff.astimezone(UTC)
 
 
-def _worthwhile(
-    layout: Layout, table: str, target: int, through: int | None
-) -> Iterator[Replacement]:
-    """Adjacent batches that together fit into ``target`` bytes and have more than one file."""
-    batches = [one for one in layout.batches(table) if through is None or one <= through]
-    sizes = {
-        one: [path.stat().st_size for path in _files(layout.batch(table, one))] for one in batches
-    }
-    for group in groups(batches, lambda one: sum(sizes[one]), target):
-        if sum(len(sizes[one]) for one in group) > 1:
-            yield Replacement(table, tuple(group))
+def expire(spark: SparkSession, table: DeltaTable, cutoff: datetime) -> int:
+    """Remove the rows of a table that were recorded before a time; returns how many."""
+    table.open()
+    looked: dict[str, DataFile | None] = {}
+    while True:
+        files = {one.path: one for one in table.files()}
+        old = [one for one in files.values() if str(one.date) <= f"{cutoff:%Y-%m-%d}"]
+        whole = [one for one in old if str(one.date) < f"{cutoff:%Y-%m-%d}"]
+        partly = [one for one in old if one not in whole and one.path not in looked]
+        work = partial(_expire, table.storage, table.columns, partly, as_micros(cutoff))
+        for file, answer in zip(partly, run_tasks(spark, work, len(partly)), strict=True):
+            looked[file.path] = msgspec.msgpack.decode(answer, type=DataFile | None)
+        removed, added = [*whole], list[DataFile]()
+        for path, left in looked.items():
+            if path in files and left is not None:
+                removed.append(files[path])
+                if left.rows:
+                    added.append(left)
+        limit = max(as_micros(cutoff), table.transaction(EXPIRED) or 0)
+        try:
+            if removed or limit != table.transaction(EXPIRED):
+                table.commit(added, removed, {EXPIRED: limit})
+            return sum(one.rows for one in removed) - sum(one.rows for one in added)
+        except CommitConflictError:
+            continue
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return folder.glob("[!._]*.parquet")
+def kept_hours(keep: timedelta) -> int:
+    """For how many hours replaced files are kept; ``ConfigurationError`` if too short."""
+    if keep < _LEAST_KEPT:
+        raise ConfigurationError(
+            f"vacuum: keep must be at least {_LEAST_KEPT}, got {keep}; readers and other writers "
+            "may need the files"
+        )
+    return -(-keep // timedelta(hours=1))
 
 
-def _count_files(layout: Layout) -> int:
-    return sum(1 for table in TABLES for _ in layout.table(table).glob("*/[!._]*.parquet"))
+def _by_day_and_time(file: DataFile) -> tuple[str, str]:
+    return str(file.date), str(file.statistics["minValues"].get("recorded_at"))
 
 
 # -- tasks --------------------------------------------------------------------------------------
 
 
-def _merge(layout: Layout, folder: str, replacements: Sequence[Replacement], which: int) -> bytes:
-    """Write the rows of several batches into one file, row group by row group."""
-    one = replacements[which]
-    new = layout.staging / folder / one.name
-    hidden = layout.staging / folder / f".{one.name}-{uuid.uuid4().hex[:8]}"
-    writer = PartWriter(one.table, hidden / f"merged-{uuid.uuid4().hex[:8]}.parquet")
-    for number in one.batches:
-        for path in sorted(_files(layout.batch(one.table, number))):
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(_ROWS):
-                    writer.write([batch])
-    writer.close()
-    remove(new)  # of an earlier attempt of this task
-    hidden.rename(new)
-    return b""
+def _merge(
+    storage: Storage, columns: Schema, merges: Sequence[Sequence[DataFile]], which: int
+) -> bytes:
+    """Write the rows of several files into one, row group by row group."""
+    writer = FileWriter(storage, columns, merges[which][0].date)
+    for one in merges[which]:
+        with storage.reader(one.path) as source:
+            for batch in parquet.ParquetFile(source).iter_batches(_ROWS):
+                writer.write(pa.Table.from_batches([batch]).cast(columns))
+    return msgspec.msgpack.encode(writer.close())
 
 
 def _expire(
-    layout: Layout, batches: Sequence[tuple[str, int]], cutoff: datetime, which: int
+    storage: Storage, columns: Schema, files: Sequence[DataFile], before: int, which: int
 ) -> bytes:
-    """Remove old rows from one batch; returns how many."""
-    table, number = batches[which]
-    folder = layout.batch(table, number)
-    for left_over in folder.glob(".*"):
-        left_over.unlink()
-    return str(sum(_expire_file(path, table, cutoff) for path in list(_files(folder)))).encode()
-
-
-def _expire_file(path: Path, table: str, cutoff: datetime) -> int:
-    times = parquet.read_table(path, columns=[_TIME], partitioning=None).column(0)
-    # Rows in quarantine may have no time: that of their file counts.
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    times = times.fill_null(pa.scalar(written, times.type))
-    micros = np.asarray(times.cast(pa.int64()))
-    old = np.flatnonzero(micros < int(cutoff.timestamp() * 1_000_000))
-    if len(old):
-        without_rows(path, table, old)
-    return len(old)
+    """A file without its old rows; None if it has none."""
+    old = is_older(storage, files[which], before)
+    kept = without_rows(storage, columns, files[which], old) if old.any() else None
+    return msgspec.msgpack.encode(kept)

@@ -1,26 +1,29 @@
-"""Writes the Parquet files of a task, called parts, with the keys of their rows beside them.
+"""Writes the Parquet files of the tables, called parts, and the keys of their rows.
 
-The names are unique, so that a second attempt of a task, or leftovers of a killed run, never get in
-the way; the driver moves the parts that a task reports into the table.
+The names are unique, so that a second attempt of a task, or the leftovers of a killed run, never
+get in the way. A file belongs to its table once it is committed; others are deleted by a vacuum.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from matador.spark.runtime.arrow import RecordBatch, pa, parquet
-from matador.spark.runtime.files import private_file, private_folder, sync
+from matador.spark.runtime.arrow import RecordBatch, Schema, Table, pa, parquet
+from matador.spark.runtime.storage import Storage
 from matador.spark.tables.decode import Decoded, Rows
-from matador.spark.tables.dedup_index import Keys
+from matador.spark.tables.delta import NEW, PARTITION, DataFile, combined, statistics_of
+from matador.spark.tables.keys import Keys
 from matador.spark.tables.layout import TABLES
 
 _ROW_GROUP = 128 * 1024  # rows
+_MOST_OPEN = 100  # files that a task writes at the same time
+_DAY = 86_400 * 1_000_000
 # The values of these are rarely repeated, so a dictionary would not help.
 _WITHOUT_DICTIONARY = {
     *("id", "created_at", "recorded_at", "started_at", "scheduled_for"),
@@ -29,106 +32,152 @@ _WITHOUT_DICTIONARY = {
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file with rows of one table, and another with their keys, in the same order."""
+    """A file with rows of one table, and the keys of the rows, in the same order."""
 
     table: str
-    name: str
-    rows: int = 0
+    file: DataFile
+    packed_keys: bytes = b""
 
-    def path(self, folder: Path, suffix: str = ".parquet") -> Path:
-        """The file with the rows; with ``.npy`` the one with their keys."""
-        return folder / "parts" / self.table / f"{self.name}{suffix}"
+    @property
+    def keys(self) -> Keys:
+        """The keys of the rows."""
+        return np.frombuffer(self.packed_keys, np.uint64).reshape(2, -1)
 
 
 class Parts:
-    """Writes what one task has decoded: at most one part for each table."""
+    """Writes what one task has decoded: at most one part for each table and day."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._folder = folder
-        name = f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
-        self._parts = {table: Part(table, name) for table in TABLES}
-        self._waiting: dict[str, list[Rows]] = {table: [] for table in TABLES}
-        self._keys: dict[str, list[Keys]] = {table: [] for table in TABLES}
-        self._writers: dict[str, PartWriter] = {}
+    def __init__(self, lake: Storage) -> None:
+        self._lake = lake
+        self._open: dict[tuple[str, int], _OpenPart] = {}
+        self._done: list[Part] = []
 
     def add(self, decoded: Decoded) -> None:
         """Add rows; they are written when there are enough for a row group."""
         for table, rows in decoded.tables.items():
-            if rows.batch.num_rows:
-                self._waiting[table].append(rows)
-                if sum(one.batch.num_rows for one in self._waiting[table]) >= _ROW_GROUP:
-                    self._write(table)
+            for day, of_day in _by_day(rows):
+                if (table, day) not in self._open:
+                    if len(self._open) >= _MOST_OPEN:  # a strange journal, with times of all ages
+                        self._close_all()
+                    self._open[table, day] = _OpenPart(self._lake, table, day)
+                self._open[table, day].add(of_day)
 
     def finish(self) -> list[Part]:
         """Write the rest, and make everything durable."""
-        parts: list[Part] = []
-        for table, part in self._parts.items():
-            self._write(table)
-            if table in self._writers:
-                self._writers[table].close()
-                keys = np.concatenate(self._keys[table], axis=1)
-                with private_file(part.path(self._folder, ".npy")) as file:
-                    np.save(file, keys)
-                parts.append(msgspec.structs.replace(part, rows=keys.shape[1]))
-        return parts
+        self._close_all()
+        return self._done
 
-    def _write(self, table: str) -> None:
-        waiting, self._waiting[table] = self._waiting[table], []
-        if not waiting:
-            return
-        if table not in self._writers:
-            path = self._parts[table].path(self._folder)
-            self._writers[table] = PartWriter(table, path)
-        self._writers[table].write([rows.batch for rows in waiting])
-        self._keys[table].extend(rows.keys for rows in waiting)
+    def _close_all(self) -> None:
+        self._done.extend(part.finish() for part in self._open.values())
+        self._open = {}
 
 
-class PartWriter:
-    """Writes one Parquet file of a table."""
+class _OpenPart:
+    def __init__(self, lake: Storage, table: str, day: int) -> None:
+        self._table = table
+        self._writer = FileWriter(lake.child(table), TABLES[table], day_name(day), NEW)
+        self._waiting: list[RecordBatch] = []
+        self._rows = 0
+        self._keys: list[Keys] = []
 
-    def __init__(self, table: str, path: Path) -> None:
-        schema = TABLES[table]
-        private_folder(path.parent)
-        private_file(path).close()  # pyarrow writes to this file
-        self._path = path
-        self._schema = schema
-        self._writer = parquet.ParquetWriter(
-            path,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name in schema.names if name not in _WITHOUT_DICTIONARY],
-        )
+    def add(self, rows: Rows) -> None:
+        self._waiting.append(rows.batch)
+        self._keys.append(rows.keys)
+        self._rows += rows.batch.num_rows
+        if self._rows >= _ROW_GROUP:
+            self._write()
 
-    def write(self, batches: list[RecordBatch]) -> None:
-        """Append rows. Those of an older version may lack columns, which are null then."""
-        rows = pa.Table.from_batches(batches)
-        if rows.schema.names != self._schema.names:
-            for column in self._schema:
-                if column.name not in rows.schema.names:
-                    rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
-            rows = rows.select(self._schema.names)
+    def _write(self) -> None:
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            self._writer.write(pa.Table.from_batches(waiting, TABLES[self._table]))
+
+    def finish(self) -> Part:
+        self._write()
+        keys = np.concatenate(self._keys, axis=1)
+        return Part(self._table, self._writer.close(), keys.tobytes())
+
+
+class FileWriter:
+    """Writes one Parquet file of a table. Without rows, it writes none."""
+
+    def __init__(
+        self, storage: Storage, columns: Schema, day: str | None, prefix: str = "merged-"
+    ) -> None:
+        folder = "" if day is None else f"{PARTITION}={day}/"
+        self._storage = storage
+        self._name = f"{folder}{prefix}{uuid.uuid4().hex}.parquet"
+        self._columns = columns
+        self._day = day
+        self._file: Any = None
+        self._writer: Any = None
+        self._statistics: list[dict[str, Any]] = []
+
+    def write(self, rows: Table) -> None:
+        """Append rows."""
+        if self._writer is None:
+            self._file = self._storage.create(self._name)
+            self._writer = parquet.ParquetWriter(
+                self._file,
+                self._columns,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[n for n in self._columns.names if n not in _WITHOUT_DICTIONARY],
+            )
         self._writer.write_table(rows, row_group_size=_ROW_GROUP)
+        self._statistics.append(statistics_of(rows))
 
-    def close(self) -> None:
+    def close(self) -> DataFile:
         """Finish the file, and make it and its name durable."""
-        self._writer.close()
-        sync(self._path)
-        sync(self._path.parent)
+        statistics = combined(self._statistics)
+        size = 0
+        if self._writer is not None:
+            self._writer.close()
+            size = self._storage.finish(self._name, self._file)
+        return DataFile(self._name, size, statistics["numRecords"], self._day, statistics)
 
 
-def without_rows(path: Path, table: str, unwanted: npt.NDArray[np.int64]) -> None:
-    """Rewrite a part without some of its rows, atomically. A part without rows is removed."""
-    content = parquet.read_table(path, partitioning=None)
-    kept = np.ones(content.num_rows, np.bool_)
-    kept[unwanted] = False
-    rest = content.filter(pa.array(kept))
-    if rest.num_rows == 0:
-        path.unlink()
-    else:
-        hidden = path.with_name(f".{path.name}.{os.getpid()}")
-        writer = PartWriter(table, hidden)
-        writer.write(rest.to_batches())
-        writer.close()
-        hidden.replace(path)
-    sync(path.parent)
+def without_rows(
+    storage: Storage,
+    columns: Schema,
+    file: DataFile,
+    unwanted: npt.NDArray[np.bool_],
+    prefix: str = "merged-",
+) -> DataFile:
+    """Write a file again without some of its rows; the new file has no rows if none is left."""
+    writer = FileWriter(storage, columns, file.date, prefix)
+    for rows, begin in _groups(storage, file):
+        left = rows.filter(pa.array(~unwanted[begin : begin + rows.num_rows]))
+        if left.num_rows:
+            writer.write(left)
+    return writer.close()
+
+
+def _groups(storage: Storage, file: DataFile) -> Iterator[tuple[Table, int]]:
+    """The rows of a file, in pieces, each with the number of its first row."""
+    begin = 0
+    with storage.reader(file.path) as source:
+        for batch in parquet.ParquetFile(source).iter_batches(_ROW_GROUP):
+            yield pa.Table.from_batches([batch]), begin
+            begin += batch.num_rows
+
+
+def day_name(day: int) -> str:
+    """The day of that number since 1970, as Delta writes it."""
+    return str(np.datetime64(day, "D"))
+
+
+def _by_day(rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """Rows by the day they were recorded on; in quarantine, else by the day of their arrival."""
+    if not rows.batch.num_rows:
+        return
+    times = rows.batch.column("recorded_at").cast(pa.int64())
+    if times.null_count:
+        times = times.fill_null(rows.batch.column("quarantined_at").cast(pa.int64())[0])
+    days = times.to_numpy(zero_copy_only=False) // _DAY
+    if (days == days[0]).all():
+        yield int(days[0]), rows
+        return
+    for day in np.unique(days).tolist():
+        places = np.flatnonzero(days == day)
+        yield int(day), Rows(rows.batch.take(pa.array(places)), rows.keys[:, places])

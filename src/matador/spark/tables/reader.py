@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
 
 from matador.model.event import EventType, event_type_of
 from matador.model.schema import Schema
-from matador.observe.paths import local_path
 from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
 from matador.spark.tables.decode import EVENT
+from matador.spark.tables.delta import DataFile, DeltaTable
 from matador.spark.tables.layout import Layout, spark_schema
-from matador.spark.tables.maintenance import finish_interrupted
 
 
 class LakeTables:
@@ -23,17 +23,17 @@ class LakeTables:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | os.PathLike[str],
         *,
         schema: Schema | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        self.layout = Layout(local_path(path, "Lake").absolute())
+        self.layout = Layout(path)
         self.schema = schema
         self._spark = spark
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.layout.root)!r})"
+        return f"{type(self).__name__}({self.layout.storage.root!r})"
 
     @property
     def path(self) -> Path:
@@ -43,8 +43,14 @@ class LakeTables:
     @property
     def spark(self) -> SparkSession:
         """The session the lake was given, or one that is started when it is first needed."""
+        return self.start()
+
+    def start(
+        self, master: str | None = None, settings: Mapping[str, str] | None = None
+    ) -> SparkSession:
+        """Start Spark with these settings, unless the lake has a session; see ``spark_session``."""
         if self._spark is None:
-            self._spark = spark_session()
+            self._spark = spark_session(master, config=settings)
         return self._spark
 
     def events(self, event: type[Any] | str | EventType | None = None) -> DataFrame:
@@ -54,7 +60,9 @@ class LakeTables:
         ``subscriber`` is its queue.
 
         With an event, the columns ``data`` and ``before`` hold the payload as a typed struct; a
-        field that is missing has the default of its class, as subscribers see it.
+        field that is missing has the default of its class, as subscribers see it. A value that the
+        column cannot hold (an integer beyond 64 bits, or a row of an older, incompatible type) is
+        null; the column ``unfit`` lists the names of such fields.
         """
         rows = self.table("events")
         if event is None:
@@ -62,8 +70,8 @@ class LakeTables:
         found = self._event_type(event)
         if found is None:
             return rows.where(rows.event_key.isin([event]))
-        rows = rows.where((rows.way == EVENT) & rows.event_key.isin(list(found.keys)))
-        return with_payload(rows, found)
+        chosen = rows.where((rows.way == EVENT) & rows.event_key.isin(list(found.keys)))
+        return with_payload(chosen, found, unfit=True)
 
     def deliveries(self) -> DataFrame:
         """Every attempt to handle a message and its outcome, one row each."""
@@ -74,11 +82,9 @@ class LakeTables:
         return self.table("quarantine")
 
     def table(self, name: str) -> DataFrame:
-        """``events``, ``deliveries`` or ``quarantine``."""
-        self.layout.make()
-        finish_interrupted(self.layout)
-        rows = self.spark.read.schema(spark_schema(name)).parquet(str(self.layout.table(name)))
-        return with_way(rows) if "way" in rows.columns else rows
+        """``events``, ``deliveries`` or ``quarantine``, as they are now."""
+        self.layout.check()
+        return read_table(self.spark, self.layout.table(name))
 
     def _event_type(self, event: type[Any] | str | EventType) -> EventType | None:
         if isinstance(event, EventType):
@@ -88,6 +94,22 @@ class LakeTables:
         return None if self.schema is None else self.schema.find(event)
 
 
-def with_way(rows: DataFrame) -> DataFrame:
-    """Rows whose ``way`` is never null: what an older version has written is of events."""
-    return rows.withColumn("way", sql.coalesce(rows.way, sql.lit(EVENT)))
+def read_table(spark: SparkSession, table: DeltaTable) -> DataFrame:
+    """The current version of a table. What others do to it later does not change the rows.
+
+    Spark is given the list of files: it needs no connector for Delta.
+    """
+    try:
+        files = table.open(create=False).files()
+    except FileNotFoundError:
+        files = list[DataFile]()
+    return read_files(spark, table, files)
+
+
+def read_files(spark: SparkSession, table: DeltaTable, files: Sequence[DataFile]) -> DataFrame:
+    """The rows of some files of a table."""
+    schema = spark_schema(table.columns, partitioned=table.is_partitioned)
+    if not files:
+        return cast("Any", spark).createDataFrame([], schema)
+    reader = spark.read.schema(schema).option("basePath", table.storage.spark_url(""))
+    return reader.parquet(*table.spark_urls(files))

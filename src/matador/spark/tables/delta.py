@@ -1,0 +1,395 @@
+"""A Delta table of the lake: its files, its commits and its log.
+
+delta-rs reads and writes the log; this is the only module that imports it. Files are written by
+tasks or by the caller and become rows with the commit. Every commit names the version it was
+prepared for: if another process was faster, ``CommitConflictError`` is raised, and the caller looks
+again. So any number of processes may write, and none has to wait for a lock.
+
+delta-rs does not sync what it writes: the log is synced here. A log entry that a power failure has
+cut short was never reported as committed, and is set aside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from typing import Any, Literal
+from urllib.parse import unquote
+
+import msgspec
+
+from matador.spark.runtime.arrow import Schema, Table, compute, pa
+from matador.spark.runtime.storage import Storage
+
+log = logging.getLogger("matador.lake")
+
+# Untyped on purpose: what delta-rs returns has the types of another Arrow library.
+_delta: Any = importlib.import_module("deltalake")
+_actions: Any = importlib.import_module("deltalake.transaction")
+_errors: Any = importlib.import_module("deltalake.exceptions")
+
+PARTITION = "date"
+NEW = "part-"
+"""How the names of files with new rows begin. Files of rewritten rows have other names."""
+
+_LOG = "_delta_log"
+_LONGEST = 200  # characters of a text in the log
+_STATISTICS = ("created_at", "started_at", "recorded_at", "event_key", "subscriber", "window_start")
+
+
+class CommitConflictError(Exception):
+    """Another process has committed since the table was read. Nothing was committed."""
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A Parquet file of a table. ``path`` is relative to the table, ``statistics`` are Delta's."""
+
+    path: str
+    size: int
+    rows: int
+    date: str | None = None
+    statistics: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+    @property
+    def has_new_rows(self) -> bool:
+        """Whether its rows were not in the table before."""
+        return self.path.rpartition("/")[2].startswith(NEW)
+
+    def least(self, column: str) -> datetime | None:
+        """The smallest time of a column; None if it is not known."""
+        text = self.statistics.get("minValues", {}).get(column)
+        return None if text is None else datetime.fromisoformat(text)
+
+
+class DeltaTable:
+    """One table. An object belongs to one thread; ``refresh`` shows it what others have done."""
+
+    def __init__(
+        self, lake: Storage, name: str, schema: Schema, *, partitioned: bool = True
+    ) -> None:
+        self.name = name
+        self.storage = lake.child(name)
+        self.columns = schema
+        self._partitions = [PARTITION] if partitioned else []
+        fields = [*schema, pa.field(PARTITION, pa.date32(), False)] if partitioned else [*schema]
+        self.schema = pa.schema(fields)
+        self._table: Any = None
+
+    @staticmethod
+    def existing(lake: Storage, name: str) -> DeltaTable:
+        """A table with the columns that it has, whatever they are; partitioned by date."""
+        found = _delta.DeltaTable(f"{lake.root}/{name}")
+        fields = [one for one in pa.schema(found.schema().to_arrow()) if one.name != PARTITION]
+        return DeltaTable(lake, name, pa.schema(fields))
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether the table was created."""
+        return bool(_delta.DeltaTable.is_deltatable(self.storage.root))
+
+    def open(self, *, create: bool = True) -> DeltaTable:
+        """Read the current version; create the table if there is none.
+
+        Raises:
+            FileNotFoundError: there is no table, and ``create`` is false.
+        """
+        if self._table is not None:
+            return self.refresh()
+        try:
+            self._load()
+        except _errors.TableNotFoundError as error:
+            if not create:
+                raise FileNotFoundError(self.storage.root) from error
+            self.storage.make()
+            with suppress(_errors.DeltaError):  # another process may be faster
+                _delta.DeltaTable.create(
+                    self.storage.root,
+                    self.schema,
+                    mode="ignore",
+                    partition_by=self._partitions or None,
+                )
+                self.storage.sync(_entry(0))
+            self._load()
+        return self
+
+    def _load(self) -> None:
+        try:
+            self._table = self._at()
+        except _errors.TableNotFoundError:
+            raise
+        except _errors.DeltaError:
+            if not self._set_aside_torn_entry():
+                raise
+            self._table = self._at()
+
+    def _at(self, version: int | None = None) -> Any:
+        return _delta.DeltaTable(self.storage.root, version=version)
+
+    def _set_aside_torn_entry(self) -> bool:
+        """Rename the last entry of the log if a power failure has cut it short."""
+        folder = self.storage.path / _LOG
+        last = max(folder.glob("[0-9]*.json"), default=None)
+        if last is None:
+            return False
+        try:
+            for line in last.read_bytes().splitlines():
+                msgspec.json.decode(line)
+            if last.stat().st_size:
+                return False
+        except msgspec.DecodeError:
+            pass
+        log.error("the last commit of %s is incomplete, and is set aside: %s", self.name, last)
+        last.rename(last.with_name(f"_torn-{last.name}"))
+        return True
+
+    def refresh(self) -> DeltaTable:
+        """See what was committed since."""
+        if self._table is None:
+            return self.open(create=False)
+        self._table.update_incremental()
+        return self
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether its files are in folders by date."""
+        return bool(self._partitions)
+
+    @property
+    def id(self) -> str:
+        """The id that the table was given when it was created."""
+        return str(self._table.metadata().id)
+
+    @property
+    def version(self) -> int:
+        """The version that was read."""
+        return int(self._table.version())
+
+    def transaction(self, application: str) -> int | None:
+        """The last number that an application has committed with."""
+        found = self._table.transaction_version(application)
+        return None if found is None else int(found)
+
+    def files(self) -> list[DataFile]:
+        """The files of this version."""
+        found: Table = pa.table(self._table.get_add_actions(flatten=True))
+        return [_data_file(row) for row in found.to_pylist()]
+
+    def paths(self) -> set[str]:
+        """The paths of the files of this version."""
+        found: Table = pa.table(self._table.get_add_actions())
+        return set(found.column("path").to_pylist())
+
+    def spark_urls(self, files: Iterable[DataFile]) -> list[str]:
+        """The addresses of files for Spark."""
+        return [self.storage.spark_url(one.path) for one in files]
+
+    def dataset(self) -> Any:
+        """The rows of this version, as a dataset of pyarrow."""
+        return self._table.to_pyarrow_dataset()
+
+    def read(self, columns: Sequence[str] | None = None, filter: Any = None) -> Table:
+        """The rows of this version, as a table of pyarrow."""
+        dataset = self.dataset()
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+
+    def added(self, after: int) -> list[DataFile] | None:
+        """The files with new rows that were committed after a version.
+
+        None: the log no longer goes back so far.
+        """
+        found: list[DataFile] = []
+        for version in range(after + 1, self.version + 1):
+            entry = self.storage.read(_entry(version))
+            if entry is None:
+                return None
+            for line in entry.splitlines():
+                action = msgspec.json.decode(line, type=_LogLine).add
+                if action is not None and action.changes_data:
+                    file = action.file
+                    if file.has_new_rows:
+                        found.append(file)
+        return found
+
+    # -- commits --------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
+        transactions: Mapping[str, int] | None = None,
+        *,
+        same_rows: bool = False,
+        mode: Literal["append", "overwrite"] = "append",
+    ) -> int:
+        """Add and remove files, as one step; returns the new version.
+
+        ``same_rows``: the rows only move from files to files. ``overwrite`` also removes all other
+        files. The files must be durable already.
+
+        Raises:
+            CommitConflictError: another process has committed in between.
+        """
+        now = time.time_ns() // 1_000_000
+        version = self.version + 1
+        actions = [_add(one, now, changes_data=not same_rows) for one in add]
+        actions += [
+            _actions.RemoveAction(one.path, not same_rows, now, one.size, _partition(one))
+            for one in remove
+        ]
+        properties = _delta.CommitProperties(
+            max_commit_retries=0,
+            app_transactions=[
+                _delta.Transaction(name, number, now)
+                for name, number in (transactions or {}).items()
+            ],
+        )
+        try:
+            self._table.create_write_transaction(
+                actions,
+                mode,
+                self.schema,
+                self._partitions or None,
+                commit_properties=properties,
+            )
+        except _errors.DeltaError as error:
+            self.refresh()
+            if self.version >= version:
+                raise CommitConflictError(f"{self.name}: {error}") from error
+            raise  # a full disk, or no permission: trying again does not help
+        self.storage.sync(_entry(version))
+        self.refresh()
+        return version
+
+    def has_columns(self) -> bool:
+        """Whether the columns of the table are those of this object."""
+        stored = pa.schema(self._table.schema().to_arrow())
+        return _plain(stored) == _plain(self.schema)
+
+    def replace(self, add: Sequence[DataFile], transactions: Mapping[str, int]) -> int:
+        """Replace all files, and the columns, as one step; returns the new version.
+
+        Raises:
+            CommitConflictError: another process has committed in between.
+        """
+        return self.commit(add, (), transactions, mode="overwrite")
+
+    def vacuum(self, keep_hours: int) -> int:
+        """Delete files that no version of the last ``keep_hours`` needs; returns how many."""
+        gone = self._table.vacuum(
+            keep_hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+        return len(gone)
+
+
+def statistics_of(rows: Table) -> dict[str, Any]:
+    """Delta's statistics of some rows: their number, and the range of some columns."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in rows.column_names:
+        if name in _STATISTICS:
+            column = rows.column(name)
+            nulls[name] = column.null_count
+            found = compute.min_max(column).as_py()
+            if found["min"] is not None and _is_short(found):
+                least[name], most[name] = _as_text(found["min"]), _as_text(found["max"])
+    return {
+        "numRecords": rows.num_rows,
+        "minValues": least,
+        "maxValues": most,
+        "nullCount": nulls,
+    }
+
+
+def combined(all_statistics: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The statistics of several sets of rows together."""
+    columns = [set(one["minValues"]) for one in all_statistics]
+    shared = set[str].intersection(*columns) if columns else set[str]()
+    return {
+        "numRecords": sum(one["numRecords"] for one in all_statistics),
+        "minValues": {c: min(one["minValues"][c] for one in all_statistics) for c in shared},
+        "maxValues": {c: max(one["maxValues"][c] for one in all_statistics) for c in shared},
+        "nullCount": {
+            c: sum(one["nullCount"][c] for one in all_statistics)
+            for c in all_statistics[0]["nullCount"]
+            if all(c in one["nullCount"] for one in all_statistics)
+        }
+        if all_statistics
+        else {},
+    }
+
+
+def _plain(schema: Schema) -> list[tuple[str, str]]:
+    """The names and types of columns; lists may call their elements as they like."""
+    names = {"item": "element", "entries": "key_value"}
+    text = [(one.name, str(one.type)) for one in schema]
+    for old, new in names.items():
+        text = [(name, kind.replace(f"<{old}:", f"<{new}:")) for name, kind in text]
+    return [(name, kind.replace("large_", "").replace(" not null", "")) for name, kind in text]
+
+
+def _is_short(found: Mapping[str, Any]) -> bool:
+    return all(not isinstance(one, str) or len(one) <= _LONGEST for one in found.values())
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return str(value)
+
+
+def _entry(version: int) -> str:
+    return f"{_LOG}/{version:020d}.json"
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {} if file.date is None else {PARTITION: file.date}
+
+
+def _add(file: DataFile, now: int, *, changes_data: bool) -> Any:
+    statistics = msgspec.json.encode({**file.statistics, "numRecords": file.rows}).decode()
+    return _actions.AddAction(file.path, file.size, _partition(file), now, changes_data, statistics)
+
+
+def _data_file(row: Mapping[str, Any]) -> DataFile:
+    bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    kinds = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
+    for name, value in row.items():
+        kind, _, column = name.partition(".")
+        if kind in kinds and value is not None:
+            counted = kind == "null_count"
+            bounds[kinds[kind]][column] = value if counted else _as_text(value)
+    day: date | None = row.get(f"partition.{PARTITION}")
+    rows = int(row["num_records"] or 0)
+    return DataFile(
+        unquote(row["path"]),
+        int(row["size_bytes"]),
+        rows,
+        None if day is None else str(day),
+        {"numRecords": rows, **bounds},
+    )
+
+
+class _Added(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    changes_data: bool = msgspec.field(name="dataChange")
+    partitions: dict[str, str | None] = msgspec.field(name="partitionValues")
+    stats: str | None = None
+
+    @property
+    def file(self) -> DataFile:
+        """The file, as ``DeltaTable.files`` has it."""
+        statistics = msgspec.json.decode(self.stats or '{"numRecords": 0}', type=dict[str, Any])
+        rows = int(statistics["numRecords"])
+        day = self.partitions.get(PARTITION)
+        return DataFile(unquote(self.path), self.size, rows, day, statistics)
+
+
+class _LogLine(msgspec.Struct, frozen=True):
+    add: _Added | None = None
