@@ -7,7 +7,11 @@ import time
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,  # pyright: ignore[reportPrivateImportUsage] - public
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage] - public
+)
 
 PARTITIONS = 8
 

@@ -32,17 +32,32 @@ def test_requeue_and_dont_retry() -> None:
     assert isinstance(ack.decide(ERROR, 1), SendToDeadLetters)
 
 
+def ten_times(attempt: int) -> int:
+    return attempt * 10
+
+
+def always(value: Any) -> Any:
+    def delay(attempt: int) -> Any:
+        return value
+
+    return delay
+
+
+def broken(attempt: int) -> float:
+    return attempt // 0
+
+
 @pytest.mark.parametrize(
     ("delay", "expected"),
     [
         (None, 0.0),
         (1.5, 1.5),
         (timedelta(seconds=2), 2.0),
-        (lambda attempt: attempt * 10, 10.0),
-        (lambda attempt: -1, 0.0),
-        (lambda attempt: float("nan"), 0.0),
-        (lambda attempt: "soon", 0.0),
-        (lambda attempt: 1 // 0, 0.0),
+        (ten_times, 10.0),
+        (always(-1), 0.0),
+        (always(float("nan")), 0.0),
+        (always("soon"), 0.0),
+        (broken, 0.0),
     ],
 )
 def test_delays(delay: Any, expected: float) -> None:
