@@ -68,8 +68,8 @@ import duckdb
 from deltalake import DeltaTable
 
 health = DeltaTable("lake/health").to_pyarrow_dataset()
-busiest = duckdb.sql("SELECT subscriber, sum(count) FROM health GROUP BY 1 ORDER BY 2 DESC, 1")
-print(busiest.fetchall())
+query = "SELECT subscriber, sum(count) FROM health GROUP BY 1 ORDER BY 2 DESC, 1"
+print(duckdb.execute(query).fetchall())
 # --8<-- [end:duckdb]
 
 # --8<-- [start:publish]

@@ -165,7 +165,7 @@ class OddDelay:
         AckStrategy(retry_delay=lambda _: OddDelay()),  # type: ignore[arg-type, return-value] - users
         AckStrategy(retry_delay=lambda _: None),  # type: ignore[arg-type, return-value] - users
     ],
-    ids=str,
+    ids=["requeue", "requeue-index", "delay", "text", "nan", "inf", "negative", "odd", "none"],
 )
 async def test_broken_options(place: Place, ack: AckStrategy) -> None:
     server = place.server(ack=ack, dead_letters=True, deduplication=Deduplication(key=broken))
