@@ -59,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if item.nodeid.startswith(BROKER):
             item.add_marker("broker")
+        needs_server = item.get_closest_marker("broker") or item.get_closest_marker("spark")
+        if needs_server and "kafka" in item.nodeid.lower():
+            item.add_marker("kafka")
 
 
 @pytest.fixture(autouse=True)
