@@ -52,7 +52,7 @@ def test_nothing_is_kept_where_it_cannot_be(
         lambda: run_dataframe_subscribers([], journal=tmp_path, checkpoint=url),
         lambda: dead_batches(url),
     ):
-        with pytest.raises(ConfigurationError, match="is not supported, only paths"):
+        with pytest.raises(ConfigurationError, match="is not supported, only local paths"):
             make()
     assert list(tmp_path.iterdir()) == []
     assert Lake(f"file://{tmp_path}/lake").path == tmp_path / "lake"
