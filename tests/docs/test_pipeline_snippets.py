@@ -27,7 +27,7 @@ SAYS: dict[str, tuple[str, ...]] = {
         "email-receipt 30 = 30 + 0 + 0",
         "{'book-order': 3}",
         "[('book-order', 30), ('email-receipt', 30)]",
-        "in all",
+        "2700 in all",
         "['order_id', 'amount', 'voucher']",
         "60 in quarantine",
         "|invalid-payload|…customer…|60 |",

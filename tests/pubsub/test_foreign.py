@@ -114,7 +114,7 @@ async def test_the_queues_are_declared_as_theirs(rabbit: Place) -> None:
             raw.channel.queue_declare(f"{queue}.dlq", durable=True)
             await publisher.publish("orders.made", 1)
             await wait_for(lambda: sub.counters.dead_lettered == 1)
-            _, properties, body = raw.get(f"{queue}.dlq")
+        _, properties, body = raw.get(f"{queue}.dlq")  # stored before the subscriber was closed
         assert json.loads(body) == 1
         assert properties.headers["x-retry-count"] == 3
         assert properties.headers["x-matador-original-queue"] == queue
