@@ -356,7 +356,7 @@ async def test_a_publisher_connects_when_it_is_used(place: Place) -> None:
 
 async def test_pause_and_resume(place: Place) -> None:
     if place.broker == "kafka":
-        return  # others would have to apply the bindings before they see what was published
+        pytest.skip("others would have to apply the bindings to see what was published")
     sub = place.subscriber("orders")
     got: list[int] = []
 
@@ -381,7 +381,7 @@ async def test_pause_and_resume(place: Place) -> None:
 async def test_stale_bindings(place: Place) -> None:
     """A message that no handler wants any more is kept, until the binding is removed."""
     if place.broker == "kafka":
-        return  # there are none: bindings are those of who consumes; see the next test
+        pytest.skip("there are none: bindings are those of who consumes; see the next test")
     old = place.subscriber("orders")
 
     @old.on("orders.*", "invoices.*")

@@ -231,7 +231,7 @@ async def start(place: Place) -> Process:
 async def test_a_message_that_kills_its_process(place: Place) -> None:
     """It becomes a dead letter, and takes no other message along."""
     if place.broker == "memory":
-        return  # its queues die with the process
+        pytest.skip("its queues die with the process")
     sub = place.subscriber("orders")
 
     @sub.on("#")

@@ -135,7 +135,7 @@ class DeadLetterOptions:
         ttl: seconds for which they are kept. None: until they are read.
         max_length: how many are kept; the oldest are dropped first. None: all.
         handler: a function that is called with the data of each dead letter, which is then
-            deleted. What it fails on is deleted, too, with an error in the log.
+            deleted. After three failed attempts it is deleted, too, with an error in the log.
 
     Raises:
         ConfigurationError: an option is invalid.
