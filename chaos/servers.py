@@ -23,8 +23,9 @@ _SCRIPT = ROOT / "script" / "brokers"
 _FOLDER = ROOT / ".brokers" / "chaos"
 _PATIENCE = 150.0
 _PORTS = 8  # a server has several
-# Below those that systems give to clients, with 10,000 more for RabbitMQ's management plugin, too.
-_FIRST_PORT, _LAST_PORT = 15_000, 22_700
+_MANAGEMENT = 10_000  # so much further is the port of RabbitMQ's management plugin
+_FIRST_PORT, _LAST_PORT = 15_000, 22_700  # with it, below those that systems give to clients
+_STRIDE = 197
 
 
 class Server:
@@ -88,12 +89,18 @@ def own_server(name: str, environment: tuple[tuple[str, str], ...] = ()) -> Serv
 
 
 def _free_ports() -> int:
-    """The first of several ports in a row that nobody listens on."""
-    first = _FIRST_PORT + os.getpid() * _PORTS % (_LAST_PORT - _FIRST_PORT)
-    for start in range(first, _LAST_PORT, _PORTS):
-        if all(_is_free(port) for port in range(start, start + _PORTS)):
+    """The first of several ports in a row that nobody listens on.
+
+    Processes with neighbouring numbers start far from each other: between the look and the start of
+    a server there is time for another process to look.
+    """
+    starts = range(_FIRST_PORT, _LAST_PORT, _PORTS)
+    first = os.getpid() * _STRIDE % len(starts)
+    for start in (*starts[first:], *starts[:first]):
+        ports = (*range(start, start + _PORTS), start + _MANAGEMENT)
+        if all(map(_is_free, ports)):
             return start
-    raise RuntimeError(f"no {_PORTS} ports in a row are free from {first} on")
+    raise RuntimeError(f"no {_PORTS} ports in a row are free from {_FIRST_PORT} to {_LAST_PORT}")
 
 
 def _is_free(port: int) -> bool:

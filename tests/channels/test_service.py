@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.channels.conftest import Bench
-from tests.support.redis import free_port
+from tests.support.ports import free_ports
 
 from matador.channels import (
     DeadLetterQueueSettings,
@@ -528,7 +528,7 @@ class TestErrors:
         assert record.__dict__["matador_queue"] == "orders.created"
 
     async def test_a_server_that_is_not_there(self) -> None:
-        url = f"amqp://ada:s3cret@127.0.0.1:{free_port()}"
+        url = f"amqp://ada:s3cret@127.0.0.1:{free_ports()}"
         service = QueueService(Settings(QueueSettings(type="rabbitmq", url=url)))
         with pytest.raises(QueueError, match="rabbitmq: connect failed") as caught:
             await service.start()

@@ -14,25 +14,9 @@ import pytest
 from tests.cli.conftest import Cli, Process, Start, wait
 from tests.cli.test_jobs import PROVIDER
 from tests.cli.test_jobs_worker import JOBS
+from tests.support.ports import free_ports
 
 ORDER = '{"order_id": "1", "amount": 500}'
-
-
-def _free_ports(number: int) -> int:
-    """The first of several ports in a row that are free."""
-    for first in range(20_000, 30_000, number):
-        sockets: list[socket.socket] = []
-        try:
-            for port in range(first, first + number):
-                sockets.append(socket.socket())
-                sockets[-1].bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
-        return first
-    raise AssertionError("no free ports")
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
@@ -52,7 +36,7 @@ def _json_lines(process: Process) -> list[dict[str, Any]]:
 
 
 def test_a_worker_serves_metrics_and_health(start: Start, cli: Cli, folder: Path) -> None:
-    port = _free_ports(1)
+    port = free_ports(1)
     assert cli("send", "shop.py", "order.placed", ORDER).code == 0
     worker = start("worker", "shop.py", "--metrics-port", str(port))
     wait(lambda: _get(port, "/health/ready")[0] == 200, lambda: worker.err)
@@ -71,7 +55,7 @@ def test_a_worker_serves_metrics_and_health(start: Start, cli: Cli, folder: Path
 
 
 def test_each_of_several_processes_has_a_port(start: Start) -> None:
-    port = _free_ports(2)
+    port = free_ports(2)
     worker = start("worker", "shop.py", "--processes", "2", "--metrics-port", str(port))
     for one in (port, port + 1):
         wait(lambda one=one: _get(one, "/health/ready")[0] == 200, lambda: worker.err)
@@ -93,7 +77,7 @@ def test_metrics_that_the_application_has_are_served(start: Start, folder: Path)
         text + "\nfrom prometheus_client import Gauge\n"
         'Gauge("shop_mood", "Mine.", registry=MINE.registry)\n'
     )
-    port = _free_ports(1)
+    port = free_ports(1)
     worker = start("worker", "shop.py", "--metrics-port", str(port))
     wait(lambda: "shop_mood 0.0" in _get(port, "/metrics")[1], lambda: worker.err)
 
@@ -113,7 +97,7 @@ def test_wrong_ports_are_one_line(cli: Cli) -> None:
 
 def test_a_job_worker_serves_them_too(start: Start, cli: Cli, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
-    port = _free_ports(1)
+    port = free_ports(1)
     assert cli("jobs", "add", "emails", "welcome", "1", *PROVIDER).code == 0
     worker = start("jobs", "worker", "jobs.py", "--metrics-port", str(port))
     wanted = ('name="welcome",outcome="success"', 'way="job"', 'matador_queue_depth{queue="emails"')

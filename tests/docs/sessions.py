@@ -62,15 +62,21 @@ def commands(page: Path) -> list[Command]:
     return found
 
 
-def missing(expected: tuple[str, ...], printed: str) -> list[str]:
-    """The lines that were not printed, in this order. Ids and times may differ; … is anything."""
+def missing(expected: tuple[str, ...], printed: str, *, ordered: bool = True) -> list[str]:
+    """The lines that were not printed. Ids and times may differ; … is anything.
+
+    Args:
+        expected: the lines.
+        printed: what was printed.
+        ordered: False accepts them in another order: subscribers run side by side.
+    """
     left = [_plain(line) for line in printed.splitlines()]
     lost: list[str] = []
     for line in filter(str.strip, expected):
         pattern = re.compile(".*".join(map(re.escape, _plain(line).split("…"))))
         for position, candidate in enumerate(left):
             if pattern.fullmatch(candidate) or pattern.fullmatch(_logged(candidate)):
-                del left[: position + 1]
+                del left[0 if ordered else position : position + 1]
                 break
         else:
             lost.append(line)
@@ -193,8 +199,9 @@ class Session:
         until = time.monotonic() + _PATIENCE
         while True:
             printed = (self._folder / "worker.log").read_text()
-            if not missing(expected, printed):
+            lost = missing(expected, printed, ordered=False)
+            if not lost:
                 return
             if time.monotonic() > until:
-                raise AssertionError(f"the worker lacks {missing(expected, printed)}:\n{printed}")
+                raise AssertionError(f"the worker lacks {lost}:\n{printed}")
             time.sleep(0.05)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
+from tests.support.ports import free_ports
 
 
 class OwnKafka:
@@ -26,7 +25,7 @@ class OwnKafka:
             if os.environ.get("CI", "").lower() in ("1", "true"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        self.port = _free_ports()
+        self.port = free_ports(2)  # clients, and the controller
         self._environment = {
             **os.environ,
             "MATADOR_BROKERS_FOLDER": str(folder),
@@ -52,19 +51,6 @@ class OwnKafka:
         command = [str(SCRIPT), action, "kafka"]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-
-
-def _free_ports() -> int:
-    """The first of two free ports in a row: clients, and the controller."""
-    while True:
-        with closing(socket.socket()) as first, closing(socket.socket()) as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def servers_of(url: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+from tests.support.ports import free_ports
 
 
 class OwnServer:
@@ -30,7 +31,7 @@ class OwnServer:
             pytest.skip(reason)
         self._program = program
         self._folder = folder
-        self.port = free_port()
+        self.port = free_ports()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -84,13 +85,6 @@ class OwnServer:
 async def is_reading(subscription: Any) -> bool:
     """Does a subscription wait on the server for something new?"""
     return subscription._blocked is not None
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @asynccontextmanager

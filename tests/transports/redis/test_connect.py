@@ -10,7 +10,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.support.redis import OwnServer, free_port, plain_client
+from tests.support.ports import free_ports
+from tests.support.redis import OwnServer, plain_client
 from tests.transports.redis.test_connection import send_surely
 
 from matador.errors import ConnectionFailedError
@@ -58,7 +59,7 @@ async def test_tls(tmp_path: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")
-    certificate, key, port = tmp_path / "server.pem", tmp_path / "server.key", free_port()
+    certificate, key, port = tmp_path / "server.pem", tmp_path / "server.key", free_ports()
     made = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]

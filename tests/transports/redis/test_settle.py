@@ -146,7 +146,7 @@ async def test_what_no_server_takes_is_not_sent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server would drop the connection, and everybody's commands with it."""
-    monkeypatch.setattr(send, "_LARGEST", 10)
+    monkeypatch.setattr(send, "LARGEST", 10)
     subscription = await bench.subscribe()
     small, large = bench.message("small"), bench.message("x" * 11, headers={"a": "b"})
     assert list(await bench.transport.send([small])) == [None]
