@@ -133,7 +133,7 @@ class PayloadCodec:
         def decoder(raw: msgspec.Raw) -> Any:
             try:
                 payload = decode(raw)
-                if not json or (again is not None and again(payload) == raw):
+                if not json or (again is not None and again(payload) == bytes(raw)):
                     return payload  # it encodes to the same bytes: no duplicate keys
             except Exception as error:  # noqa: BLE001 - users' validators may raise anything
                 raise _invalid(event, error) from _cause(error)

@@ -40,7 +40,7 @@ from matador.model.text import SHORT_TEXT, storable_text
 from matador.policy.admission import refuse
 from matador.policy.retry import Decision, Discard, SendToDeadLetters, may_run_again
 from matador.runtime.calls import InOwnContext, Ran, raising
-from matador.runtime.log_context import HANDLED
+from matador.runtime.log_context import HANDLED, LogContext
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 
@@ -151,7 +151,8 @@ class EventHandler:
             raw = self._decode(delivery)
             receipt = delivery.receipt
             docket = raw.docket
-            HANDLED.set(_LogFields(raw.id, docket, receipt.queue))
+            if LogContext.wanted:
+                HANDLED.set(_LogFields(raw.id, docket, receipt.queue))
             route = self._routes.get((docket.event_key, docket.target_subscriber))
             if route is None:
                 return self._refuse(delivery, raw, None, self._unknown(raw), "unhandled")

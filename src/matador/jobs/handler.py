@@ -45,7 +45,7 @@ from matador.model.message import (
 )
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.runtime.calls import InOwnContext, Ran
-from matador.runtime.log_context import HANDLED
+from matador.runtime.log_context import HANDLED, LogContext
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import JobFlows, JobStoring
@@ -122,7 +122,8 @@ class JobHandler:
         try:
             HANDLED.set(None)  # the last job of this slot
             job = received(delivery, self._clock.time())
-            HANDLED.set(_LogFields(job.id, job.name, self._queue, job.attempts))
+            if LogContext.wanted:
+                HANDLED.set(_LogFields(job.id, job.name, self._queue, job.attempts))
             if delivery.problem is not None:
                 return self._refused(delivery, job, f"it cannot be run: {delivery.problem}")
             if receipt.delivery_count > self._max_deliveries:

@@ -44,7 +44,7 @@ from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
 from matador.runtime.calls import InOwnContext, raising
 from matador.runtime.dedup import Deduplicator
-from matador.runtime.log_context import HANDLED
+from matador.runtime.log_context import HANDLED, LogContext
 from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock, SystemClock
@@ -208,11 +208,12 @@ class MessageHandler(ABC):
         counters.received += 1
         counters.last_message_at = self._clock.now()
         arrival = self.arrive(delivery)
-        HANDLED.set(
-            _LogFields(
-                arrival.message_id, delivery.receipt.queue, delivery.properties, arrival.attempt
+        if LogContext.wanted:
+            HANDLED.set(
+                _LogFields(
+                    arrival.message_id, delivery.receipt.queue, delivery.properties, arrival.attempt
+                )
             )
-        )
         try:
             deadline = arrival.deadline
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():

@@ -11,7 +11,7 @@ import msgspec
 
 from matador.codec.as_json import as_json
 from matador.model.text import storable_text
-from matador.runtime.log_context import HANDLED
+from matador.runtime.log_context import HANDLED, LogContext
 from matador.transports.credentials import without_secrets
 
 _PREFIX = "matador_"
@@ -43,6 +43,7 @@ class JsonFormatter(logging.Formatter):
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
         super().__init__()
         self._fields = dict(fields or {})
+        LogContext.wanted = True
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line. Never raises: what JSON cannot hold becomes text."""

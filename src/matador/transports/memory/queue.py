@@ -179,9 +179,15 @@ class MemoryQueue:
         return holds
 
     def _let_go(self, entry: Entry) -> None:
-        """A held message is held no longer: it may be the turn of a parked one of its key."""
+        """A held message is held no longer."""
         self.held -= 1
-        if self._limiter is not None and (other := self._limiter.ended(entry)) is not None:
+        if self._limiter is not None:
+            self._end_turn(self._limiter, entry)
+
+    def _end_turn(self, limiter: JobLimiter, entry: Entry) -> None:
+        """It may be the turn of a parked one of its key."""
+        other = limiter.ended(entry)
+        if other is not None:
             self._make_ready(other)
 
     def take(self, entry: Entry, lease_until: float = inf) -> MemoryHold | None:
@@ -234,7 +240,9 @@ class MemoryQueue:
 
     def _finish(self, entry: Entry) -> None:
         if entry.state == "held":
-            self._let_go(entry)
+            self.held -= 1
+            if self._limiter is not None:
+                self._end_turn(self._limiter, entry)
         elif entry.state == "delayed":
             self.delayed -= 1
         elif self._limiter is not None and (other := self._limiter.next_of(entry)) is not None:
