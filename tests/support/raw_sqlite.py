@@ -75,11 +75,22 @@ def _headers(random: Random) -> Any:
             "[" * 3000 + "]" * 3000,
             '{"a":' * 3000 + "1" + "}" * 3000,
             json.dumps("x" * 200_000),
+            json.dumps('{"a":' * 3000 + "1" + "}" * 3000),
+            json.dumps('{"expires_at": 1e26, "type": "GREET", "reply_to": ""}'),
             "NaN",
             "",
         )
     )
-    names = ("x-matador-attempts", "x-matador-scheduled-for", "content-encoding", "", "é", "x-y")
+    names = (
+        "x-matador-attempts",
+        "x-matador-scheduled-for",
+        "x-matador-properties",
+        "content-encoding",
+        "x-retry-count",
+        "",
+        "é",
+        "x-y",
+    )
     text = f'{{{json.dumps(random.choice(names))}: {value}, "good": "kept"}}'
     return random.choice((text, text.encode(), text.encode()[:-1], text.encode("utf-16")))
 

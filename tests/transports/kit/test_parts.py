@@ -118,7 +118,11 @@ def test_properties_travel_in_one_header() -> None:
     assert split_properties(plain) == (plain, None, None)
 
 
-@pytest.mark.parametrize("text", ["", "7", '{"reply_to": 7}', "{", '"\ud800"'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", '{"reply_to": 7}', "{", '"\ud800"', '{"a":' * 100_000 + "1" + "}" * 100_000],
+    ids=lambda text: ascii(text[:20]),
+)
 def test_properties_that_cannot_be_read_are_a_problem_not_an_error(text: str) -> None:
     headers, properties, problem = split_properties({PROPERTIES_HEADER: text, "a": 1})
     assert (headers, properties) == ({"a": 1}, None)

@@ -75,5 +75,5 @@ def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str 
     text = rest.pop(PROPERTIES_HEADER)
     try:
         return rest, _decode(str(text)), None
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return rest, None, f"the header {PROPERTIES_HEADER} cannot be read"
