@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from matador.errors import (
     BufferExpiredError,
+    BufferFullError,
     MatadorError,
     NotConnectedError,
     QueueNotFoundError,
@@ -143,6 +144,28 @@ async def test_a_connection_lost_on_trial_is_tried_again_when_it_is_back() -> No
     await transport.connect()
     await asyncio.wait_for(sending, 10)
     assert outbox.circuit == "closed"
+    await outbox.close()
+    await transport.disconnect()
+
+
+async def test_what_waits_for_a_trial_is_limited_without_a_buffer_too() -> None:
+    transport = Hanging()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"]))
+    breaker = CircuitBreaker(threshold=1, successes=1, recovery_time=600)
+    outbox = Outbox(transport, recovery=Recovery(buffer=False, max_size=3), breaker=breaker)
+    outbox._circuit = Circuit(breaker, "half-open")
+    transport.hangs = True
+    trial = asyncio.create_task(outbox.send(message(0)))
+    await wait_for(lambda: transport.begun == 1)
+    others = [asyncio.create_task(outbox.send(message(n))) for n in range(1, 10)]
+    await wait_for(lambda: sum(one.done() for one in others) >= 6)
+    transport.hangs = False
+    transport.go.set()
+    outcomes = await asyncio.gather(trial, *others, return_exceptions=True)
+    refused = [one for one in outcomes if one is not None]
+    assert {type(one) for one in refused} == {BufferFullError}
+    assert await stored(transport) == list(range(10 - len(refused)))
     await outbox.close()
     await transport.disconnect()
 

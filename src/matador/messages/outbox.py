@@ -298,11 +298,11 @@ class Outbox:
         away = self._is_away
         if self._circuit is not None and self.circuit == "open":
             raise CircuitOpenError from away
-        if not self._recovery.buffer:
-            if away is not None:
-                self._failed()
-                raise away
-        elif len(self._waiting) >= self._recovery.max_size:
+        if not self._recovery.buffer and away is not None:
+            self._failed()
+            raise away
+        # Without a buffer, too: sends wait for their turn while the circuit breaker tries the broker.
+        if len(self._waiting) >= self._recovery.max_size:
             raise BufferFullError(
                 f"Message buffer is full: {len(self._waiting)} sends wait for the connection"
             ) from away
