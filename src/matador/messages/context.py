@@ -57,14 +57,16 @@ def arrival_of(
     ``body``: the plain body, if it is another than the one that was delivered. ``problem``: why
     it cannot be read, beside that of the delivery.
     """
-    properties = delivery.properties
-    failed = header_number(delivery.headers, FIRST_FAILURE)
+    properties, headers, attempts, failed = delivery.properties, delivery.headers, 0, None
+    if headers:
+        failed = header_number(headers, FIRST_FAILURE)
+        attempts = header_number(headers, RETRY_COUNT) or 0
     return Arrival(
         delivery,
         delivery.body if body is None else body,
         delivery.id or new_id(),
         bool(delivery.id),
-        (header_number(delivery.headers, RETRY_COUNT) or 0) + 1,
+        attempts + 1,
         None if failed is None else failed / 1000,
         None if properties is None else properties.expires_at,
         delivery.problem or problem,

@@ -47,6 +47,11 @@ class MessageFunction:
     fills: tuple[tuple[str | None, Fill | None], ...]
     """For each parameter: its name if it is given by keyword, and what fills it; None: data."""
 
+    @property
+    def takes_data_alone(self) -> bool:
+        """Is the data all that it takes?"""
+        return self.fills == _DATA_ALONE
+
     def bind(self, arrived: Any, data: Any) -> Callable[[], Any]:
         """The call of the function for one message."""
         if self.fills == _DATA_ALONE:

@@ -301,7 +301,7 @@ class Outbox:
         if not self._recovery.buffer and away is not None:
             self._failed()
             raise away
-        # Without a buffer, too: sends wait for their turn while the circuit breaker tries the broker.
+        # Without a buffer, too: while the circuit breaker tries the broker, sends wait their turn.
         if len(self._waiting) >= self._recovery.max_size:
             raise BufferFullError(
                 f"Message buffer is full: {len(self._waiting)} sends wait for the connection"

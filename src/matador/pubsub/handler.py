@@ -96,6 +96,8 @@ class SubscriberHandler(MessageHandler):
         if not function.is_plain or function.decode is None:
             return None
         data = decoded(function, arrival.body)
+        if function.takes_data_alone:
+            return function.function(data)
         return function.bind(Received(arrival, self._exchange), data)()
 
     async def run(self, arrival: Arrival, acknowledgement: Acknowledgement | None) -> bytes | None:

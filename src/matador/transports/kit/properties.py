@@ -71,8 +71,8 @@ def split_properties(headers: Headers) -> tuple[Headers, Properties | None, str 
     """Headers without the properties, the properties, and what could not be read of them."""
     if PROPERTIES_HEADER not in headers:
         return headers, None, None
-    rest = dict(headers)
-    text = rest.pop(PROPERTIES_HEADER)
+    rest = {} if len(headers) == 1 else dict(headers)
+    text = rest.pop(PROPERTIES_HEADER, headers[PROPERTIES_HEADER])
     try:
         return rest, _decode(str(text)), None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -117,9 +117,27 @@ def deliveries_of(lane: Lane, entries: Sequence[tuple[bytes, list[bytes]]]) -> l
             receipt = Receipt(queue, (lane, id_, 1))
             message_id = fields[1].decode(errors="replace")
             found.append(Delivery(fields[3], _NO_HEADERS, receipt, None, None, message_id))
+        elif (quick := _with_headers(lane, id_, fields)) is not None:
+            found.append(quick)
         else:
             found.append(_delivery(lane, id_, fields, 1, 0))
     return found
+
+
+def _with_headers(lane: Lane, id_: bytes, fields: Sequence[bytes]) -> Delivery | None:
+    """The first delivery of an entry of id, body and headers; None if it is another."""
+    if len(fields) != _PLAIN + 2 or (fields[0], fields[2], fields[4]) != (b"i", b"b", b"h"):
+        return None
+    try:
+        headers = _decode_headers(fields[5])
+    except (ValueError, RecursionError):
+        return None  # read with more care
+    properties = problem = None
+    if PROPERTIES_HEADER in headers:
+        headers, properties, problem = split_properties(headers)
+    receipt = Receipt(lane.queue, (lane, id_, 1))
+    message_id = fields[1].decode(errors="replace")
+    return Delivery(fields[3], headers, receipt, problem, properties, message_id)
 
 
 def claimed_of(lane: Lane, row: Sequence[Any]) -> Delivery:
