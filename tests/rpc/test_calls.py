@@ -188,7 +188,19 @@ async def test_errors_arrive_with_their_code_and_details(place: Place) -> None:
         await wait_for(lambda: server.metrics().failed == 3 and server.in_flight == 0)
 
 
-async def test_odd_exceptions_are_errors_like_any_other(place: Place) -> None:
+class Strict(logging.Formatter):
+    """Needs the text of an exception, as the formatter of PySpark does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info:
+            str(record.exc_info[1])
+        return super().format(record)
+
+
+async def test_odd_exceptions_are_errors_like_any_other(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.setFormatter(Strict())  # pytest's handler raises what a formatter raises
     server = place.server()
 
     class Unprintable(Exception):

@@ -38,7 +38,7 @@ from matador.model.message import (
 )
 from matador.model.options import optional_seconds
 from matador.model.subscriber import Subscriber
-from matador.model.text import LONGEST_TEXT, SHORT_TEXT, error_text, storable_text
+from matador.model.text import LONGEST_TEXT, SHORT_TEXT, error_text, loggable, storable_text
 from matador.model.topology import DeadLetterKind, Topology
 from matador.policy.retry import (
     Decision,
@@ -324,7 +324,9 @@ def _log_failure(failure: WorkerError) -> None:
         type(failure.error).__name__,
         error_text(failure.error),
         next_,
-        exc_info=failure.error if level == logging.ERROR and _is_surprising(failure) else None,
+        exc_info=loggable(failure.error)
+        if level == logging.ERROR and _is_surprising(failure)
+        else None,
         extra={
             "matador_event": docket.event_key,
             "matador_subscriber": docket.target_subscriber,

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from matador.errors import ConfigurationError
 from matador.model.job import JobStatus
 from matador.model.options import suggestion
+from matador.model.text import loggable
 
 log = logging.getLogger("matador.jobs")
 
@@ -205,7 +206,9 @@ class Emitter:
         task.add_done_callback(self._tasks.discard)
 
     def _failed(self, event: EventName, error: Exception, safe: bool) -> None:
-        log.error("%s a listener of %r raised an error", self._where, event, exc_info=error)
+        log.error(
+            "%s a listener of %r raised an error", self._where, event, exc_info=loggable(error)
+        )
         if safe and event != "error":
             self.emit("error", QueueErrored(queue=self._queue, error=error))
 

@@ -43,7 +43,7 @@ from matador.model.message import (
     Release,
     Retry,
 )
-from matador.model.text import SHORT_TEXT, storable_text
+from matador.model.text import SHORT_TEXT, loggable, storable_text
 from matador.runtime.calls import InOwnContext, Ran
 from matador.runtime.log_context import HANDLED, LogContext
 from matador.runtime.settle import Outcome, kept_as_it_arrived
@@ -265,7 +265,7 @@ class JobHandler:
             type(error).__name__,
             text,
             f"retrying in {delay:.3g} s" if again else "it is kept among the failed jobs",
-            exc_info=None if again or permanent else error,
+            exc_info=None if again or permanent else loggable(error),
             extra={"matador_queue": self._queue, "matador_job": job.id},
         )
         then = None

@@ -38,7 +38,7 @@ from matador.model.message import (
     Release,
     Retry,
 )
-from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.model.text import SHORT_TEXT, error_text, loggable, storable_text
 from matador.policy.ack import DEAD_LETTER, AckStrategy
 from matador.policy.retry import Decision, RetryLater, SendToDeadLetters
 from matador.policy.validation import Validation
@@ -499,7 +499,7 @@ class MessageHandler(ABC):
             type(error).__name__,
             error_text(error, SHORT_TEXT),
             what,
-            exc_info=None if again or isinstance(error, Nacked) else error,
+            exc_info=None if again or isinstance(error, Nacked) else loggable(error),
             extra={
                 "matador_queue": arrival.delivery.receipt.queue,
                 "matador_message_id": arrival.message_id,

@@ -34,6 +34,18 @@ def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
     return storable_text(text or type(error).__name__, longest)
 
 
+def loggable(error: BaseException | None) -> BaseException | None:
+    """An error whose traceback a log line may show; None if its text cannot be made.
+
+    Not every formatter survives such an error, and a log line must not decide about a message.
+    """
+    try:
+        str(error)
+    except Exception:  # noqa: BLE001 - its __str__ may raise anything
+        return None
+    return error
+
+
 def lone_surrogate(text: str) -> str | None:
     """``has a lone surrogate (U+D800) at 3`` if the text contains half of a character, or None.
 

@@ -21,7 +21,7 @@ from matador.messages.handler import (
     Unreadable,
     decoded,
 )
-from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.model.text import SHORT_TEXT, error_text, loggable, storable_text
 from matador.policy.ack import DEAD_LETTER
 from matador.policy.retry import RetryLater, SendToDeadLetters
 from matador.pubsub.context import MessageContext, Received, routing_key_of
@@ -219,7 +219,7 @@ class SubscriberHandler(MessageHandler):
             arrival.delivery.receipt.queue,
             type(error).__name__,
             error_text(error, SHORT_TEXT),
-            exc_info=None if isinstance(error, Nacked) else error,
+            exc_info=None if isinstance(error, Nacked) else loggable(error),
         )
 
     async def _tell(self, arrival: Arrival, error: Exception) -> None:

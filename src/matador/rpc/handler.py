@@ -26,7 +26,7 @@ from matador.messages.handler import (
 )
 from matador.messages.outbox import Outbox
 from matador.model.message import Message, Properties
-from matador.model.text import SHORT_TEXT, error_text, storable_text
+from matador.model.text import SHORT_TEXT, error_text, loggable, storable_text
 from matador.rpc.wire import error_reply
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.worker import DeliveryWorker
@@ -137,7 +137,7 @@ class RpcHandler(MessageHandler):
             arrival.delivery.receipt.queue,
             type(error).__name__,
             error_text(error, SHORT_TEXT),
-            exc_info=None if expected else error,
+            exc_info=None if expected else loggable(error),
         )
         return await self._reply(arrival, self._told(error))
 

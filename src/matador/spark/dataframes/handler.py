@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from matador.errors import MatadorError
 from matador.model.envelope import Docket, Envelope
 from matador.model.message import Receipt
+from matador.model.text import loggable
 from matador.policy.admission import refuse
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
 from matador.spark.dataframes.store import BatchState, BatchStore
@@ -190,5 +191,5 @@ def _say(result: BatchResult, error: BaseException | None) -> None:
             result.error,
             result.outcome,
             result.reason,
-            exc_info=error,
+            exc_info=loggable(error),
         )
