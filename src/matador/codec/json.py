@@ -39,13 +39,15 @@ class JsonCodec(PayloadCodec):
         >>> app = Matador("memory://", schema=schema, codec=JsonCodec())
     """
 
-    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before")
+    __slots__ = ("_encode", "_read", "_read_loosely", "_read_with_before", "_time")
 
     content_type = "application/json"
 
     def __init__(self, *, check_sends: bool = True) -> None:
         super().__init__("json", check_sends=check_sends)
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+        # The last time written: the messages of one event, and events sent together, have the same.
+        self._time: tuple[datetime | None, bytes] = None, b""
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
         self._read_loosely = msgspec.json.Decoder(LooseEnvelope).decode
@@ -78,10 +80,14 @@ class JsonCodec(PayloadCodec):
         encode, join = self._encode, b"".join
 
         def stencil(id: str, data: msgspec.Raw, created_at: datetime) -> Encoded:
-            time = encode(created_at)
-            if created_at.tzinfo is not UTC or time[20] != POINT:
-                time = quoted(created_at)
-            parts = (b'{"id":', encode(id), b',"data":', data, start, time[:24], rest)
+            known, time = self._time
+            if known is not created_at:
+                time = encode(created_at)
+                if created_at.tzinfo is not UTC or time[20] != POINT:
+                    time = quoted(created_at)
+                time = time[:24]
+                self._time = created_at, time
+            parts = (b'{"id":', encode(id), b',"data":', data, start, time, rest)
             return Encoded(join(parts), _NO_HEADERS)
 
         return stencil

@@ -154,14 +154,14 @@ class FanOut:
         """
         return self._routes.get(type(payload))
 
-    def make_plain(self, route: Route, payload: Any) -> Order:
+    def make_plain(self, route: Route, payload: Any, now: datetime | None = None) -> Order:
         """``make`` for an event without options: the same messages in less time.
 
         Raises:
             InvalidEventError: the payload does not match its type.
         """
         data = route.encode(payload)
-        now = self._clock.now()
+        now = now or self._clock.now()
         outgoing: list[Outgoing] = []
         for way in route.ways:
             id_ = self._clock.new_id()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from matador.errors import (
@@ -24,6 +25,7 @@ from matador.runtime.activity import Activity
 from matador.runtime.lifecycle import Lifecycle
 
 _MISSING: Any = object()
+_SAME_TIME = 32  # so many events of one call are made in a fraction of a millisecond
 
 
 class SendsEvents:
@@ -144,14 +146,18 @@ class SendsEvents:
         try:
             universal = await _universal(running)
             orders: list[Order] = []
-            for item in items:
+            now: datetime | None = None
+            for number, item in enumerate(items):
                 route = None if universal else fan_out.route(item)
                 if route is not None:
-                    orders.append(fan_out.make_plain(route, item))
+                    if now is None or not number % _SAME_TIME:
+                        now = self._config.clock.now()
+                    orders.append(fan_out.make_plain(route, item, now))
                     continue
                 payload, options = _item(item)
                 event, value = self._resolve(payload, _MISSING)
                 orders.append(await fan_out.make(event, value, options, universal))
+                now = None  # it may have waited
             results = await running.dispatcher.send_all(orders)
         finally:
             self._activity.finished_enqueuing(len(items))
