@@ -32,6 +32,7 @@ MOST_HELD = 64
 
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
+_ADJUST_AGAIN = 10.0
 _LONGEST_WAIT = 1.0
 
 
@@ -66,6 +67,7 @@ class Consumer:
         self._concurrency = concurrency
         self._reads_ahead = read_ahead
         self._ahead = 0
+        self._adjust_again_at = 0.0
         self._prefetch = concurrency
         self._handler = handler
         self._settler = settler
@@ -268,9 +270,25 @@ class Consumer:
         most = max(0, MOST_HELD - self._concurrency) if self._concurrency > 1 else 0
         self._ahead = min(int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS), most)
         if self._ahead == most:
-            await self._set_prefetch(max(self._concurrency, MOST_HELD))
+            await self._adjust_prefetch(max(self._concurrency, MOST_HELD))
         elif self._ahead < most // 2:
-            await self._set_prefetch(self._concurrency)
+            await self._adjust_prefetch(self._concurrency)
+
+    async def _adjust_prefetch(self, prefetch: int) -> None:
+        """Where that fails, messages are received all the same, and it is tried again later."""
+        if self.last_poll < self._adjust_again_at:
+            return
+        try:
+            await self._set_prefetch(prefetch)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is lost by it
+            self._adjust_again_at = self.last_poll + _ADJUST_AGAIN
+            log.warning(
+                "could not have %d messages of %s pushed, trying again in %.0f s: %s",
+                prefetch,
+                self.queue,
+                _ADJUST_AGAIN,
+                error,
+            )
 
     async def _set_prefetch(self, prefetch: int) -> None:
         if prefetch != self._prefetch and isinstance(self._subscription, Prefetching):
