@@ -174,6 +174,11 @@ class QueueService:
     def __repr__(self) -> str:
         return f"QueueService({self._settings.queue.type!r}, consumers={len(self._consumers)})"
 
+    @property
+    def consumers(self) -> Mapping[str, tuple[Consumer, MessageFunction]]:
+        """The consumers of its channels and how they are called, by queue."""
+        return dict(self._consumers)
+
     def _read(self, channels: Sequence[object]) -> dict[str, tuple[Consumer, MessageFunction]]:
         found: dict[str, tuple[Consumer, MessageFunction]] = {}
         for given in channels:

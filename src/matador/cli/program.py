@@ -17,6 +17,7 @@ import matador
 from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
 from matador.cli.dead_letters import dead_letters
+from matador.cli.docs import docs, schema
 from matador.cli.doctor import doctor
 from matador.cli.jobs import jobs
 from matador.cli.journal import journal
@@ -82,10 +83,15 @@ program.add(
 )(send_test_event)
 program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
 program.add("matador doctor shop.py")(doctor)
+program.add(
+    "matador docs shop.py --output asyncapi.json",
+    "matador docs shop.py --format html --output events.html",
+)(docs)
 for group, name in (
     (messages, "messages"),
     (dead_letters, "dead-letters"),
     (topology, "topology"),
+    (schema, "schema"),
     (jobs, "jobs"),
     (channels, "channels"),
     (journal, "journal"),
