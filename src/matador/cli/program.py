@@ -28,6 +28,7 @@ from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
+from matador.cli.tail import tail
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 
@@ -82,6 +83,9 @@ program.add(
     "matador send-test-event shop.py --event order.placed --verbose",
 )(send_test_event)
 program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
+program.add("matador tail shop.py", "matador tail shop.py --event order.placed --failed --json")(
+    tail
+)
 program.add("matador doctor shop.py")(doctor)
 program.add(
     "matador docs shop.py --output asyncapi.json",
