@@ -29,6 +29,7 @@ from matador.cli.send import send
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
 from matador.cli.tail import tail
+from matador.cli.top import top
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 
@@ -86,6 +87,7 @@ program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
 program.add("matador tail shop.py", "matador tail shop.py --event order.placed --failed --json")(
     tail
 )
+program.add("matador top shop.py", "matador top shop.py --once --json")(top)
 program.add("matador doctor shop.py")(doctor)
 program.add(
     "matador docs shop.py --output asyncapi.json",

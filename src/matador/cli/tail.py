@@ -19,11 +19,10 @@ from matador.errors import MatadorError, QueueNotFoundError
 from matador.events.app import Matador
 from matador.observe import Journal
 from matador.observe.journal.follow import JournalFollower
+from matador.observe.oldest import can_look
 from matador.transports.base import Browsing, Measuring
 
 _MOST_LOOKED_AT = 10_000  # messages of a queue, at each look
-# To look at a message, these take it out of its queue and put it back.
-_TAKE_TO_LOOK = frozenset(("rabbitmq", "multi"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +121,13 @@ async def _look(app: Matador, interval: float, filters: TrafficFilters, common: 
 
 async def _looks(app: Matador, interval: float) -> AsyncIterator[list[Happening]]:
     transport = app.transport
-    can = transport.capabilities
-    if can.browse and isinstance(transport, Browsing) and transport.name not in _TAKE_TO_LOOK:
+    if can_look(transport):
         note(
             "there is no journal: this shows what is in the queues at each look, and no attempts. "
             "Add hooks=[Journal(…)] to see everything. Ctrl-C ends it"
         )
         look = _StoredMessages(app, transport).look
-    elif can.depth and isinstance(transport, Measuring):
+    elif transport.capabilities.depth and isinstance(transport, Measuring):
         note(
             f"there is no journal, and {transport.name} does not show messages without taking "
             f"them: this shows how the numbers change. Add hooks=[Journal(…)] to see everything. "
