@@ -74,6 +74,7 @@ def start(
 program.add(
     "matador worker shop.py",
     "matador worker shop.app:application --queues events,billing --processes 4",
+    "matador worker shop.py --reload",
 )(worker)
 program.add(
     'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
