@@ -93,6 +93,8 @@ class SendsEvents:
             )
         if running.hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
+        if running.hooks.send_around is not None:
+            return await self._send_around(running, *self._resolve(payload, data), options)
         load = running.hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
@@ -134,7 +136,7 @@ class SendsEvents:
         """
         running = self._sending()
         items = list(events)
-        if running.hooks.send_wraps:
+        if running.hooks.send_wraps or running.hooks.send_around is not None:
             given = [_item(item) for item in items]
             return await self._send_wrapped(
                 [(*self._resolve(payload, _MISSING), options) for payload, options in given]
@@ -183,6 +185,33 @@ class SendsEvents:
         """
         return await self._send_wrapped(events, once, send_errors)
 
+    async def _send_around(
+        self, running: Running, event: EventType, value: Any, options: SendOptions
+    ) -> SendResult:
+        """Send one event between ``on_send_enter`` and ``on_send_exit``."""
+        around = running.hooks.send_around
+        assert around is not None
+        sending = Sending((event.key,), 1, self._config.transport.name, {})
+        self._activity.enqueuing += 1
+        states = around.enter(sending)
+        failure: BaseException | None = None
+        try:
+            universal = sending.metadata
+            if running.hooks.load_universal_metadata is not None:
+                universal = {**(await _universal(running) or {}), **universal}
+            order = await running.fan_out.make(event, value, options, universal)
+            result = await running.dispatcher.send(order)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            around.exit(sending, states, failure)
+            del failure
+            self._activity.finished_enqueuing()
+        if result.errors and self._config.send_errors == "raise":
+            raise_for_errors([result])
+        return result
+
     async def _send_wrapped(
         self,
         events: Sequence[tuple[EventType, Any, SendOptions]],
@@ -202,7 +231,11 @@ class SendsEvents:
         sending = Sending(keys, len(events), self._config.transport.name, {})
         self._activity.enqueuing += len(events)
         try:
-            await running.hooks.wrapped_send(sending, proceed)
+            around = running.hooks.send_around
+            await running.hooks.wrapped_send(
+                sending,
+                proceed if around is None else lambda: around.between(sending, proceed()),
+            )
         finally:
             self._activity.finished_enqueuing(len(events))
         if (send_errors or self._config.send_errors) == "raise":
