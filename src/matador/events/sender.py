@@ -13,7 +13,7 @@ from matador.errors import (
     WrongLoopError,
 )
 from matador.events.config import AppConfig
-from matador.events.fanout import PLAIN, FanOut, Order
+from matador.events.fanout import PLAIN, FanOut, Order, Route
 from matador.events.hooks import HookSet, Sending
 from matador.events.running import Running
 from matador.model.event import EventType, event_type_of
@@ -94,7 +94,9 @@ class SendsEvents:
         if running.hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
         if running.hooks.send_around is not None:
-            return await self._send_around(running, *self._resolve(payload, data), options)
+            plain = options is PLAIN and data is _MISSING
+            route = running.fan_out.route(payload) if plain else None
+            return await self._send_around(running, *self._resolve(payload, data), options, route)
         load = running.hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
@@ -186,7 +188,12 @@ class SendsEvents:
         return await self._send_wrapped(events, once, send_errors)
 
     async def _send_around(
-        self, running: Running, event: EventType, value: Any, options: SendOptions
+        self,
+        running: Running,
+        event: EventType,
+        value: Any,
+        options: SendOptions,
+        route: Route | None,
     ) -> SendResult:
         """Send one event between ``on_send_enter`` and ``on_send_exit``."""
         around = running.hooks.send_around
@@ -199,7 +206,11 @@ class SendsEvents:
             universal = sending.metadata
             if running.hooks.load_universal_metadata is not None:
                 universal = {**(await _universal(running) or {}), **universal}
-            order = await running.fan_out.make(event, value, options, universal)
+            trace = None if route is None else running.fan_out.can_carry(route, universal)
+            if route is not None and trace is not None:
+                order = running.fan_out.make_plain(route, value, trace)
+            else:
+                order = await running.fan_out.make(event, value, options, universal)
             result = await running.dispatcher.send(order)
         except BaseException as error:
             failure = error
