@@ -207,7 +207,7 @@ class SendsEvents:
             if running.hooks.load_universal_metadata is not None:
                 universal = {**(await _universal(running) or {}), **universal}
             trace = None if route is None else running.fan_out.can_carry(route, universal)
-            if route is not None and trace is not None:
+            if route is not None and (trace is not None or not universal):
                 order = running.fan_out.make_plain(route, value, trace)
             else:
                 order = await running.fan_out.make(event, value, options, universal)
