@@ -262,7 +262,7 @@ class Worker(Observable):
         self._closing = None
         try:
             await worker.start(
-                handler,
+                handler if self._recording is None else self._recording.handling(handler),
                 {full_name: self._concurrency},
                 read_ahead=lambda _: False,  # never more than can be processed
                 around=self._around,

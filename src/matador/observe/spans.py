@@ -27,7 +27,7 @@ HEADERS = ("traceparent", "tracestate")
 
 _LONGEST_HEADER = 512
 _SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
-_UNSAMPLED = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-0[02]")  # 2: the id is random
+_UNSAMPLED = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-(0[02])")  # 2: the id is random
 _FOLLOWS = "remoteParentNotSampled:AlwaysOffSampler"
 
 
@@ -48,7 +48,7 @@ class Spans:
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
         self._global_provider = trace.get_tracer_provider
         self._span_context, self._no_span = trace.SpanContext, trace.NonRecordingSpan
-        self._unsampled = trace.TraceFlags(trace.TraceFlags.DEFAULT)
+        self._flags = {"00": trace.TraceFlags(0), "02": trace.TraceFlags(2)}
         self._failed = trace.StatusCode.ERROR
         self._w3c = TraceContextTextMapPropagator()
         self.nothing = context.Context()
@@ -111,7 +111,7 @@ class Spans:
         trace_id, span_id = int(found[1], 16), int(found[2], 16)
         if not trace_id or not span_id:
             return None
-        return self._no_span(self._span_context(trace_id, span_id, True, self._unsampled))
+        return self._no_span(self._span_context(trace_id, span_id, True, self._flags[found[3]]))
 
     def record_error(self, span: Span, error: BaseException) -> None:
         """Note on a span that it failed, without secrets."""

@@ -9,7 +9,7 @@ read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matador.events.hooks import (
@@ -22,6 +22,7 @@ from matador.events.hooks import (
 )
 from matador.model.text import SHORT_TEXT, storable_text
 from matador.observe.spans import SCOPE, Spans, attributes
+from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -48,6 +49,10 @@ class Tracing(Hooks):
     message that is refused or cannot be read has a span, too. Also records the metrics
     ``messaging.process.duration``, ``messaging.client.operation.duration`` and
     ``messaging.client.sent.messages``.
+
+    For jobs, RPC, pub/sub and channels, pass it as ``journal=``; ``Recorders(journal, tracing)`` is
+    for both. There, the context is in the metadata of a job, or in the headers of a message. A call
+    is a span of kind CLIENT, and its handling one of kind SERVER.
 
     The package needs only OpenTelemetry's API. Where spans go is decided by the SDK that your
     program sets up; without one, nothing is recorded.
@@ -154,6 +159,82 @@ class Tracing(Hooks):
     def on_decode_error(self, event: DecodeFailure) -> None:
         """A message that could not be read, and so belongs to no trace."""
         self._refused(event.queue, event.transport, event.error, event.delivery.id, None)
+
+    # -- jobs, calls and messages -----------------------------------------------------------------
+
+    async def on_stop(self) -> None:
+        """See ``Hooks`` and ``Recorder``."""
+
+    def record_sent(self, message: SentMessage) -> None:
+        """See ``Recorder``. The span of the send says it."""
+
+    def record_attempt(self, attempt: AttemptedMessage) -> None:
+        """See ``Recorder``. The span of the attempt says it."""
+
+    def begin_send(
+        self,
+        way: Way,
+        operation: str,
+        name: str,
+        receiver: str,
+        transport: str,
+        carrier: MutableMapping[str, Any],
+    ) -> _Open:
+        """A span around an add, a call or a publish. See ``TracesMessages``."""
+        spans = self._spans
+        about: dict[str, Any] = {
+            **attributes(transport, receiver, "send"),
+            "messaging.operation.name": operation,
+        }
+        kind = spans.client if operation == "call" else spans.producer
+        more = {**about, "matador.way": way, "matador.name": name}
+        span = spans.start(f"{operation} {receiver}", kind, more)
+        spans.inject(span, carrier)
+        token = spans.attach(spans.in_context(span))
+        return _Open(span, about, time.perf_counter(), token)
+
+    def end_send(self, span: _Open | None, error: BaseException | None) -> None:
+        """The end of the span."""
+        if span is not None:
+            self._spans.detach(span.token)
+            about = self._end(span, error)
+            self._send_seconds.record(time.perf_counter() - span.began, about)
+            self._sent.add(1, about)
+
+    def begin_attempt(
+        self,
+        way: Way,
+        name: str,
+        queue: str,
+        transport: str,
+        message_id: str,
+        carrier: Mapping[str, Any],
+    ) -> _Open:
+        """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
+        spans = self._spans
+        about = self._about_process(queue, transport)
+        span = spans.unsampled(carrier) if self._follows else None
+        context = spans.nothing
+        if span is None:
+            context = spans.extracted(carrier)
+            more: dict[str, Any] = {
+                **about,
+                "matador.way": way,
+                "matador.name": storable_text(name, SHORT_TEXT),
+            }
+            if message_id:
+                more["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
+            kind = spans.server if way == "rpc" else spans.consumer
+            span = spans.start(f"process {queue}", kind, more, context)
+        token = spans.attach(spans.in_context(span, context))
+        return _Open(span, about, time.perf_counter(), token)
+
+    def end_attempt(self, span: _Open | None, error: BaseException | None) -> None:
+        """The end of the span."""
+        if span is not None:
+            self._spans.detach(span.token)
+            about = self._end(span, error)
+            self._process_seconds.record(time.perf_counter() - span.began, about)
 
     # -- internals --------------------------------------------------------------------------------
 
