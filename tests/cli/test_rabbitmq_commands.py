@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,3 +137,19 @@ def test_a_server_that_never_answers_is_given_up_and_nothing_was_sent(
         "error: sending took longer than 1 s (--timeout); rabbitmq could not be reached and "
         "nothing was sent"
     )
+
+
+def test_tail_shows_only_numbers_where_looking_would_disturb(
+    cli: Cli, start: Start, namespace: str
+) -> None:
+    assert cli("topology", "apply", "shop.py").code == 0
+    process = start("tail", "shop.py", "--json", "--interval", "0.1")
+    process.says("does not show messages without taking them")
+    while '"ready"' not in process.out:  # what is sent before the first look is no change
+        assert process.process.poll() is None
+        cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 5}')
+    found = json.loads(process.out.splitlines()[0])
+    assert found["type"] == "depth"
+    assert found["queue"].startswith(namespace)
+    process.signal(signal.SIGINT)
+    assert process.ends() == 0

@@ -46,7 +46,7 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
     for block in blocks(page):
-        known = ("python", "js", "console", "text", "ini")
+        known = ("python", "js", "console", "text", "ini", "yaml", "dockerfile")
         assert block.language in known, f"unknown kind of block:\n{block.text}"
         if block.language in ("console", "text"):
             continue
@@ -54,7 +54,8 @@ def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
             assert block.text in EXAMPLE_CODE
             continue
         found = re.fullmatch(
-            r'--8<-- "((?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini|toml))'
+            r'--8<-- "((?:(?:examples|docs/snippets|tests/docs)/[\w./]+\.(?:py|mjs|ini|toml))'
+            r"|(?:deploy/[\w./-]+))"
             r'(:[\w-]+)?"\n',
             block.text,
         )

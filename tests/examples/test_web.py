@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -123,6 +125,28 @@ class TestDjango:
         look = "import django; django.setup(); from shop.models import Order; "
         look += "print(Order.objects.get().receipt_sent)"
         assert run(project, "-c", look) == ["True"]
+
+    @pytest.mark.parametrize("options", [[], ["--processes", "2"], ["--reload"]], ids=" ".join)
+    def test_the_worker_has_an_endpoint_json_logs_and_reloads(
+        self, project: Path, options: list[str]
+    ) -> None:
+        run(project, "-c", DJANGO)
+        port = free_ports(2)
+        command = [sys.executable, "manage.py", "matador_worker", "--log-format", "json"]
+        with subprocess.Popen(
+            [*command, "--metrics-port", str(port), "--verbosity", "2", *options],
+            cwd=project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as worker:
+            lines = list(_until(worker, "consuming"))
+            assert any(line.startswith('{"time"') for line in lines), lines
+            with urlopen(f"http://127.0.0.1:{port}/health/live", timeout=30) as answer:
+                assert answer.status == 200
+            worker.send_signal(signal.SIGTERM)
+            lines += worker.communicate(timeout=60)[0].splitlines()
+        assert worker.returncode == 0, lines
 
     def _worker(self, project: Path, *options: str) -> list[str]:
         """What a worker prints until it has sent a receipt, and then ends on a signal."""

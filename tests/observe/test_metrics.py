@@ -46,6 +46,7 @@ async def test_what_is_sent_and_handled_is_counted() -> None:
         assert value(metrics, "matador_queue_depth", depth) == 0
         letters = {"queue": QUEUE, "kind": "undeliverable"}
         assert value(metrics, "matador_dead_letter_depth", letters) == 1
+        assert value(metrics, "matador_queue_oldest_seconds", {"queue": QUEUE}) == 0
         assert value(metrics, "matador_concurrency", {"queue": QUEUE}) == 10
     assert value(metrics, "matador_messages_sent_total", EVENT) == 2
     for outcome, number in {"success": 1, "retry": 1, "dead-letter": 1}.items():

@@ -20,9 +20,14 @@ from tests.support.shop import (
     subscribed,
 )
 
-from matador import Context, Envelope, Hooks
-from matador.errors import ConnectionFailedError, SendFailedError
-from matador.events.hooks import HookSet, Sending
+from matador import Context, DontRetry, Envelope, Hooks
+from matador.errors import (
+    ConfigurationError,
+    ConnectionFailedError,
+    InvalidEventError,
+    SendFailedError,
+)
+from matador.events.hooks import HookSet, Processing, Sending
 from matador.testing import wait_for
 
 HOOKS = sorted(name for name in vars(Hooks) if not name.startswith("_"))
@@ -90,7 +95,7 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(
         pass
 
     for name in HOOKS:
-        setattr(Broken, name, broken if kind == "sync" else broken_async)
+        setattr(Broken, name, broken if kind == "sync" or name in AROUND else broken_async)
     heard, handler = Heard(), failing(None, ValueError("x"))
     async with make_app(None, handler, hooks=[Broken(), heard]) as app:
         assert (await app.send(OrderPlaced("o-1"))).ok
@@ -119,7 +124,8 @@ async def test_a_hook_that_awaits_something_cancelled_does_not_stop_the_worker()
 # -- unused hooks ------------------------------------------------------------------------------
 
 
-WRAPPING = {"on_worker_wrap", "on_send_wrap"}
+AROUND = {"on_worker_enter", "on_worker_exit", "on_send_enter", "on_send_exit"}
+WRAPPING = {"on_worker_wrap", "on_send_wrap", *AROUND}
 
 
 def test_what_nobody_overrides_is_not_there_at_all() -> None:
@@ -128,6 +134,7 @@ def test_what_nobody_overrides_is_not_there_at_all() -> None:
         if name not in WRAPPING:
             assert getattr(none, name) is None
     assert none.wraps == none.send_wraps == ()
+    assert none.around is none.send_around is none.tell_stored is none.tell_success is None
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -138,6 +145,8 @@ def test_every_hook_can_be_overridden_alone(name: str) -> None:
     assert used == {name} - WRAPPING
     assert len(made.wraps) == (name == "on_worker_wrap")
     assert len(made.send_wraps) == (name == "on_send_wrap")
+    assert (made.around is not None) == name.startswith(("on_worker_en", "on_worker_ex"))
+    assert (made.send_around is not None) == name.startswith(("on_send_en", "on_send_ex"))
 
 
 # -- on_worker_wrap: the callback runs exactly once, whatever the hook does --------------------
@@ -450,3 +459,101 @@ async def test_a_send_that_fails_inside_a_wrap_is_raised() -> None:
         transport.send_errors.append(ConnectionFailedError("down"))
         with pytest.raises(SendFailedError):
             await app.send(OrderPlaced("o-1"))
+
+
+# -- on_worker_enter, on_send_enter: around callbacks and sends, without waiting ----------------
+
+
+class Around(Hooks):
+    """Says when it is entered and left, and sets a context variable inside."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self._name, self._log = name, log
+
+    def on_worker_enter(self, event: Processing) -> str:
+        INSIDE.set((*INSIDE.get(), self._name))
+        self._log.append(f"{self._name} in")
+        return event.envelope.id
+
+    def on_worker_exit(self, event: Processing, state: Any, error: BaseException | None) -> None:
+        assert state == event.envelope.id
+        self._log.append(f"{self._name} out {type(error).__name__ if error else 'fine'}")
+
+    def on_send_enter(self, event: Sending) -> int:
+        event.metadata[self._name] = event.count
+        self._log.append(f"{self._name} sends")
+        return event.count
+
+    def on_send_exit(self, event: Sending, state: int, error: BaseException | None) -> None:
+        self._log.append(f"{self._name} sent {state} {type(error).__name__ if error else 'fine'}")
+
+
+INSIDE: ContextVar[tuple[str, ...]] = ContextVar("INSIDE", default=())
+
+
+async def _waits(*_: Any) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotent": "resumable"}], ids=["light", "full"])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_enter_and_exit_surround_each_callback_in_its_own_context(
+    options: dict[str, Any], waits: bool, fails: bool
+) -> None:
+    log: list[str] = []
+    seen: list[tuple[str, ...]] = []
+    metadata: list[dict[str, Any]] = []
+
+    async def callback(envelope: Envelope[Any]) -> None:
+        if waits:
+            await asyncio.sleep(0)
+        seen.append(INSIDE.get())
+        metadata.append(envelope.docket.metadata)
+        if fails:
+            raise DontRetry("no")
+
+    hooks = [Around("a", log), Around("b", log)]
+    one = subscribed(callback, **options)
+    async with make_app(None, one, hooks=hooks) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+        await app.send_many([OrderPlaced("o-2")])
+        await settled(app)
+    assert seen == [("a", "b")] * 2  # and not those of the message before
+    assert metadata == [{"a": 1, "b": 1}] * 2
+    how = "DontRetry" if fails else "fine"
+    sends = ["a sends", "b sends", "b sent 1 fine", "a sent 1 fine"]
+    runs = ["a in", "b in", f"b out {how}", f"a out {how}"]
+    assert sorted(log) == sorted((sends + runs) * 2)
+    assert [one for one in log if "in" in one.split() or "out" in one] == runs * 2
+
+
+async def test_a_sync_callback_is_surrounded_too() -> None:
+    log: list[str] = []
+    seen: list[tuple[str, ...]] = []
+
+    def callback(envelope: Envelope[Any]) -> None:
+        seen.append(INSIDE.get())
+
+    async with make_app(None, subscribed(callback), hooks=Around("a", log)) as app:
+        await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert seen == [("a",)]
+    assert log[-2:] == ["a in", "a out fine"] or "a out fine" in log
+
+
+async def test_a_send_that_raises_is_left_with_its_error() -> None:
+    log: list[str] = []
+    async with make_app(None, _waits, hooks=Around("a", log)) as app:
+        with pytest.raises(InvalidEventError):
+            await app.send(OrderPlaced, {"order_id": 5})
+    assert log == ["a sends", "a sent 1 InvalidEventError"]
+
+
+def test_enter_and_exit_must_not_be_async() -> None:
+    class Wrong(Hooks):
+        async def on_worker_enter(self, event: Processing) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="on_worker_wrap"):
+        HookSet([Wrong()])

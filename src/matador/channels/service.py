@@ -34,7 +34,7 @@ from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions
 from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of
+from matador.messages.recording import recording_of, traced_send
 from matador.model.message import ConnectionState, ConnectionStatus, Message, Properties
 from matador.model.options import Seconds, optional_seconds
 from matador.model.text import SHORT_TEXT, error_text
@@ -173,6 +173,11 @@ class QueueService:
 
     def __repr__(self) -> str:
         return f"QueueService({self._settings.queue.type!r}, consumers={len(self._consumers)})"
+
+    @property
+    def consumers(self) -> Mapping[str, tuple[Consumer, MessageFunction]]:
+        """The consumers of its channels and how they are called, by queue."""
+        return dict(self._consumers)
 
     def _read(self, channels: Sequence[object]) -> dict[str, tuple[Consumer, MessageFunction]]:
         found: dict[str, tuple[Consumer, MessageFunction]] = {}
@@ -383,11 +388,12 @@ class QueueService:
         """
         queue = queue_name(check_name(channel, "send"), check_name(name, "send"))
         outbox = self._sending()
-        message = self._message(queue, name, data, headers, correlation_id, message_id, delay)
-        try:
-            await self._stored(queue, self._make_queue, lambda: outbox.send(message))
-        except MatadorError as error:
-            raise self._error("send", error, queue, message.id) from error
+        with traced_send(self._recording, "send", name, queue, headers) as more:
+            message = self._message(queue, name, data, more, correlation_id, message_id, delay)
+            try:
+                await self._stored(queue, self._make_queue, lambda: outbox.send(message))
+            except MatadorError as error:
+                raise self._error("send", error, queue, message.id) from error
         self._sent()
         return message.id
 
@@ -412,23 +418,24 @@ class QueueService:
         """
         queue = queue_name(check_name(channel, "publish"), check_name(name, "publish"))
         outbox = self._sending()
-        message = self._message(queue, name, data, headers, correlation_id, message_id, None)
-        try:
-            if self._connection.transport.capabilities.routing:
-                stored = await self._stored(
-                    channel, self._make_exchange, lambda: outbox.publish(channel, message)
-                )
-                if stored == 0:
-                    self._counters.unroutable += 1
-            elif self._settings.queue.mode == "pubsub" or self._is_pubsub:
-                await self._stored(queue, self._make_queue, lambda: outbox.send(message))
-            else:
-                raise UnsupportedError(
-                    f"{self._kind} delivers each message to one consumer; use send(), or a broker "
-                    f'that can publish (for Redis: mode = "stream")'
-                )
-        except MatadorError as error:
-            raise self._error("publish", error, queue, message.id) from error
+        with traced_send(self._recording, "publish", name, channel, headers) as more:
+            message = self._message(queue, name, data, more, correlation_id, message_id, None)
+            try:
+                if self._connection.transport.capabilities.routing:
+                    stored = await self._stored(
+                        channel, self._make_exchange, lambda: outbox.publish(channel, message)
+                    )
+                    if stored == 0:
+                        self._counters.unroutable += 1
+                elif self._settings.queue.mode == "pubsub" or self._is_pubsub:
+                    await self._stored(queue, self._make_queue, lambda: outbox.send(message))
+                else:
+                    raise UnsupportedError(
+                        f"{self._kind} delivers each message to one consumer; use send(), or a "
+                        f'broker that can publish (for Redis: mode = "stream")'
+                    )
+            except MatadorError as error:
+                raise self._error("publish", error, queue, message.id) from error
         self._sent()
         return message.id
 

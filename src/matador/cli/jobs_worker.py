@@ -10,7 +10,8 @@ import typer
 
 from matador.cli.commands import Common, option
 from matador.cli.observing import Observing, flat
-from matador.cli.worker import Process, Processes, run_counted, run_processes
+from matador.cli.reload import Reloading
+from matador.cli.worker import Process, Processes, run_counted, run_processes, with_options
 from matador.cli.worker_counts import QueueWatch, WorkerCounts
 from matador.policy.retry import Outcome
 
@@ -34,6 +35,7 @@ def jobs_worker(
         int | None, option("N", "Jobs that run at once, per process. Default: the worker's.", min=1)
     ] = None,
     process: Process = None,
+    reloading: Reloading,
     observing: Observing,
     common: Common,
 ) -> None:
@@ -45,10 +47,15 @@ def jobs_worker(
     """
     from matador.jobs import Worker  # other commands start without it
 
+    line = [sys.executable, "-m", "matador", "jobs", "worker", worker]
+    if reloading.reload:
+        again = line + ([] if processes == 1 else ["--processes", str(processes)])
+        reloading.run(worker, with_options(again, processes, concurrency, common, observing))
+        return
+    reloading.start()
     found = common.load_object(worker, Worker, "Worker of matador.jobs", "worker")
     observing.start_logs(process)
     if processes > 1:
-        line = [sys.executable, "-m", "matador", "jobs", "worker", worker]
         run_processes(line, processes, concurrency, common, observing)
         return
     if concurrency is not None:

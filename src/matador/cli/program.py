@@ -17,6 +17,7 @@ import matador
 from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
 from matador.cli.dead_letters import dead_letters
+from matador.cli.docs import docs, schema
 from matador.cli.doctor import doctor
 from matador.cli.jobs import jobs
 from matador.cli.journal import journal
@@ -27,6 +28,8 @@ from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
+from matador.cli.tail import tail
+from matador.cli.top import top
 from matador.cli.topology import topology
 from matador.cli.worker import worker
 
@@ -71,6 +74,7 @@ def start(
 program.add(
     "matador worker shop.py",
     "matador worker shop.app:application --queues events,billing --processes 4",
+    "matador worker shop.py --reload",
 )(worker)
 program.add(
     'matador send shop.py order.placed \'{"order_id": "1", "amount": 5}\' --delay 30',
@@ -81,11 +85,20 @@ program.add(
     "matador send-test-event shop.py --event order.placed --verbose",
 )(send_test_event)
 program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
+program.add("matador tail shop.py", "matador tail shop.py --event order.placed --failed --json")(
+    tail
+)
+program.add("matador top shop.py", "matador top shop.py --once --json")(top)
 program.add("matador doctor shop.py")(doctor)
+program.add(
+    "matador docs shop.py --output asyncapi.json",
+    "matador docs shop.py --format html --output events.html",
+)(docs)
 for group, name in (
     (messages, "messages"),
     (dead_letters, "dead-letters"),
     (topology, "topology"),
+    (schema, "schema"),
     (jobs, "jobs"),
     (channels, "channels"),
     (journal, "journal"),

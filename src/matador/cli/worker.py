@@ -14,6 +14,7 @@ from matador.cli.commands import App, Common, Concurrency, Queues, option
 from matador.cli.connection import queues_to_consume
 from matador.cli.observing import Observing
 from matador.cli.output import FAILED, err, say_json_line, table
+from matador.cli.reload import Reloading
 from matador.cli.supervisor import stop_with_supervisor, supervise
 from matador.cli.worker_counts import QueueWatch, WorkerCounts, display, summaries
 from matador.events.app import Matador
@@ -41,6 +42,7 @@ def worker(
     processes: Processes = 1,
     concurrency: Concurrency = None,
     process: Process = None,
+    reloading: Reloading,
     observing: Observing,
     common: Common,
 ) -> None:
@@ -50,9 +52,15 @@ def worker(
     live on a terminal, and as a log line every ten seconds elsewhere. --json prints one line each
     for "started", "counts" and "stopped".
     """
+    line = [sys.executable, "-m", "matador", "worker", app]
+    if reloading.reload:
+        again = line + (["--queues", queues] if queues is not None else [])
+        again += [] if processes == 1 else ["--processes", str(processes)]
+        reloading.run(app, with_options(again, processes, concurrency, common, observing))
+        return
+    reloading.start()
     target = common.load(app, logging.INFO).app
     observing.start_logs(process)
-    line = [sys.executable, "-m", "matador", "worker", app]
     work(target, line, queues, processes, concurrency, process, common, observing)
 
 
@@ -111,14 +119,25 @@ def run_processes(
     Raises:
         WorkersFailed: one of them failed.
     """
-    line = [*command]
-    line += [] if concurrency is None else ["--concurrency", str(concurrency)]
-    line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
-    line += observing.arguments(processes)
+    line = with_options(command, processes, concurrency, common, observing)
     # A line of JSON says itself which process it is from.
     results, logs = not common.as_json, not observing.as_json
     if not supervise(line, processes, prefixed=results, prefixed_logs=logs):
         raise WorkersFailed
+
+
+def with_options(
+    command: Sequence[str],
+    processes: int,
+    concurrency: int | None,
+    common: Common,
+    observing: Observing,
+) -> list[str]:
+    """The command line of another process with the same options."""
+    line = [*command]
+    line += [] if concurrency is None else ["--concurrency", str(concurrency)]
+    line += ["--json"] * common.as_json + ["--verbose"] * common.verbose
+    return line + observing.arguments(processes)
 
 
 def run_counted(

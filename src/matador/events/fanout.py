@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from matador.codec.base import PayloadEncoder, Preparing, RawEnvelope, Stencil, preparing
+from matador.codec.base import Encoded, PayloadEncoder, Preparing, RawEnvelope, Stencil, preparing
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
@@ -39,6 +40,11 @@ PLAIN = SendOptions()
 
 _Choice: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
 
+TRACEPARENT = "traceparent"
+"""The metadata key of a trace, see W3C Trace Context."""
+
+_NO_TRACE = f"00-{'f' * 32}-{'f' * 16}-ff"
+_PLAIN_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 _LONG_DELAY = 3600.0
 _MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
@@ -76,11 +82,14 @@ class Plain(msgspec.Struct, frozen=True, gc=False):
     payload: Any
     docket: Docket
     created_at: datetime
+    traceparent: str | None = None
 
     @property
     def envelope(self) -> Envelope[Any]:
         """The envelope."""
         docket = msgspec.structs.replace(self.docket, created_at=self.created_at)
+        if self.traceparent is not None:
+            docket = msgspec.structs.replace(docket, metadata={TRACEPARENT: self.traceparent})
         return Envelope(self.id, self.payload, docket)
 
 
@@ -92,12 +101,31 @@ class Order(msgspec.Struct):
     outgoing: list[Outgoing]
 
 
+class Traced(msgspec.Struct, frozen=True):
+    """A stencil with a ``traceparent`` in its metadata, which is filled in afterwards.
+
+    ``place`` is where it is, counted from the end of the body.
+    """
+
+    stencil: Stencil
+    place: int
+
+    def __call__(self, id: str, data: msgspec.Raw, now: datetime, traceparent: str) -> Encoded:
+        """The encoded envelope."""
+        made = self.stencil(id, data, now)
+        body = made.body
+        start = len(body) - self.place
+        end = start + len(_NO_TRACE)
+        return Encoded(body[:start] + traceparent.encode() + body[end:], made.headers)
+
+
 class Way(msgspec.Struct, frozen=True):
     """How a plain envelope reaches one subscriber. Only id, payload and time are added."""
 
     target: Target
     docket: Docket
     stencil: Stencil
+    traced: Traced | None
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -154,8 +182,16 @@ class FanOut:
         """
         return self._routes.get(type(payload))
 
-    def make_plain(self, route: Route, payload: Any, now: datetime | None = None) -> Order:
+    def make_plain(
+        self,
+        route: Route,
+        payload: Any,
+        traceparent: str | None = None,
+        now: datetime | None = None,
+    ) -> Order:
         """``make`` for an event without options: the same messages in less time.
+
+        With ``traceparent``, of which ``can_carry`` is true, that is their only metadata.
 
         Raises:
             InvalidEventError: the payload does not match its type.
@@ -165,8 +201,11 @@ class FanOut:
         outgoing: list[Outgoing] = []
         for way in route.ways:
             id_ = self._clock.new_id()
-            encoded = way.stencil(id_, data, now)
-            plain = Plain(id_, payload, way.docket, now)
+            if traceparent is None or way.traced is None:
+                encoded = way.stencil(id_, data, now)
+            else:
+                encoded = way.traced(id_, data, now, traceparent)
+            plain = Plain(id_, payload, way.docket, now, traceparent)
             target, size = way.target, len(encoded.body)
             if size <= self._max_size:
                 message = Message(id_, target.names[0], encoded.body, encoded.headers)
@@ -175,6 +214,14 @@ class FanOut:
                 error = MessageTooLargeError(size, self._max_size, why=self._why)
                 outgoing.append(Outgoing(target, plain, None, error))
         return Order(route.event, 0, outgoing)
+
+    def can_carry(self, route: Route, metadata: Mapping[str, Any] | None) -> str | None:
+        """The ``traceparent`` of these metadata, if there is nothing else in them, and the fast
+        path can carry it."""
+        found = metadata.get(TRACEPARENT) if metadata and len(metadata) == 1 else None
+        if not isinstance(found, str) or _PLAIN_TRACE.fullmatch(found) is None:
+            return None
+        return found if all(way.traced is not None for way in route.ways) else None
 
     async def make(
         self,
@@ -368,7 +415,17 @@ def _way(codec: Preparing, event: EventType, target: Target) -> Way:
         importance=target.subscriber.importance,
         event_description=event.description,
     )
-    return Way(target, docket, codec.prepare(docket))
+    return Way(target, docket, codec.prepare(docket), _traced(codec, docket))
+
+
+def _traced(codec: Preparing, docket: Docket) -> Traced | None:
+    """The stencil for traced events, if the codec writes metadata as text."""
+    metadata = {TRACEPARENT: _NO_TRACE}
+    stencil = codec.prepare(msgspec.structs.replace(docket, metadata=metadata))
+    body, mark = stencil("", msgspec.Raw(b"null"), _SOME_TIME).body, _NO_TRACE.encode()
+    if body.count(mark) != 1:
+        return None
+    return Traced(stencil, len(body) - body.index(mark))
 
 
 async def _is_enabled(subscriber: AnySubscriber) -> bool:

@@ -10,17 +10,19 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from matador.errors import MatadorError
+from matador.errors import ConfigurationError, MatadorError
 from matador.model.envelope import Envelope
 from matador.model.message import ConnectionState, Delivery, Receipt
-from matador.model.subscriber import Subscriber
+from matador.model.subscriber import Subscriber, place_of
 from matador.policy.retry import Decision, Outcome
 
 log = logging.getLogger("matador.hooks")
+
+T = TypeVar("T")
 
 # -- the events -----------------------------------------------------------------------------------
 
@@ -201,6 +203,15 @@ class Hooks:
     def on_send_wrap(self, event: Sending, proceed: Proceed) -> Any:
         """Called around a send, for traces: ``await proceed()`` sends, once."""
 
+    def on_send_enter(self, event: Sending) -> Any:
+        """A send begins. Sync: the cheaper form of ``on_send_wrap``.
+
+        What it returns is passed to ``on_send_exit``. Both run in the task of the sender.
+        """
+
+    def on_send_exit(self, event: Sending, state: Any, error: BaseException | None) -> Any:
+        """A send has ended, with ``error`` if it raised one. Sync."""
+
     def on_enqueue_success(self, event: EnqueueSuccess) -> Any:
         """An envelope was stored."""
 
@@ -219,6 +230,16 @@ class Hooks:
         It returns the error with which the callback failed, or None. What becomes of the message
         is decided afterwards.
         """
+
+    def on_worker_enter(self, event: Processing) -> Any:
+        """A callback begins. Sync: the cheaper form of ``on_worker_wrap``.
+
+        What it returns is passed to ``on_worker_exit``. Both run in the context variables of the
+        callback, which end with it: what is set here need not be reset.
+        """
+
+    def on_worker_exit(self, event: Processing, state: Any, error: BaseException | None) -> Any:
+        """A callback has ended, with ``error`` if it failed or was cancelled. Sync."""
 
     def on_worker_before_process(self, event: Processing) -> Any:
         """A message is about to be handled."""
@@ -300,18 +321,18 @@ class HookSet:
                 setattr(self, name, combine(name, functions))
         self.wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_worker_wrap"))
         self.send_wraps: tuple[Callable[..., Any], ...] = tuple(_overrides(hooks, "on_send_wrap"))
+        self.around = _around("on_worker", hooks)
+        self.send_around = _around("on_send", hooks)
         self.quick = not any(
             inspect.iscoroutinefunction(function)
             for name in ("on_worker_success", "on_worker_error", "on_decode_error")
             for function in _overrides(hooks, name)
         )
         """Are all hooks that follow a settlement sync?"""
-        stored = _overrides(hooks, "on_enqueue_success")
-        plain = stored and not any(map(inspect.iscoroutinefunction, stored))
-        self.tell_stored: Callable[[EnqueueSuccess], None] | None = (
-            _teller(stored) if plain else None
-        )
+        self.tell_stored = _teller("on_enqueue_success", hooks)
         """``on_enqueue_success`` as a sync function, if all its overrides are sync."""
+        self.tell_success = _teller("on_worker_success", hooks)
+        """``on_worker_success`` as a sync function, if all its overrides are sync."""
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
         """Handle a message inside every ``on_worker_wrap``, exactly once, even if hooks fail."""
@@ -374,31 +395,95 @@ def _emitter(name: str, functions: Sequence[Callable[..., Any]]) -> Emit:
     return emit
 
 
-def _teller(functions: Sequence[Callable[..., Any]]) -> Callable[[EnqueueSuccess], None]:
+def _teller(name: str, hooks: Sequence[Hooks]) -> Callable[[Any], None] | None:
+    functions = _overrides(hooks, name)
+    if not functions or any(map(inspect.iscoroutinefunction, functions)):
+        return None
     waiting: set[asyncio.Future[Any]] = set()
 
     def done(task: asyncio.Future[Any]) -> None:
         waiting.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error(
-                "the hook on_enqueue_success raised an error, which was ignored",
-                exc_info=task.exception(),
+                "the hook %s raised an error, which was ignored", name, exc_info=task.exception()
             )
 
-    def tell(event: EnqueueSuccess) -> None:
+    def tell(event: Any) -> None:
         for function in functions:
             try:
                 result = function(event)
             except Exception:
-                log.exception("the hook on_enqueue_success raised an error, which was ignored")
+                log.exception("the hook %s raised an error, which was ignored", name)
                 continue
             if result is not None and inspect.isawaitable(result):
-                # Not declared with ``async def``, so it looked sync: it runs beside the send.
+                # Not declared with ``async def``, so it looked sync: it runs beside.
                 task = asyncio.ensure_future(result)
                 waiting.add(task)
                 task.add_done_callback(done)
 
     return tell
+
+
+class Around:
+    """The ``enter`` and ``exit`` hooks of several objects. Exits come in the reverse order."""
+
+    __slots__ = ("_name", "_pairs")
+
+    def __init__(
+        self, name: str, pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]
+    ) -> None:
+        self._name = name
+        self._pairs = tuple(pairs)
+
+    def enter(self, event: Any) -> list[Any]:
+        """What the ``enter`` hooks return. An error is logged, and its ``exit`` is not called."""
+        states: list[Any] = []
+        for enter, _ in self._pairs:
+            try:
+                states.append(enter(event))
+            except Exception:
+                log.exception("the hook %s_enter raised an error, which was ignored", self._name)
+                states.append(_FAILED)
+        return states
+
+    def exit(self, event: Any, states: Sequence[Any], error: BaseException | None) -> None:
+        """Call the ``exit`` hooks."""
+        for (_, leave), state in zip(reversed(self._pairs), reversed(states), strict=True):
+            if state is not _FAILED:
+                try:
+                    leave(event, state, error)
+                except Exception:
+                    log.exception("the hook %s_exit raised an error, which was ignored", self._name)
+
+    async def between(self, event: Any, call: Awaitable[T]) -> T:
+        """Await a call between ``enter`` and ``exit``."""
+        states = self.enter(event)
+        try:
+            result = await call
+        except BaseException as error:
+            self.exit(event, states, error)
+            raise
+        self.exit(event, states, None)
+        return result
+
+
+_FAILED = object()
+
+
+def _around(name: str, hooks: Sequence[Hooks]) -> Around | None:
+    for kind in ("enter", "exit"):
+        for function in _overrides(hooks, f"{name}_{kind}"):
+            if inspect.iscoroutinefunction(function):
+                raise ConfigurationError(
+                    f"the hook {name}_{kind} must not be async; use {name}_wrap to wait for "
+                    f"something{place_of(function)}"
+                )
+    pairs = [
+        (getattr(one, f"{name}_enter"), getattr(one, f"{name}_exit"))
+        for one in hooks
+        if _overrides([one], f"{name}_enter") or _overrides([one], f"{name}_exit")
+    ]
+    return Around(name, pairs) if pairs else None
 
 
 async def _answer(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -14,7 +14,7 @@ from matador.errors import (
     WrongLoopError,
 )
 from matador.events.config import AppConfig
-from matador.events.fanout import PLAIN, FanOut, Order
+from matador.events.fanout import PLAIN, FanOut, Order, Route
 from matador.events.hooks import HookSet, Sending
 from matador.events.running import Running
 from matador.model.event import EventType, event_type_of
@@ -95,6 +95,10 @@ class SendsEvents:
             )
         if running.hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
+        if running.hooks.send_around is not None:
+            plain = options is PLAIN and data is _MISSING
+            route = running.fan_out.route(payload) if plain else None
+            return await self._send_around(running, *self._resolve(payload, data), options, route)
         load = running.hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
@@ -136,7 +140,7 @@ class SendsEvents:
         """
         running = self._sending()
         items = list(events)
-        if running.hooks.send_wraps:
+        if running.hooks.send_wraps or running.hooks.send_around is not None:
             given = [_item(item) for item in items]
             return await self._send_wrapped(
                 [(*self._resolve(payload, _MISSING), options) for payload, options in given]
@@ -152,7 +156,7 @@ class SendsEvents:
                 if route is not None:
                     if now is None or not number % _SAME_TIME:
                         now = self._config.clock.now()
-                    orders.append(fan_out.make_plain(route, item, now))
+                    orders.append(fan_out.make_plain(route, item, now=now))
                     continue
                 payload, options = _item(item)
                 event, value = self._resolve(payload, _MISSING)
@@ -189,6 +193,42 @@ class SendsEvents:
         """
         return await self._send_wrapped(events, once, send_errors)
 
+    async def _send_around(
+        self,
+        running: Running,
+        event: EventType,
+        value: Any,
+        options: SendOptions,
+        route: Route | None,
+    ) -> SendResult:
+        """Send one event between ``on_send_enter`` and ``on_send_exit``."""
+        around = running.hooks.send_around
+        assert around is not None
+        sending = Sending((event.key,), 1, self._config.transport.name, {})
+        self._activity.enqueuing += 1
+        states = around.enter(sending)
+        failure: BaseException | None = None
+        try:
+            universal = sending.metadata
+            if running.hooks.load_universal_metadata is not None:
+                universal = {**(await _universal(running) or {}), **universal}
+            trace = None if route is None else running.fan_out.can_carry(route, universal)
+            if route is not None and (trace is not None or not universal):
+                order = running.fan_out.make_plain(route, value, trace)
+            else:
+                order = await running.fan_out.make(event, value, options, universal)
+            result = await running.dispatcher.send(order)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            around.exit(sending, states, failure)
+            del failure
+            self._activity.finished_enqueuing()
+        if result.errors and self._config.send_errors == "raise":
+            raise_for_errors([result])
+        return result
+
     async def _send_wrapped(
         self,
         events: Sequence[tuple[EventType, Any, SendOptions]],
@@ -208,7 +248,11 @@ class SendsEvents:
         sending = Sending(keys, len(events), self._config.transport.name, {})
         self._activity.enqueuing += len(events)
         try:
-            await running.hooks.wrapped_send(sending, proceed)
+            around = running.hooks.send_around
+            await running.hooks.wrapped_send(
+                sending,
+                proceed if around is None else lambda: around.between(sending, proceed()),
+            )
         finally:
             self._activity.finished_enqueuing(len(events))
         if (send_errors or self._config.send_errors) == "raise":

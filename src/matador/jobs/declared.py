@@ -117,6 +117,8 @@ class DeclaredJob(Generic[P, R]):
             self._run if is_async(self._function) else self._run_sync,
             is_async(self._function),
             self._timeout,
+            self._shape.takes,
+            self._shape.returns,
         )
 
     async def _run(self, job: ActiveJob[Any]) -> Any:
@@ -189,10 +191,15 @@ class _Shape:
             if default is msgspec.UNSET:
                 kind = kind | msgspec.UnsetType if kind is not Any else Any
             fields.append((parameter.name, kind, default))
-        struct = msgspec.defstruct("Parameters", fields, kw_only=True, forbid_unknown_fields=True)
+        parts = getattr(function, "__name__", "job").split("_")
+        named = "".join(part.capitalize() for part in parts if part.isidentifier())
+        struct = msgspec.defstruct(
+            f"{named}Parameters", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        self.takes = struct
         self._read = decoder_for(struct, where)
         self._names = [name for name, _, _ in fields]
-        returned = hints.get("return", Any)
+        returned = self.returns = hints.get("return", Any)
         self.has_result = returned is not type(None)
         self._result = (
             None if returned is Any or not self.has_result else decoder_for(returned, where)

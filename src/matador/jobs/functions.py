@@ -24,6 +24,8 @@ class JobFunction:
         call: calls it with the active job, whose data were decoded.
         is_async: it is awaited; others run in threads.
         timeout: seconds that an attempt may take; None: as the worker says.
+        takes: the type of the data; ``Any`` if the function says nothing.
+        returns: the type of the result; ``Any`` if the function says nothing.
     """
 
     function: Callable[..., Any]
@@ -31,6 +33,8 @@ class JobFunction:
     call: Callable[[ActiveJob[Any]], Any]
     is_async: bool
     timeout: float | None = None
+    takes: Any = Any
+    returns: Any = Any
 
 
 def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
@@ -50,9 +54,9 @@ def handler_function(function: Callable[..., Any], where: str) -> JobFunction:
         ) from None
     except ValueError:
         pass  # a builtin without a signature: it will be seen when it is called
-    kind = _data_type(function)
+    kind, returned = _types(function)
     decode = plain if kind is Any else decoder_for(kind, where)
-    return JobFunction(function, decode, function, is_async(function))
+    return JobFunction(function, decode, function, is_async(function), takes=kind, returns=returned)
 
 
 def check_callable(function: Any, where: str) -> None:
@@ -75,8 +79,11 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def _data_type(function: Callable[..., Any]) -> Any:
-    """The type in ``ActiveJob[...]``; ``Any`` if it says nothing that can be looked up now."""
+def _types(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """The type in ``ActiveJob[...]``, and that of the result.
+
+    ``Any`` if the function says nothing that can be looked up now.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -84,10 +91,10 @@ def _data_type(function: Callable[..., Any]) -> Any:
     try:
         hints = get_type_hints(function)
         first = next(name for name in inspect.signature(function).parameters if name != "self")
-        hint = hints[first]
     except Exception:  # noqa: BLE001 - names that are not there at run time, whatever they raise
-        return Any
+        return Any, Any
+    hint, returned = hints.get(first, Any), hints.get("return", Any)
     if get_origin(hint) is not ActiveJob:
-        return Any
+        return Any, returned
     (kind,) = get_args(hint)
-    return kind
+    return kind, returned

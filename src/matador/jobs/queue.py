@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, get_args, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
 
 import msgspec
 
@@ -253,9 +254,10 @@ class Queue(Observable):
             JobProviderError: it could not be stored, or nobody knows whether it was.
         """
         await self.open()
-        message, job = self._maker.make(name, data, job_id, options)
         assert self._adds is not None
-        error = await calling(self._adds.submit(message), self._name, job.id)
+        with self._traced(name, options) as more:
+            message, job = self._maker.make(name, data, job_id, more)
+            error = await calling(self._adds.submit(message), self._name, job.id)
         if error is None:
             return job
         if isinstance(error, UniqueJobError) and error.job_id is not None:
@@ -274,10 +276,12 @@ class Queue(Observable):
             JobsNotAddedError: some could not be stored. Its ``errors`` say which, and why.
         """
         await self.open()
-        made = [self._maker.make(name, data, None, options) for name, data in jobs]
         assert self._adds is not None
-        futures = self._adds.submit_many([message for message, _ in made])
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        names = ", ".join(dict.fromkeys(name for name, _ in jobs[:10]))
+        with self._traced(names, options) as more:
+            made = [self._maker.make(name, data, None, more) for name, data in jobs]
+            futures = self._adds.submit_many([message for message, _ in made])
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
         errors: dict[int, JobError] = {}
         for index, outcome in enumerate(outcomes):
             if isinstance(outcome, MatadorError):
@@ -292,6 +296,23 @@ class Queue(Observable):
                 queue=self._name,
             )
         return [job for _, job in made]
+
+    @contextlib.contextmanager
+    def _traced(self, name: str, options: Mapping[str, Any]) -> Generator[Mapping[str, Any]]:
+        """Surround an add with a span, if anybody makes some. Gives the options of the job."""
+        recording = self._recording
+        if recording is None or not recording.traces:
+            yield options
+            return
+        given = {**self._maker.defaults, **options}.get("metadata")
+        known = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else None
+        if given is not None and known is None:
+            yield options  # an error, which the maker of jobs reports
+            return
+        with recording.traces.send(
+            "send", name, self._name, recording.transport, known
+        ) as metadata:
+            yield {**options, "metadata": metadata}
 
     async def add_stored(
         self, jobs: Sequence[StoredJob], once: Once

@@ -6,8 +6,10 @@ Nothing here makes an add or an attempt fail: what a recorder raises is logged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
 
 from matador.errors import MatadorError
 from matador.jobs.wire import ReceivedJob
@@ -15,6 +17,8 @@ from matador.model import job as names
 from matador.model.message import Delivery, Headers, Message
 from matador.policy.retry import Outcome
 from matador.runtime.recorder import AttemptedMessage, Recorder, SentMessage
+from matador.runtime.settle import Handler
+from matador.runtime.traces import Traces, failure_of
 from matador.transports.kit.jobs import DEFAULT_NAME, split_body, whole
 
 log = logging.getLogger("matador.jobs")
@@ -42,6 +46,7 @@ class JobRecording:
     def __init__(self, recorder: Recorder, queue: str) -> None:
         self._recorder = recorder
         self._queue = queue
+        self.traces = Traces(recorder, "job")
         self._transport = ""
         self._started = False
 
@@ -63,6 +68,15 @@ class JobRecording:
                 await self._recorder.on_stop()
             except Exception:
                 log.exception("queue %s: the journal could not be closed", self._queue)
+
+    @property
+    def transport(self) -> str:
+        """The name of the transport, once it has started."""
+        return self._transport
+
+    def handling(self, handler: Handler) -> Handler:
+        """A handler that does the same, with a span around each attempt if anybody makes some."""
+        return self.traces.handling(handler, self._transport, _facts)
 
     def adding(self, add: Add) -> Add:
         """A function that adds jobs and records those that were stored, even if nobody waits for
@@ -97,6 +111,8 @@ class JobRecording:
         ran: bool = True,
     ) -> Then:
         """What records an attempt, and then tells others of it."""
+        if isinstance(error, Exception) and (failed := failure_of.get()) is not None:
+            failed.append(error)
         attempt = AttemptedMessage(
             way="job",
             id=job.id,
@@ -145,6 +161,17 @@ class JobRecording:
             metadata=metadata,
             options=_options(headers, message.priority),
         )
+
+
+def _facts(delivery: Delivery) -> tuple[str, Mapping[str, Any]]:
+    """The name of a job and its metadata, for its span."""
+    name = str(delivery.headers.get(names.NAME, DEFAULT_NAME))
+    try:
+        _, metadata = split_body(delivery.body)
+        found: object = msgspec.json.decode(metadata) if metadata else None
+    except (ValueError, RecursionError):
+        found = None
+    return name, cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _options(headers: Headers, priority: int | None) -> dict[str, str | int]:

@@ -179,6 +179,11 @@ class Worker(Observable):
         return self._queue
 
     @property
+    def functions(self) -> Mapping[str | None, JobFunction]:
+        """The functions that run jobs, by their names; None: those of every name."""
+        return dict(self._functions)
+
+    @property
     def provider(self) -> JobProvider | None:
         """Where the jobs are kept; None before the first start."""
         return self._provider
@@ -257,7 +262,7 @@ class Worker(Observable):
         self._closing = None
         try:
             await worker.start(
-                handler,
+                handler if self._recording is None else self._recording.handling(handler),
                 {full_name: self._concurrency},
                 read_ahead=lambda _: False,  # never more than can be processed
                 around=self._around,

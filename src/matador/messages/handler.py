@@ -25,7 +25,6 @@ from matador.messages.context import (
 )
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
-from matador.messages.recording import failure_of
 from matador.model.message import (
     DELIVERIES_HEADER,
     ERROR_TYPE_HEADER,
@@ -46,6 +45,7 @@ from matador.runtime.calls import InOwnContext, raising
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.log_context import HANDLED, LogContext
 from matador.runtime.settle import Outcome, kept_as_it_arrived
+from matador.runtime.traces import failure_of
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.clock import Clock, SystemClock
 

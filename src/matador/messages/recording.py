@@ -5,10 +5,10 @@ Nothing here makes a send or an attempt fail: what a recorder raises is logged.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ from matador.runtime.recorder import (
     check_recorder,
 )
 from matador.runtime.settle import Handler, Outcome
+from matador.runtime.traces import Traces, failure_of
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.messages")
@@ -34,8 +35,18 @@ Carry: TypeAlias = Callable[
 ]
 """Sends messages to their queues, or publishes them to an exchange."""
 
-failure_of: ContextVar[list[Exception] | None] = ContextVar("matador_failure", default=None)
-"""Where a handler notes why it did not handle the message that it is processing."""
+
+def traced_send(
+    recording: MessageRecording | None,
+    operation: str,
+    name: str,
+    receiver: str,
+    metadata: Mapping[str, Any] | None,
+) -> contextlib.AbstractContextManager[Mapping[str, Any] | None]:
+    """Surround a send with a span, if anybody makes some. Gives the metadata to send."""
+    if recording is None:
+        return contextlib.nullcontext(metadata)
+    return recording.traces.send(operation, name, receiver, recording.transport, metadata)
 
 
 def recording_of(
@@ -74,6 +85,7 @@ class MessageRecording:
     ) -> None:
         self._recorder = recorder
         self._way: Way = way
+        self.traces = Traces(recorder, way)
         self._plain = plain
         self._clock = clock or SystemClock()
         self._transport = ""
@@ -97,6 +109,11 @@ class MessageRecording:
                 await self._recorder.on_stop()
             except Exception:
                 log.exception("the journal could not be closed")
+
+    @property
+    def transport(self) -> str:
+        """The name of the transport, once it has started."""
+        return self._transport
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -138,7 +155,12 @@ class MessageRecording:
 
     def handling(self, handler: Handler) -> Handler:
         """A handler that does the same and records what came of each attempt."""
-        return _Recorded(handler, self)
+        way = self._way
+
+        def read(delivery: Delivery) -> tuple[str, Mapping[str, Any]]:
+            return _name(delivery.properties, way) or delivery.receipt.queue, delivery.headers
+
+        return _Recorded(self.traces.handling(handler, self._transport, read), self)
 
     def attempted(
         self,
@@ -187,8 +209,8 @@ class MessageRecording:
                 self._recorder.record_attempt(attempt)
             except Exception:
                 log.exception("an attempt was not recorded")
-            if then is not None:
-                await then()
+            if then is not None and (waiting := then()) is not None:
+                await waiting
 
         simpler = outcome.simpler
         if simpler is None:

@@ -22,7 +22,7 @@ from matador.events.hooks import (
 )
 from matador.model.options import whole_number
 from matador.model.text import storable_text
-from matador.observe.series import BUCKETS, Instruments, Series
+from matador.observe.series import BUCKETS, AllSeries, Series
 from matador.observe.watching import Watchable, Watching
 from matador.runtime.recorder import AttemptedMessage, SentMessage
 
@@ -77,7 +77,8 @@ class PrometheusMetrics(Hooks):
         self._max_series = whole_number(max_series, "PrometheusMetrics: max_series", minimum=1)
         self._registry = registry if registry is not None else client.CollectorRegistry()
         self._generate = client.generate_latest
-        self._instruments = Instruments(self._registry, buckets)
+        self._all = AllSeries(buckets)
+        self._registry.register(self._all)
         self._series: dict[tuple[str, ...], Series] = {}
         self._queues: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,17 +134,22 @@ class PrometheusMetrics(Hooks):
     def on_enqueue_success(self, event: EnqueueSuccess) -> None:
         """See ``Hooks``."""
         docket = event.envelope.docket
-        self._of("event", event.queue, docket.event_key, docket.target_subscriber).sent()
+        key = "event", event.queue, docket.event_key, docket.target_subscriber
+        (self._series.get(key) or self._make(*key)).sent += 1
 
     def on_enqueue_error(self, event: EnqueueError) -> None:
         """See ``Hooks``."""
         docket = event.envelope.docket
         key = "event", event.queue, docket.event_key, docket.target_subscriber
-        self._instruments.send_errors.labels(*self._of(*key).labels).inc()
+        self._of(*key).send_errors += 1
 
     def on_transport_fallback(self, event: TransportFallback) -> None:
         """See ``Hooks``."""
-        self._instruments.fallbacks.labels(event.failed, event.next).inc()
+        names = (
+            storable_text(event.failed, _LONGEST_LABEL),
+            storable_text(event.next, _LONGEST_LABEL),
+        )
+        self._all.fallbacks[names] = self._all.fallbacks.get(names, 0) + 1
 
     def on_worker_success(self, event: WorkerSuccess) -> None:
         """See ``Hooks``."""
@@ -167,14 +173,15 @@ class PrometheusMetrics(Hooks):
 
     def on_decode_error(self, event: DecodeFailure) -> None:
         """See ``Hooks``."""
-        self._instruments.malformed.labels(self._queue(event.queue)).inc()
+        queue = self._queue(event.queue)
+        self._all.malformed[queue] = self._all.malformed.get(queue, 0) + 1
         self._of("event", event.queue, UNKNOWN, UNKNOWN).ended(event.outcome, False, 0.0, 0.0)
 
     # -- other ways in ----------------------------------------------------------------------------
 
     def record_sent(self, message: SentMessage) -> None:
         """Count a job, a call or a message that was stored. See ``Recorder``."""
-        self._of(message.way, message.queue, message.name, message.receiver).sent()
+        self._of(message.way, message.queue, message.name, message.receiver).sent += 1
 
     def record_attempt(self, attempt: AttemptedMessage) -> None:
         """Count an attempt to handle a job, a call or a message. See ``Recorder``."""
@@ -197,7 +204,7 @@ class PrometheusMetrics(Hooks):
             labels = key = (way, self._queue(queue), OTHER, OTHER)
             if (found := self._series.get(key)) is not None:
                 return found
-        made = self._series[key] = Series(self._instruments, labels)
+        made = self._series[key] = self._all.make(labels)
         return made
 
     def _queue(self, queue: str) -> str:

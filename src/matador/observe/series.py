@@ -1,14 +1,21 @@
-"""The counters and histograms themselves, and those of one queue, name and subscriber."""
+"""The counters and histograms themselves, and those of one queue, name and subscriber.
+
+They are plain numbers, which an event loop changes and any thread may read: the metrics of
+``prometheus_client`` take a lock for each change, which costs more than all the rest. They become
+its metrics when somebody looks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from matador.errors import ConfigurationError
 from matador.policy.retry import Outcome
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """The upper bounds of the histograms, in seconds."""
@@ -16,88 +23,135 @@ BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 _LABELS = ("way", "queue", "name", "subscriber")
 
 
-class Instruments:
-    """All counters and histograms of a registry."""
-
-    def __init__(self, registry: CollectorRegistry, buckets: Sequence[float]) -> None:
-        import prometheus_client as client
-
-        made: dict[str, Any] = {"registry": registry}
-        self.sent = client.Counter(
-            "matador_messages_sent", "Messages that the broker has stored.", _LABELS, **made
-        )
-        self.send_errors = client.Counter(
-            "matador_send_errors", "Messages that could not be stored.", _LABELS, **made
-        )
-        self.attempts = client.Counter(
-            "matador_attempts",
-            "Attempts to handle a message, by what came of them.",
-            (*_LABELS, "outcome"),
-            **made,
-        )
-        self.dead_letters = client.Counter(
-            "matador_dead_letters", "Messages that became dead letters.", _LABELS, **made
-        )
-        self.malformed = client.Counter(
-            "matador_malformed", "Messages that could not be read.", ("queue",), **made
-        )
-        self.fallbacks = client.Counter(
-            "matador_transport_fallbacks",
-            "Messages sent to the next transport, because one failed.",
-            ("failed", "next"),
-            **made,
-        )
-        self.duration = client.Histogram(
-            "matador_attempt_duration_seconds",
-            "How long the code of a subscriber or a job ran.",
-            _LABELS,
-            buckets=buckets,
-            **made,
-        )
-        self.wait = client.Histogram(
-            "matador_wait_seconds",
-            "How long a message waited after it was due, until an attempt began.",
-            _LABELS,
-            buckets=buckets,
-            **made,
-        )
-
-
 class Series:
-    """The metrics of one queue, name and subscriber, looked up once: that is what costs most.
+    """The metrics of one queue, name and subscriber.
 
     Those of sends and of attempts appear when they are first used: a process that only sends
     shows no attempts.
     """
 
-    __slots__ = ("_by_outcome", "_instruments", "_run", "_sent", "_wait", "labels")
+    __slots__ = (
+        "_bounds",
+        "dead_letters",
+        "duration",
+        "durations",
+        "labels",
+        "outcomes",
+        "send_errors",
+        "sent",
+        "wait",
+        "waits",
+    )
 
-    def __init__(self, instruments: Instruments, labels: tuple[str, ...]) -> None:
-        self._instruments = instruments
+    def __init__(self, labels: tuple[str, ...], bounds: Sequence[float]) -> None:
         self.labels = labels
-        self._sent: Callable[[], None] | None = None
-        self._by_outcome: dict[Outcome, Callable[[], None]] = {}
-        self._run: Callable[[float], None] | None = None
-        self._wait: Callable[[float], None] | None = None
-
-    def sent(self) -> None:
-        """A message was stored."""
-        if self._sent is None:
-            self._sent = self._instruments.sent.labels(*self.labels).inc
-        self._sent()
+        self.sent = 0
+        self.send_errors = 0
+        self.dead_letters = 0
+        self.outcomes: dict[Outcome, int] = {}
+        self._bounds = bounds
+        self.durations: list[int] = []
+        self.waits: list[int] = []
+        self.duration = self.wait = 0.0
 
     def ended(self, outcome: Outcome, ran: bool, duration: float, waited: float) -> None:
         """An attempt has ended. A message that was refused has no duration."""
-        count = self._by_outcome.get(outcome)
-        if count is None:
-            child = self._instruments.attempts.labels(*self.labels, outcome)
-            count = self._by_outcome[outcome] = child.inc
-        count()
+        outcomes = self.outcomes
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
         if outcome == "dead-letter":
-            self._instruments.dead_letters.labels(*self.labels).inc()
+            self.dead_letters += 1
         if ran:
-            if self._run is None or self._wait is None:
-                self._run = self._instruments.duration.labels(*self.labels).observe
-                self._wait = self._instruments.wait.labels(*self.labels).observe
-            self._run(duration)
-            self._wait(waited if waited > 0 else 0.0)  # clocks of two machines may differ
+            bounds = self._bounds
+            if not self.durations:
+                self.durations = [0] * (len(bounds) + 1)
+                self.waits = [0] * (len(bounds) + 1)
+            self.durations[bisect_left(bounds, duration)] += 1
+            self.duration += duration
+            if waited < 0:  # clocks of two machines may differ
+                waited = 0.0
+            self.waits[bisect_left(bounds, waited)] += 1
+            self.wait += waited
+
+
+class AllSeries:
+    """All series: a collector of ``prometheus_client``. ``collect`` may run in any thread.
+
+    Raises:
+        ConfigurationError: the bounds of the histograms are not in order.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(float(one) for one in bounds if one != float("inf"))
+        if not self._bounds or list(self._bounds) != sorted(set(self._bounds)):
+            raise ConfigurationError(
+                f"PrometheusMetrics: buckets must be numbers in ascending order, got {bounds!r}"
+            )
+        self._series: list[Series] = []
+        self.malformed: dict[str, int] = {}
+        self.fallbacks: dict[tuple[str, str], int] = {}
+
+    def make(self, labels: tuple[str, ...]) -> Series:
+        """One more series."""
+        made = Series(labels, self._bounds)
+        self._series.append(made)
+        return made
+
+    def describe(self) -> Iterable[Metric]:
+        """All metrics, without numbers: so that their names are taken."""
+        return self._metrics([])
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        return self._metrics(list(self._series))
+
+    def _metrics(self, series: Sequence[Series]) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+        def counter(name: str, text: str, labels: Sequence[str] = _LABELS) -> Any:
+            return CounterMetricFamily(f"matador_{name}", text, labels=labels)
+
+        sent = counter("messages_sent", "Messages that the broker has stored.")
+        errors = counter("send_errors", "Messages that could not be stored.")
+        text = "Attempts to handle a message, by what came of them."
+        attempts = counter("attempts", text, (*_LABELS, "outcome"))
+        letters = counter("dead_letters", "Messages that became dead letters.")
+        malformed = counter("malformed", "Messages that could not be read.", ("queue",))
+        text = "Messages sent to the next transport, because one failed."
+        fallbacks = counter("transport_fallbacks", text, ("failed", "next"))
+        durations = HistogramMetricFamily(
+            "matador_attempt_duration_seconds",
+            "How long the code of a subscriber or a job ran.",
+            labels=_LABELS,
+        )
+        waits = HistogramMetricFamily(
+            "matador_wait_seconds",
+            "How long a message waited after it was due, until an attempt began.",
+            labels=_LABELS,
+        )
+        for one in series:
+            for family, number in (
+                (sent, one.sent),
+                (errors, one.send_errors),
+                (letters, one.dead_letters),
+            ):
+                if number:
+                    family.add_metric(one.labels, number)
+            for outcome, number in list(one.outcomes.items()):
+                attempts.add_metric((*one.labels, outcome), number)
+            if one.durations:
+                durations.add_metric(one.labels, self._buckets(one.durations), one.duration)
+                waits.add_metric(one.labels, self._buckets(one.waits), one.wait)
+        for queue, number in list(self.malformed.items()):
+            malformed.add_metric((queue,), number)
+        for names, number in list(self.fallbacks.items()):
+            fallbacks.add_metric(names, number)
+        yield from (sent, errors, attempts, letters, malformed, fallbacks, durations, waits)
+
+    def _buckets(self, counts: Sequence[int]) -> list[tuple[str, float]]:
+        """Counts by bucket as Prometheus wants them: each with all that are smaller."""
+        total = 0
+        found: list[tuple[str, float]] = []
+        for bound, count in zip((*self._bounds, float("inf")), list(counts), strict=True):
+            total += count
+            found.append(("+Inf" if bound == float("inf") else repr(bound), float(total)))
+        return found

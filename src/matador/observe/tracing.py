@@ -9,32 +9,36 @@ read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from matador.errors import MissingExtraError
 from matador.events.hooks import (
     DecodeFailure,
     EnqueueError,
     Hooks,
-    Proceed,
     Processing,
     Sending,
     WorkerError,
 )
-from matador.model.text import SHORT_TEXT, error_text, storable_text
-from matador.transports.credentials import without_secrets
+from matador.model.text import SHORT_TEXT, storable_text
+from matador.observe.spans import SCOPE, Spans, attributes
+from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
-_SCOPE = "matador"
-_HEADERS = ("traceparent", "tracestate")
-_LONGEST_HEADER = 512
-_SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
 _MOST_KEYS = 10  # of events in one send, in its attributes
+_MOST_KEPT = 1000  # attributes that are made once; of queues and events there are few
+
+
+class _Open(NamedTuple):
+    """A span that has begun."""
+
+    span: Span
+    about: Mapping[str, Any]
+    began: float
+    token: Any
 
 
 class Tracing(Hooks):
@@ -45,6 +49,10 @@ class Tracing(Hooks):
     message that is refused or cannot be read has a span, too. Also records the metrics
     ``messaging.process.duration``, ``messaging.client.operation.duration`` and
     ``messaging.client.sent.messages``.
+
+    For jobs, RPC, pub/sub and channels, pass it as ``journal=``; ``Recorders(journal, tracing)`` is
+    for both. There, the context is in the metadata of a job, or in the headers of a message. A call
+    is a span of kind CLIENT, and its handling one of kind SERVER.
 
     The package needs only OpenTelemetry's API. Where spans go is decided by the SDK that your
     program sets up; without one, nothing is recorded.
@@ -67,100 +75,77 @@ class Tracing(Hooks):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        try:
-            from opentelemetry import context, metrics, trace
-            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-        except ImportError as error:
-            raise MissingExtraError("Tracing", "otel") from error
-        self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
-        meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
+        self._spans = Spans(tracer_provider)
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._producer, self._consumer = trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER
-        self._failed = trace.StatusCode.ERROR
-        self._current = trace.get_current_span
-        self._in_context = trace.set_span_in_context
-        self._attach, self._detach = context.attach, context.detach
-        self._no_context = context.Context()
-        self._w3c = TraceContextTextMapPropagator()
+        self._follows = False
+        self._sends: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._processes: dict[tuple[str, str], Mapping[str, Any]] = {}
+
+    def on_start(self) -> None:
+        """See ``Hooks``. The SDK is set up by now."""
+        self._follows = self._spans.follow_unsampled()
 
     # -- sending ----------------------------------------------------------------------------------
 
-    async def on_send_wrap(self, event: Sending, proceed: Proceed) -> None:
+    def on_send_enter(self, event: Sending) -> _Open:
         """A span around a send, whose context goes into the messages."""
-        single = len(event.event_keys) == 1
-        about: dict[str, Any] = {
-            "messaging.system": _system(event.transport),
-            "messaging.operation.name": "send",
-            "messaging.operation.type": "send",
-        }
-        if single:
-            about["messaging.destination.name"] = event.event_keys[0]
-        span = self._tracer.start_span(
-            f"send {event.event_keys[0]}" if single else "send",
-            kind=self._producer,
-            attributes=about,
-        )
-        if span.is_recording() and event.count > 1:
+        keys = event.event_keys
+        single = len(keys) == 1
+        about = self._about_send(event.transport, keys[0] if single else "")
+        spans = self._spans
+        span = spans.start(f"send {keys[0]}" if single else "send", spans.producer, about)
+        if event.count > 1 and span.is_recording():
             span.set_attribute("messaging.batch.message_count", event.count)
-            span.set_attribute("matador.events", event.event_keys[:_MOST_KEYS])
-        context = self._in_context(span)
-        self._w3c.inject(event.metadata, context)
-        token, began = self._attach(context), time.perf_counter()
-        try:
-            await proceed()
-        except BaseException as error:
-            self._record(span, error)
-            about["error.type"] = type(error).__name__
-            raise
-        finally:
-            self._detach(token)
-            span.end()
-            self._send_seconds.record(time.perf_counter() - began, about)
-            self._sent.add(event.count, about)
+            span.set_attribute("matador.events", keys[:_MOST_KEYS])
+        spans.inject(span, event.metadata)
+        token = spans.attach(spans.in_context(span))
+        return _Open(span, about, time.perf_counter(), token)
+
+    def on_send_exit(self, event: Sending, state: _Open, error: BaseException | None) -> None:
+        """The end of the span."""
+        self._spans.detach(state.token)
+        about = self._end(state, error)
+        self._send_seconds.record(time.perf_counter() - state.began, about)
+        self._sent.add(event.count, about)
 
     def on_enqueue_error(self, event: EnqueueError) -> None:
         """A message of the send that goes on could not be stored."""
-        span = self._current()
-        if span.is_recording():
-            self._record(span, event.error)
+        self._spans.record_error(self._spans.current(), event.error)
 
     # -- handling ---------------------------------------------------------------------------------
 
-    async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
+    def on_worker_enter(self, event: Processing) -> _Open:
         """A span around an attempt, in the trace of the send."""
-        about = _about(event.queue, event.transport)
+        about = self._about_process(event.queue, event.transport)
         docket = event.envelope.docket
-        context = self._extracted(docket.metadata)
-        span = self._tracer.start_span(
-            f"process {event.queue}",
-            context,
-            self._consumer,
-            {
+        spans = self._spans
+        span = spans.unsampled(docket.metadata) if self._follows else None
+        context = spans.nothing
+        if span is None:
+            context = spans.extracted(docket.metadata)
+            more: dict[str, Any] = {
                 **about,
                 "messaging.message.id": event.envelope.id,
                 "matador.event": docket.event_key,
                 "matador.subscriber": docket.target_subscriber,
                 "matador.attempt": docket.attempts,
-            },
-        )
-        if docket.correlation_id is not None and span.is_recording():
-            span.set_attribute("messaging.message.conversation_id", docket.correlation_id)
-        token, began = self._attach(self._in_context(span, context)), time.perf_counter()
-        try:
-            error = await proceed()
-            if error is not None:
-                self._record(span, error)
-                about["error.type"] = type(error).__name__
-        except BaseException as error:  # it was interrupted
-            self._record(span, error)
-            about["error.type"] = type(error).__name__
-            raise
-        finally:
-            self._detach(token)
-            span.end()
-            self._process_seconds.record(time.perf_counter() - began, about)
+            }
+            if docket.correlation_id is not None:
+                more["messaging.message.conversation_id"] = docket.correlation_id
+            span = spans.start(f"process {event.queue}", spans.consumer, more, context)
+        # The context variables end with the callback: nothing need be detached.
+        spans.attach(spans.in_context(span, context))
+        return _Open(span, about, time.perf_counter(), None)
+
+    def on_worker_exit(self, event: Processing, state: _Open, error: BaseException | None) -> None:
+        """The end of the span."""
+        about = self._end(state, error)
+        self._process_seconds.record(time.perf_counter() - state.began, about)
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message that was refused: its callback did not run, so nothing else has told it."""
@@ -175,7 +160,92 @@ class Tracing(Hooks):
         """A message that could not be read, and so belongs to no trace."""
         self._refused(event.queue, event.transport, event.error, event.delivery.id, None)
 
+    # -- jobs, calls and messages -----------------------------------------------------------------
+
+    async def on_stop(self) -> None:
+        """See ``Hooks`` and ``Recorder``."""
+
+    def record_sent(self, message: SentMessage) -> None:
+        """See ``Recorder``. The span of the send says it."""
+
+    def record_attempt(self, attempt: AttemptedMessage) -> None:
+        """See ``Recorder``. The span of the attempt says it."""
+
+    def begin_send(
+        self,
+        way: Way,
+        operation: str,
+        name: str,
+        receiver: str,
+        transport: str,
+        carrier: MutableMapping[str, Any],
+    ) -> _Open:
+        """A span around an add, a call or a publish. See ``TracesMessages``."""
+        spans = self._spans
+        about: dict[str, Any] = {
+            **attributes(transport, receiver, "send"),
+            "messaging.operation.name": operation,
+        }
+        kind = spans.client if operation == "call" else spans.producer
+        more = {**about, "matador.way": way, "matador.name": name}
+        span = spans.start(f"{operation} {receiver}", kind, more)
+        spans.inject(span, carrier)
+        token = spans.attach(spans.in_context(span))
+        return _Open(span, about, time.perf_counter(), token)
+
+    def end_send(self, span: _Open | None, error: BaseException | None) -> None:
+        """The end of the span."""
+        if span is not None:
+            self._spans.detach(span.token)
+            about = self._end(span, error)
+            self._send_seconds.record(time.perf_counter() - span.began, about)
+            self._sent.add(1, about)
+
+    def begin_attempt(
+        self,
+        way: Way,
+        name: str,
+        queue: str,
+        transport: str,
+        message_id: str,
+        carrier: Mapping[str, Any],
+    ) -> _Open:
+        """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
+        spans = self._spans
+        about = self._about_process(queue, transport)
+        span = spans.unsampled(carrier) if self._follows else None
+        context = spans.nothing
+        if span is None:
+            context = spans.extracted(carrier)
+            more: dict[str, Any] = {
+                **about,
+                "matador.way": way,
+                "matador.name": storable_text(name, SHORT_TEXT),
+            }
+            if message_id:
+                more["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
+            kind = spans.server if way == "rpc" else spans.consumer
+            span = spans.start(f"process {queue}", kind, more, context)
+        token = spans.attach(spans.in_context(span, context))
+        return _Open(span, about, time.perf_counter(), token)
+
+    def end_attempt(self, span: _Open | None, error: BaseException | None) -> None:
+        """The end of the span."""
+        if span is not None:
+            self._spans.detach(span.token)
+            about = self._end(span, error)
+            self._process_seconds.record(time.perf_counter() - span.began, about)
+
     # -- internals --------------------------------------------------------------------------------
+
+    def _end(self, state: _Open, error: BaseException | None) -> Mapping[str, Any]:
+        """End a span. The attributes for metrics."""
+        about = state.about
+        if error is not None:
+            self._spans.record_error(state.span, error)
+            about = {**about, "error.type": type(error).__name__}
+        state.span.end()
+        return about
 
     def _refused(
         self,
@@ -185,43 +255,26 @@ class Tracing(Hooks):
         message_id: str,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        about = _about(queue, transport)
+        about = dict(self._about_process(queue, transport))
         if message_id:
             about["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
-        context = self._extracted(metadata)
-        span = self._tracer.start_span(f"process {queue}", context, self._consumer, about)
-        self._record(span, error)
+        spans = self._spans
+        span = spans.start(f"process {queue}", spans.consumer, about, spans.extracted(metadata))
+        spans.record_error(span, error)
         span.end()
 
-    def _extracted(self, metadata: Mapping[str, Any] | None) -> Context:
-        """The context that a message brings. Never that of the slot, which is another message's."""
-        if not metadata or "traceparent" not in metadata:
-            return self._no_context
-        carrier = {
-            name: value
-            for name in _HEADERS
-            if isinstance(value := metadata.get(name), str) and len(value) <= _LONGEST_HEADER
-        }
-        return self._w3c.extract(carrier, self._no_context)
+    def _about_send(self, transport: str, key: str) -> Mapping[str, Any]:
+        found = self._sends.get((transport, key))
+        if found is None:
+            found = attributes(transport, key, "send")
+            if len(self._sends) < _MOST_KEPT:
+                self._sends[transport, key] = found
+        return found
 
-    def _record(self, span: Span, error: BaseException) -> None:
-        if not span.is_recording():
-            return
-        text = without_secrets(error_text(error))
-        kind = type(error).__name__
-        span.add_event("exception", {"exception.type": kind, "exception.message": text})
-        span.set_attribute("error.type", kind)
-        span.set_status(self._failed, text)
-
-
-def _about(queue: str, transport: str) -> dict[str, Any]:
-    return {
-        "messaging.system": _system(transport),
-        "messaging.destination.name": queue,
-        "messaging.operation.name": "process",
-        "messaging.operation.type": "process",
-    }
-
-
-def _system(transport: str) -> str:
-    return _SYSTEMS.get(transport, transport)
+    def _about_process(self, queue: str, transport: str) -> Mapping[str, Any]:
+        found = self._processes.get((queue, transport))
+        if found is None:
+            found = attributes(transport, queue, "process")
+            if len(self._processes) < _MOST_KEPT:
+                self._processes[queue, transport] = found
+        return found

@@ -18,6 +18,7 @@ from matador.events.app import Matador
 from matador.model.message import QueueDepth
 from matador.model.text import storable_text
 from matador.observe.message_counts import Counted, counting
+from matador.observe.oldest import oldest_age
 from matador.observe.probes import HasHealth, consumers_of
 from matador.transports.base import Measuring
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 Watchable: TypeAlias = "Matador | Worker | RpcServer | RpcClient | Publisher | Subscriber"
 """What metrics can watch."""
 
-Depths: TypeAlias = Mapping[tuple[str, str], int]
-"""Numbers of messages, by the names of queues and states."""
+Depths: TypeAlias = Mapping[tuple[str, str], float]
+"""Numbers of messages, by the names of queues and states; and ages, as the state ``oldest``."""
 
 log = logging.getLogger("matador.metrics")
 
@@ -47,6 +48,7 @@ _ASK_LIMIT = 5.0  # seconds to wait for all depths of a source
 _LONGEST_LABEL = 200
 
 FAILED_JOBS = "failed"
+OLDEST = "oldest"
 _DEAD_LETTERS = frozenset(("unhandled", "undeliverable", "dlq", FAILED_JOBS))
 
 
@@ -149,6 +151,9 @@ class Watching:
         )
         depth = gauge("queue_depth", "Messages in a queue.", "queue", "state")
         letters = gauge("dead_letter_depth", "Dead letters of a queue.", "queue", "kind")
+        oldest = gauge(
+            "queue_oldest_seconds", "How long the oldest due message has been waiting.", "queue"
+        )
         counted: dict[str, Any] = {}
         for source in list(self._sources):
             health = source.has_health.health()
@@ -163,6 +168,9 @@ class Watching:
                 stalled.add_metric(labels, 1.0 if one.stalled else 0.0)
             if source.depths is not None:
                 for (queue, state), number in source.depths.known.items():
+                    if state == OLDEST:
+                        oldest.add_metric([_label(queue)], number)
+                        continue
                     family = letters if state in _DEAD_LETTERS else depth
                     family.add_metric([_label(queue), state], number)
                 loop = self.loop
@@ -173,7 +181,7 @@ class Watching:
                     counted[name] = CounterMetricFamily(name, text, labels=(label, "status"))
                 for status, number in by_status.items():
                     counted[name].add_metric([_label(value), status], number)
-        yield from (up, running, waiting, concurrency, polled, stalled, depth, letters)
+        yield from (up, running, waiting, concurrency, polled, stalled, depth, letters, oldest)
         yield from counted.values()
 
 
@@ -208,10 +216,12 @@ async def _queue_depths(app: Matador) -> Depths:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return {}
-    found: dict[tuple[str, str], int] = {}
+    found: dict[tuple[str, str], float] = {}
     for name in app.consume_from:
         full = app.topology.full_name(name)
         found.update(_by_state(full, await transport.depth(full)))
+        if (age := await oldest_age(transport, full)) is not None:
+            found[full, OLDEST] = age
         for kind in app.topology.kinds_of(app.topology.queue(name)):
             kept = await transport.depth(app.topology.dead_letter_name(name, kind))
             found[full, kind] = kept.total

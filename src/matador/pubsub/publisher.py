@@ -24,7 +24,7 @@ from matador.messages.counters import MessageCounters
 from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of
+from matador.messages.recording import recording_of, traced_send
 from matador.model.message import ConnectionState, Message, Properties
 from matador.model.options import Seconds, optional_seconds, seconds
 from matador.model.text import SHORT_TEXT, error_text
@@ -228,6 +228,34 @@ class Publisher:
         """
         outbox = self._outbox or await self._started()
         to = self._default if exchange is None else await self._to(exchange)
+        span = traced_send(self._recording, "publish", routing_key, ", ".join(to), metadata)
+        with span as metadata:
+            return await self._publish(
+                outbox,
+                to,
+                routing_key,
+                data,
+                metadata,
+                correlation_id,
+                message_id,
+                persistent,
+                priority,
+                ttl,
+            )
+
+    async def _publish(
+        self,
+        outbox: Outbox,
+        to: tuple[str, ...],
+        routing_key: str,
+        data: object,
+        metadata: Mapping[str, object] | None,
+        correlation_id: str | None,
+        message_id: str | None,
+        persistent: bool,
+        priority: int | None,
+        ttl: Seconds | None,
+    ) -> Published:
         message = self._message(
             routing_key,
             encode_data(data, "the data", InvalidMessageError),
@@ -279,6 +307,19 @@ class Publisher:
         """
         outbox = self._outbox or await self._started()
         to = self._default if exchange is None else await self._to(exchange)
+        destination = ", ".join(to)
+        with traced_send(self._recording, "publish", destination, destination, metadata) as more:
+            return await self._publish_many(outbox, to, messages, more, correlation_id, persistent)
+
+    async def _publish_many(
+        self,
+        outbox: Outbox,
+        to: tuple[str, ...],
+        messages: Iterable[tuple[str, object]],
+        metadata: Mapping[str, object] | None,
+        correlation_id: str | None,
+        persistent: bool,
+    ) -> list[Published]:
         headers = metadata_headers(metadata, _WHERE)
         made = [
             self._message(

@@ -53,13 +53,22 @@ class Registry:
         self._table.declare(exchange)
         self._handlers: dict[str, Registered] = {}
         self._names: dict[int, str] = {}
-        self._patterns: dict[str, None] = {}
+        self._patterns: dict[str, dict[str, None]] = {}
         self._found: dict[str, tuple[Registered, ...]] = {}
 
     @property
     def patterns(self) -> Sequence[str]:
         """All patterns, each once, in the order of their registration."""
         return list(self._patterns)
+
+    @property
+    def bindings(self) -> Sequence[tuple[str, Registered]]:
+        """Each pattern with each of its handlers, in the order of their registration."""
+        return [
+            (pattern, self._handlers[name])
+            for pattern, names in self._patterns.items()
+            for name in names
+        ]
 
     @property
     def handlers(self) -> Sequence[Registered]:
@@ -79,7 +88,7 @@ class Registry:
             name = self._free_name(read.name)
             self._handlers[name] = Registered(name, read)
             self._names[id(function)] = name  # the handler keeps the function, so the id stays
-        self._patterns[pattern] = None
+        self._patterns.setdefault(pattern, {})[name] = None
         self._table.bind(self._exchange.name, name, pattern)
         self._found.clear()
 

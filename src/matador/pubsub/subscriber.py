@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from uuid import uuid4
@@ -35,7 +35,7 @@ from matador.policy.validation import Validation
 from matador.pubsub.context import Received
 from matador.pubsub.handler import ErrorHandler, SubscriberHandler
 from matador.pubsub.publisher import NAMESPACE, exchanges_of, require_routing
-from matador.pubsub.registry import Registry, read_handler
+from matador.pubsub.registry import Registered, Registry, read_handler
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
 from matador.runtime.recorder import Recorder
@@ -157,6 +157,21 @@ class Subscriber:
     def queue(self) -> str:
         """The name of its queue."""
         return self._queue
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange that it receives from."""
+        return self._exchange
+
+    @property
+    def bindings(self) -> Sequence[tuple[str, Registered]]:
+        """Each pattern with each of its handlers."""
+        return self._registry.bindings
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Has it a queue of its own, so that every subscriber receives every message?"""
+        return self._broadcast
 
     # -- handlers ---------------------------------------------------------------------------------
 

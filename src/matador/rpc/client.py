@@ -25,7 +25,7 @@ from matador.messages.connection import Connection
 from matador.messages.health import MessagingHealth
 from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
-from matador.messages.recording import recording_of
+from matador.messages.recording import recording_of, traced_send
 from matador.model.message import ConnectionState, Delivery, Headers, Message, Properties
 from matador.model.options import Seconds, seconds
 from matador.policy.circuit import CircuitBreaker
@@ -231,6 +231,19 @@ class RpcClient:
             limit = seconds(timeout, f"{self._where}: timeout", minimum=0.001)
         decode = None if result_type is Any else self._decoder(result_type)
         name = command_name(command, self._where)
+        with traced_send(self._recording, "call", name, self._queue, metadata) as more:
+            return await self._call(name, data, limit, decode, correlation_id, more, message_id)
+
+    async def _call(
+        self,
+        name: str,
+        data: object,
+        limit: float,
+        decode: Callable[[bytes], Any] | None,
+        correlation_id: str | None,
+        metadata: Mapping[str, object] | None,
+        message_id: str | None,
+    ) -> Any:
         request = self._request(name, data, metadata, message_id)
         request = self._to_be_answered(request, correlation_id, message_id is not None)
         attempt = 1
@@ -265,10 +278,11 @@ class RpcClient:
             TransportError: the request was not sent; see its type.
         """
         name = command_name(command, self._where)
-        request = self._request(name, data, metadata, message_id)
         outbox, _ = self._opened()
-        properties = Properties(type=name, correlation_id=correlation_id or request.id)
-        await outbox.begin(_with(request, properties))
+        with traced_send(self._recording, "send", name, self._queue, metadata) as more:
+            request = self._request(name, data, more, message_id)
+            properties = Properties(type=name, correlation_id=correlation_id or request.id)
+            await outbox.begin(_with(request, properties))
         self._metrics.notified += 1
         return request.id
 

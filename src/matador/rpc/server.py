@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from types import TracebackType
@@ -186,6 +186,11 @@ class RpcServer:
     def commands(self) -> tuple[str, ...]:
         """The commands that it handles."""
         return tuple(sorted(self._commands))
+
+    @property
+    def functions(self) -> Mapping[str, MessageFunction]:
+        """The functions that handle them, by command."""
+        return dict(sorted(self._commands.items()))
 
     # -- life -------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _MAX_BATCH = 1000
 _MOST_TRIES = 5
+_AFTERWARDS_FAILED = "a message is settled, but what was to be done afterwards failed"
 
 _PASSING = (
     AllTransportsFailedError,
@@ -66,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     receipt: Receipt
     settlement: Settlement | None
-    then: Callable[[], Awaitable[None]] | None = None
+    then: Callable[[], Awaitable[None] | None] | None = None
     quick: bool = False
     simpler: Callable[[], Outcome] | None = None
     tries: int = 0
@@ -80,7 +81,7 @@ def kept_as_it_arrived(
     receipt: Receipt,
     kind: DeadLetterKind,
     reason: str,
-    then: Callable[[], Awaitable[None]] | None = None,
+    then: Callable[[], Awaitable[None] | None] | None = None,
     *,
     quick: bool = False,
 ) -> Outcome:
@@ -205,7 +206,7 @@ class Settler:
         position = 0
         failed: list[Outcome] = []
         simpler: list[Outcome] = []
-        slow: list[Callable[[], Awaitable[None]]] = []
+        slow: list[Callable[[], Awaitable[None] | None]] = []
         done = 0
         for outcome in batch:
             error: MatadorError | None = None
@@ -228,7 +229,11 @@ class Settler:
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
             elif outcome.then is not None:
                 if outcome.quick:
-                    await _afterwards(outcome.then)
+                    try:
+                        if (waiting := outcome.then()) is not None:
+                            await waiting
+                    except Exception:
+                        log.exception(_AFTERWARDS_FAILED)
                 else:
                     slow.append(outcome.then)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
@@ -268,11 +273,12 @@ class Settler:
                     waiter.set_result(None)
 
 
-async def _afterwards(then: Callable[[], Awaitable[None]]) -> None:
+async def _afterwards(then: Callable[[], Awaitable[None] | None]) -> None:
     try:
-        await then()
+        if (waiting := then()) is not None:
+            await waiting
     except Exception:
-        log.exception("a message is settled, but what was to be done afterwards failed")
+        log.exception(_AFTERWARDS_FAILED)
 
 
 def _next(outcome: Outcome, error: MatadorError) -> Outcome:

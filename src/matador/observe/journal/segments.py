@@ -26,7 +26,7 @@ from pathlib import Path
 log = logging.getLogger("matador.journal")
 
 SUFFIX = ".jsonl"
-_OPEN = ".open-"  # Spark and most other tools ignore names that start with a dot
+OPEN_PREFIX = ".open-"  # Spark and most other tools ignore names that start with a dot
 _READ = 1 << 16
 # Without O_NONBLOCK, opening a named pipe would block.
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -66,7 +66,7 @@ def finished(folder: Path) -> Iterator[Path]:
 
 
 def open_segment(path: Path | str) -> int:
-    """Open a finished segment for reading.
+    """Open a segment for reading.
 
     Raises:
         OSError: it does not exist, is not accessible, or is not a regular file.
@@ -84,7 +84,7 @@ class Segment:
     def __init__(self, folder: Path, writer: str, number: int) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._name = f"{stamp}-{writer}-{number:06d}{SUFFIX}"
-        self._path = folder / f"{_OPEN}{self._name}"
+        self._path = folder / f"{OPEN_PREFIX}{self._name}"
         self._folder = folder
         self._file = _made(self._path)
         self._torn = False
@@ -152,7 +152,7 @@ def recover(folder: Path) -> list[Path]:
     A segment that cannot be recovered is left in place, with a warning.
     """
     found: list[Path] = []
-    for path in sorted(folder.glob(f"{_OPEN}*{SUFFIX}")):
+    for path in sorted(folder.glob(f"{OPEN_PREFIX}*{SUFFIX}")):
         try:
             recovered = _recover(path)
         except FileNotFoundError:
@@ -193,13 +193,13 @@ def _recover(path: Path) -> Path | None:
             return None  # its writer is running
         if not _is_at(file, path):
             return None  # it was finished or recovered before we had the lock
-        whole = _end_of_last_line(file)
+        whole = end_of_last_line(file)
         if whole == 0:
             path.unlink()
             return None
         os.ftruncate(file, whole)
         os.fsync(file)
-        target = _appear(path, path.with_name(path.name.removeprefix(_OPEN)))
+        target = _appear(path, path.with_name(path.name.removeprefix(OPEN_PREFIX)))
         log.warning("recovered an abandoned segment: %s", target)
         return target
     finally:
@@ -222,7 +222,7 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _end_of_last_line(file: int) -> int:
+def end_of_last_line(file: int) -> int:
     """Where the last complete line ends; 0 if there is none."""
     position = os.fstat(file).st_size
     while position > 0:

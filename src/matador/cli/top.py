@@ -1,0 +1,225 @@
+"""``matador top``: a live view of all queues, over the whole terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Generator, Sequence
+from typing import Annotated
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from matador.cli.commands import App, Common, flag, option
+from matador.cli.connection import connected
+from matador.cli.output import note, out, say_json_line, table
+from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
+from matador.errors import MatadorError
+from matador.events.app import Matador
+
+_QUIT = (b"q", b"Q", b"\x1b")
+_UP, _DOWN = (b"\x1b[A", b"\x1bOA", b"k"), (b"\x1b[B", b"\x1bOB", b"j")
+_REFRESH = 0.1
+_AROUND = 8  # lines of the screen that are not queues
+_NUMBERS = (
+    "ready", "delayed", "in flight", "oldest", "sent/s", "handled/s", "failed/s", "change/s",
+    "dead letters", "workers",
+)  # fmt: skip
+
+
+def top(
+    app: App,
+    *,
+    once: Annotated[bool, flag("Show it once, and end.", "--once")] = False,
+    interval: Annotated[float, option("SECONDS", "How often to look.", min=0.1)] = 1.0,
+    common: Common,
+) -> None:
+    """Show depths, rates, ages, dead letters and workers of all queues, live, until q or Ctrl-C.
+
+    The arrow keys select a queue. Rates and workers come from the journal of the application if it
+    has one; otherwise only the change of the depth is known. A dash means that it is not known.
+    Without a terminal, lines are printed instead.
+    """
+    target = common.load(app).app
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_run(target, once, interval, common.as_json))
+
+
+async def _run(app: Matador, once: bool, interval: float, as_json_lines: bool) -> None:
+    activity = QueueActivity(app)
+    async with connected(app):
+        rows = await activity.look()
+        live = sys.stdout.isatty() and sys.stdin.isatty() and not (once or as_json_lines)
+        if live:
+            await _Screen(activity, interval, rows).run()
+            return
+        while True:  # the first look knows no rates
+            await asyncio.sleep(interval)
+            try:
+                rows = await activity.look()
+            except MatadorError as error:
+                if once:
+                    raise
+                note(f"cannot look at the queues for now: {error}", style="yellow")
+                continue
+            if as_json_lines:
+                say_json_line({"queues": [as_json(row) for row in rows]})
+            else:
+                out().print(_as_table(rows, activity.has_journal))
+            if once:
+                return
+
+
+class _Screen:
+    """The view on a terminal: looks at the queues, and listens to the keyboard."""
+
+    def __init__(self, activity: QueueActivity, interval: float, rows: Sequence[QueueRow]) -> None:
+        self._activity, self._interval = activity, interval
+        self._rows = rows
+        self._selected = 0
+        self._problem = ""
+        self._quit = asyncio.Event()
+        self._console = out()
+
+    async def run(self) -> None:
+        with (
+            _keys(self._pressed),
+            Live(console=self._console, screen=True, auto_refresh=False) as live,
+        ):
+            looking = asyncio.create_task(self._look(), name="matador-top")
+            try:
+                while not self._quit.is_set():
+                    live.update(self._view(), refresh=True)
+                    if looking.done():
+                        await looking  # it ends only with an error
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_REFRESH):
+                            await self._quit.wait()
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+    def _pressed(self, key: bytes) -> None:
+        if key in _QUIT:
+            self._quit.set()
+        elif key in _UP:
+            self._selected = max(0, self._selected - 1)
+        elif key in _DOWN:
+            self._selected = min(len(self._rows) - 1, self._selected + 1)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                self._rows = await self._activity.look()
+                self._problem = ""
+            except MatadorError as error:  # the connection is down: the last numbers stay
+                self._problem = f"cannot look at the queues for now: {error}"
+
+    def _view(self) -> Group:
+        rows = self._rows
+        room = max(1, self._console.size.height - _AROUND)
+        first = max(0, min(self._selected - room // 2, len(rows) - room))
+        title = f"{self._activity.title}   {time.strftime('%H:%M:%S')}   {len(rows)} queues"
+        parts: list[Table | Text] = [
+            Text(title, "bold"),
+            Text(),
+            _as_table(
+                rows[first : first + room], self._activity.has_journal, self._selected - first
+            ),
+            Text(),
+        ]
+        if rows:
+            parts.append(_details(rows[self._selected]))
+        if self._problem:
+            parts.append(Text(self._problem, "yellow"))
+        parts.append(Text("↑ ↓ select   q quit", "dim"))
+        return Group(*parts)
+
+
+@contextlib.contextmanager
+def _keys(pressed: Callable[[bytes], None]) -> Generator[None]:
+    """Call a function for each key, without waiting for Enter; the terminal is restored."""
+    keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(keyboard)
+
+    def read() -> None:
+        data = os.read(keyboard, 64)
+        if not data:
+            loop.remove_reader(keyboard)
+            return
+        known = (*_UP, *_DOWN, *_QUIT)
+        while data:
+            key = next((one for one in known if data.startswith(one)), data[:1])
+            pressed(key)
+            data = data[len(key) :]
+
+    tty.setcbreak(keyboard)
+    loop.add_reader(keyboard, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _as_table(rows: Sequence[QueueRow], has_journal: bool, selected: int | None = None) -> Table:
+    rates = ("sent/s", "handled/s", "failed/s") if has_journal else ("change/s",)
+    workers = ("workers",) if has_journal else ()
+    columns = ("ready", "delayed", "in flight", "oldest", *rates, "dead letters", *workers)
+    made = table("queue", *columns, right=_NUMBERS)
+    for number, row in enumerate(rows):
+        dead = sum(value or 0 for value in row.dead_letters.values())
+        shown = [
+            Text(row.queue, "bold" if row.exists else "red"),
+            *(_number(one) for one in (row.ready, row.delayed, row.in_flight)),
+            _age(row.oldest),
+        ]
+        if has_journal:
+            failed = Text(f"{row.failed or 0:,.1f}", "yellow" if row.failed else "dim")
+            shown += [_rate(row.sent), _rate(row.handled), failed]
+        else:
+            shown.append(Text("–", "dim") if row.change is None else Text(f"{row.change:+,.1f}"))
+        shown.append(Text(f"{dead:,}", "bold red" if dead else "dim"))
+        shown += [_number(row.workers)] if has_journal else []
+        made.add_row(*shown, style="reverse" if number == selected else "")
+    return made
+
+
+def _details(row: QueueRow) -> Text:
+    if not row.exists:
+        return Text(f"{row.queue} does not exist yet", "red")
+    letters = ", ".join(
+        f"{'–' if number is None else f'{number:,}'} {kind}"
+        for kind, number in row.dead_letters.items()
+    )
+    line = Text(row.queue, "bold")
+    line.append(f": dead letters: {letters or 'none are kept'}", "")
+    return line
+
+
+def _number(number: int | None) -> Text:
+    if number is None:
+        return Text("–", "dim")
+    return Text(f"{number:,}", "" if number else "dim")
+
+
+def _rate(rate: float | None) -> Text:
+    return Text("–", "dim") if rate is None else Text(f"{rate:,.1f}", "" if rate else "dim")
+
+
+def _age(seconds: float | None) -> Text:
+    """An age, short: 12 s, 3 min, 5 h, 2 d."""
+    if seconds is None:
+        return Text("–", "dim")
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return Text(f"{seconds / length:,.0f} {unit}", "yellow")
+    return Text(f"{seconds:,.0f} s", "" if seconds >= 1 else "dim")

@@ -1,0 +1,71 @@
+"""Following a journal: every record once, also across renames, and odd files harm nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from matador.observe.journal.follow import JournalFollower
+from matador.observe.journal.records import DroppedRecord, encode_record
+from matador.observe.journal.segments import OPEN_PREFIX, Segment
+
+
+def line(number: int) -> bytes:
+    return encode_record(DroppedRecord(number, "full", number, "w")) + b"\n"
+
+
+def numbers(follower: JournalFollower) -> list[int]:
+    return [one.count for one in follower.read() if isinstance(one, DroppedRecord)]
+
+
+def test_records_are_seen_while_a_segment_is_open_and_once(tmp_path: Path) -> None:
+    old = Segment(tmp_path, "old", 1)
+    old.append(line(1))
+    follower = JournalFollower(tmp_path)
+    assert numbers(follower) == []
+    old.append(line(2))
+    assert numbers(follower) == [2]
+    old.append(line(3))
+    old.finish()
+    new = Segment(tmp_path, "new", 1)
+    new.append(line(5) + line(4))
+    assert numbers(follower) == [3, 4, 5]
+    new.finish()
+    assert numbers(follower) == []
+    assert numbers(JournalFollower(tmp_path, from_start=True)) == [1, 2, 3, 4, 5]
+
+
+def test_half_a_line_is_not_read_and_a_long_one_is(tmp_path: Path) -> None:
+    follower = JournalFollower(tmp_path / "later")
+    assert numbers(follower) == []
+    (tmp_path / "later").mkdir()
+    path = tmp_path / "later" / f"{OPEN_PREFIX}a.jsonl"
+    whole = encode_record(DroppedRecord(7, "x" * 3_000_000, 7, "w")) + b"\n"
+    path.write_bytes(whole[:2_000_000])
+    assert numbers(follower) == []
+    path.write_bytes(whole)
+    assert numbers(follower) == [7]
+
+
+def test_a_line_that_was_taken_back_does_no_harm(tmp_path: Path) -> None:
+    follower = JournalFollower(tmp_path)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(1) + line(2))
+    assert numbers(follower) == [1, 2]
+    path.write_bytes(line(1))
+    assert numbers(follower) == []
+    path.write_bytes(line(1) + line(3))
+    assert numbers(follower) == [3]
+
+
+def test_odd_files_and_lines_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "target.txt")
+    (tmp_path / "target.txt").write_bytes(line(9))
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(
+        b"not json\n" + b"[" * 100_000 + b"\n\xff\xfe\n{}\n" + line(1) + b'{"kind": "new"}\n'
+    )
+    follower = JournalFollower(tmp_path, from_start=True)
+    assert numbers(follower) == [1]
+    assert follower.unreadable == 5
