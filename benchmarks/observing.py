@@ -1,6 +1,8 @@
-"""What metrics and traces cost: events on SQLite, sent by 64 callers and then handled.
+"""What metrics and traces cost: events, sent by 64 callers and then handled.
 
-    script/benchmark observing [--messages 10000] [--rounds 5] [--sampled 0.1] [--cpu]
+    script/benchmark observing [--url URL] [--messages 10000] [--rounds 5] [--sampled 0.1] [--cpu]
+
+On SQLite, or on the broker at ``--url``, in a namespace of its own.
 
 Contestants take turns. With traces, each send and each attempt makes a decision about its span; the
 sampled ones are recorded by OpenTelemetry's SDK, which batches them for an exporter that drops
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -28,6 +31,7 @@ from matador import Hooks
 from matador.observe import PrometheusMetrics, Tracing
 
 CALLERS = 64
+NAMESPACE = f"observing-{uuid4().hex[:8]}"
 PLAIN, METRICS, BOTH = "neither", "metrics", "metrics and traces"
 
 
@@ -36,7 +40,9 @@ class _Dropped(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def observing(messages: int, sampled: float, clock: Callable[[], float]) -> Contest:
+def observing(
+    messages: int, sampled: float, clock: Callable[[], float], given: str | None = None
+) -> Contest:
     """Sent and handled with metrics, with metrics and traces, and without."""
     number = messages // CALLERS * CALLERS  # what the callers send in all
 
@@ -44,10 +50,13 @@ def observing(messages: int, sampled: float, clock: Callable[[], float]) -> Cont
         return [PrometheusMetrics()]
 
     async def run(folder: Path, hooks: Callable[[], list[Hooks]]) -> float:
-        url, began = f"sqlite:///{folder}/shop.db", clock()
-        async with shop.make_app(url, consume=False, hooks=hooks()) as app:
+        url = given or f"sqlite:///{folder}/shop.db"
+        async with shop.make_app(url, consume=False, namespace=NAMESPACE):
+            pass  # the queues are made, and what is imported on first use is there
+        began = clock()
+        async with shop.make_app(url, consume=False, hooks=hooks(), namespace=NAMESPACE) as app:
             await shop.send_concurrently(app, number, CALLERS)
-        await shop.consume(url, number, hooks=hooks())
+        await shop.consume(url, number, hooks(), NAMESPACE)
         return number / (clock() - began)
 
     def traced(folder: Path) -> float:
@@ -60,8 +69,9 @@ def observing(messages: int, sampled: float, clock: Callable[[], float]) -> Cont
         finally:
             provider.shutdown()
 
+    where = (given or "sqlite").partition(":")[0]
     return Contest(
-        f"SQLite with metrics and traces ({sampled:.0%} sampled), send and consume",
+        f"{where} with metrics and traces ({sampled:.0%} sampled), send and consume",
         BOTH,
         {
             BOTH: in_a_fresh_folder(traced),
@@ -75,13 +85,14 @@ def observing(messages: int, sampled: float, clock: Callable[[], float]) -> Cont
 def main() -> int:
     """Hold the contest."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="of a broker; SQLite by default")
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sampled", type=float, default=0.1)
     parser.add_argument("--cpu", action="store_true", help="messages per second of processor time")
     given = parser.parse_args()
     clock = time.process_time if given.cpu else time.perf_counter
-    outcome = hold(observing(given.messages, given.sampled, clock), given.rounds)
+    outcome = hold(observing(given.messages, given.sampled, clock, given.url), given.rounds)
     print(table([outcome]))
     return 0 if outcome.met else 1
 

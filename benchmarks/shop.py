@@ -66,13 +66,17 @@ def payloads(number: int) -> list[OrderPlaced]:
 
 
 def make_app(
-    transport: str | Transport, *, consume: bool, hooks: list[Hooks] | None = None
+    transport: str | Transport,
+    *,
+    consume: bool,
+    hooks: list[Hooks] | None = None,
+    namespace: str = "bench",
 ) -> Matador:
     """An application with the counting subscriber."""
     return Matador(
         transport,
         schema=Schema({OrderPlaced: [count]}),
-        topology=Topology("bench", queues=[WorkQueue("events", concurrency=CONCURRENCY)]),
+        topology=Topology(namespace, queues=[WorkQueue("events", concurrency=CONCURRENCY)]),
         consume_from=["events"] if consume else [],
         hooks=hooks,
     )
@@ -98,10 +102,12 @@ async def fill(transport: str, number: int) -> None:
             await app.send_many(payloads(min(5000, number - start)))
 
 
-async def consume(transport: str, number: int, hooks: list[Hooks] | None = None) -> float:
+async def consume(
+    transport: str, number: int, hooks: list[Hooks] | None = None, namespace: str = "bench"
+) -> float:
     """Handle what is on the queue, through the whole pipeline; messages per second."""
     counter.expect(number)
-    app = make_app(transport, consume=True, hooks=hooks)
+    app = make_app(transport, consume=True, hooks=hooks, namespace=namespace)
     start = time.perf_counter()
     async with app:
         await counter.wait()

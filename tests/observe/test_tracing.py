@@ -217,3 +217,50 @@ def test_one_trace_over_a_producer_a_broker_and_a_worker(url: str, tmp_path: Pat
         ["produce: send", "work: process", "work: send"],
         ["produce: send", "work: process", "work: send", "work: process"],
     ]
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.25, 1.0])
+async def test_the_sampler_of_the_application_decides_how_many_traces_there_are(
+    ratio: float, exported: InMemorySpanExporter
+) -> None:
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    provider = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    tracing = Tracing(tracer_provider=provider)
+    handler, number = failing(), 2000
+    async with make_app(None, handler, hooks=tracing) as app:
+        for start in range(number):
+            await app.send(OrderPlaced(str(start)))
+        await settled(app, timeout=60)
+    sent = named(exported, "send order.placed")
+    assert len(sent) == len(named(exported, f"process {QUEUE}"))
+    assert abs(len(sent) - ratio * number) <= 5 * (ratio * (1 - ratio) * number) ** 0.5
+    parents = [one.docket.metadata["traceparent"] for one in handler.envelopes]
+    assert len({parent.split("-")[1] for parent in parents}) == number
+    sampled = {parent.split("-")[1] for parent in parents if int(parent[-2:], 16) & 1}
+    assert sampled == {f"{one.context.trace_id:032x}" for one in sent if one.context}
+    bound = TraceIdRatioBased.get_bound_for_rate(ratio)
+    for parent in parents:  # other services decide the same by the id alone
+        trace_id = parent.split("-")[1]
+        below = int(trace_id, 16) & TraceIdRatioBased.TRACE_ID_LIMIT < bound
+        assert below == (trace_id in sampled)
+
+
+async def test_a_send_inside_an_unsampled_trace_is_not_sampled(
+    exported: InMemorySpanExporter,
+) -> None:
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+
+    provider = TracerProvider(ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    always = TracerProvider(shutdown_on_exit=False)
+    always.add_span_processor(SimpleSpanProcessor(exported))
+    handler = failing()
+    async with make_app(None, handler, hooks=Tracing(tracer_provider=always)) as app:
+        with provider.get_tracer("mine").start_as_current_span("unsampled") as span:
+            await app.send(OrderPlaced("o-1"))
+        await settled(app)
+    assert exported.get_finished_spans() == ()
+    parent = handler.envelopes[0].docket.metadata["traceparent"]
+    assert parent.split("-")[1] == f"{span.get_span_context().trace_id:032x}"

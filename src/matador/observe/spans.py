@@ -7,8 +7,10 @@ takes several times as long.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from matador.errors import MissingExtraError
@@ -29,6 +31,34 @@ _LONGEST_HEADER = 512
 _SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
 _UNSAMPLED = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-(0[02])")  # 2: the id is random
 _FOLLOWS = "remoteParentNotSampled:AlwaysOffSampler"
+_RATIO = re.compile(r"ParentBased\{root:TraceIdRatioBased\{([\d.e-]+)\},.*\}")
+_IDS = 1 << 64  # the ratio is taken of this many trace ids
+
+
+class _GivenIds:
+    """The ids of new spans: those of another generator, or a trace id that was chosen before."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._given = threading.local()
+        self.generate_span_id: Callable[[], int] = inner.generate_span_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def generate_trace_id(self) -> int:
+        """The id that was given in this thread, or a new one."""
+        given: int = getattr(self._given, "id", 0)
+        return given or self._inner.generate_trace_id()
+
+    @contextlib.contextmanager
+    def given(self, trace_id: int) -> Generator[None]:
+        """Have the next trace use this id."""
+        self._given.id = trace_id
+        try:
+            yield
+        finally:
+            self._given.id = 0
 
 
 class Spans:
@@ -51,6 +81,9 @@ class Spans:
         self._flags = {"00": trace.TraceFlags(0), "02": trace.TraceFlags(2)}
         self._failed = trace.StatusCode.ERROR
         self._w3c = TraceContextTextMapPropagator()
+        self._ids: _GivenIds | None = None
+        self._bound = 0
+        self.follows = False
         self.nothing = context.Context()
         self.attach, self.detach = context.attach, context.detach
         self.in_context = trace.set_span_in_context
@@ -58,17 +91,24 @@ class Spans:
         self.producer, self.consumer = trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER
         self.client, self.server = trace.SpanKind.CLIENT, trace.SpanKind.SERVER
 
-    def follow_unsampled(self) -> bool:
-        """Does the SDK drop every span whose parent, in another process, is not sampled?
-
-        That is so by default. A sampler of your own is asked for each span.
-        """
-        provider = self._global_provider() if self._provider is None else self._provider
+    def prepare(self) -> None:
+        """Find out what the SDK drops anyway. It is set up by now. Idempotent."""
+        if self._ids is not None:
+            return
+        provider: Any = self._global_provider() if self._provider is None else self._provider
         sampler: Any = getattr(provider, "sampler", None)
         describe = getattr(sampler, "get_description", None)
         if type(sampler).__module__ != "opentelemetry.sdk.trace.sampling" or describe is None:
-            return False
-        return _FOLLOWS in str(describe())
+            return  # a sampler of your own is asked for each span
+        said = str(describe())
+        self.follows = _FOLLOWS in said
+        tracer: Any = self._tracer if self._provider is not None else provider.get_tracer(SCOPE)
+        ratio = _RATIO.fullmatch(said)
+        if ratio is None or not hasattr(tracer, "id_generator"):
+            return
+        self._tracer, self._ids = tracer, _GivenIds(tracer.id_generator)
+        tracer.id_generator = self._ids  # of our own tracer: nobody else has it
+        self._bound = round(float(ratio[1]) * _IDS)  # as TraceIdRatioBased does it
 
     def start(
         self,
@@ -77,7 +117,21 @@ class Spans:
         about: Mapping[str, Any],
         context: Context | None = None,
     ) -> Span:
-        """Begin a span. Without a context, its parent is the current one."""
+        """Begin a span. Without a context, its parent is the current one.
+
+        A new trace that the sampler would not sample, by its id, begins without the SDK. One that
+        it would sample gets that id.
+        """
+        ids = self._ids
+        if ids is not None and context is None and not self.current().get_span_context().is_valid:
+            trace_id = ids.generate_trace_id()
+            if trace_id & (_IDS - 1) >= self._bound:
+                known = self._span_context(
+                    trace_id, ids.generate_span_id(), False, self._flags["00"]
+                )
+                return self._no_span(known)
+            with ids.given(trace_id):
+                return self._tracer.start_span(name, context, kind, about)
         return self._tracer.start_span(name, context, kind, about)
 
     def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:

@@ -82,13 +82,12 @@ class Tracing(Hooks):
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._follows = False
         self._sends: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._processes: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def on_start(self) -> None:
         """See ``Hooks``. The SDK is set up by now."""
-        self._follows = self._spans.follow_unsampled()
+        self._spans.prepare()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ class Tracing(Hooks):
         about = self._about_process(event.queue, event.transport)
         docket = event.envelope.docket
         spans = self._spans
-        span = spans.unsampled(docket.metadata) if self._follows else None
+        span = spans.unsampled(docket.metadata) if self._spans.follows else None
         context = spans.nothing
         if span is None:
             context = spans.extracted(docket.metadata)
@@ -213,7 +212,7 @@ class Tracing(Hooks):
         """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
         spans = self._spans
         about = self._about_process(queue, transport)
-        span = spans.unsampled(carrier) if self._follows else None
+        span = spans.unsampled(carrier) if self._spans.follows else None
         context = spans.nothing
         if span is None:
             context = spans.extracted(carrier)
