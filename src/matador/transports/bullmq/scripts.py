@@ -166,7 +166,7 @@ def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
     parts: list[bytes] = []
     for _, keys, arguments, _, _ in calls:
         parts.append(_bytes(keys[place]) if place >= 0 else b"")
-        parts += map(_bytes, arguments)
+        parts += [one if type(one) is bytes else _bytes(one) for one in arguments]
     # Not packed: the server's reader of that format knows no bytes.
     lengths = _pack(list(map(len, parts)))
     packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
@@ -202,7 +202,8 @@ def for_many(name: str, script: str) -> str:
     """
     functions, rest = apart(script)
     one = f"local function one()\n{_prepared(name, rest)}\nend\n"
-    return "local KEYS, ARGV = KEYS, ARGV\n" + _guard() + functions + one + our_script("many")
+    guard = _guard(many=True)
+    return "local KEYS, ARGV = KEYS, ARGV\n" + guard + functions + one + our_script("many")
 
 
 def apart(script: str) -> tuple[str, str]:
@@ -211,9 +212,10 @@ def apart(script: str) -> tuple[str, str]:
     return "".join(["local rcall = redis.call\n", *functions]), _FUNCTION.sub("", script)
 
 
-def _guard() -> str:
+def _guard(*, many: bool = False) -> str:
     keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    return our_script("guard").replace("@KEYS@", keys)
+    script = our_script("guard").replace("@KEYS@", keys)
+    return script.replace("@MANY@", "true" if many else "false")
 
 
 def _prepared(name: str, script: str) -> str:
