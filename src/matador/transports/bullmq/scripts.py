@@ -34,7 +34,10 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("finish_malformed", "release_failed", "take", "take_failed")
+OURS = (
+    *("finish_malformed", "release_failed", "take", "take_failed"),
+    *("add_plain", "take_plain", "finish_plain"),
+)
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships but does not load."""
 
@@ -183,7 +186,8 @@ def _bytes(argument: Argument) -> bytes:
 @cache
 def our_script(name: str) -> str:
     """The text of one of our own scripts."""
-    return (files("matador.transports.bullmq") / "lua" / f"{name}.lua").read_text("utf-8")
+    text = (files("matador.transports.bullmq") / "lua" / f"{name}.lua").read_text("utf-8")
+    return text.replace("@KEYS@", ", ".join(f"['{key}'] = true" for key in KEYS))
 
 
 @cache
@@ -213,9 +217,7 @@ def apart(script: str) -> tuple[str, str]:
 
 
 def _guard(*, many: bool = False) -> str:
-    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    script = our_script("guard").replace("@KEYS@", keys)
-    return script.replace("@MANY@", "true" if many else "false")
+    return our_script("guard").replace("@MANY@", "true" if many else "false")
 
 
 def _prepared(name: str, script: str) -> str:
@@ -293,12 +295,21 @@ class JobScripts(Scripts):
         """The key of a job's lock."""
         return self.job_key(id_) + b":lock"
 
-    def _named(self, names: str) -> list[str | bytes]:
+    @property
+    def start(self) -> bytes:
+        """What the keys of the queue begin with."""
+        return self._bytes[""]
+
+    def keys_of(self, names: str) -> Sequence[str | bytes]:
+        """The keys of parts of the queue."""
         # Bytes are not encoded at every call, and each list is made once.
         found = self._lists.get(names)
         if found is None:
             found = self._lists[names] = [self._bytes[name] for name in names.split()]
-        return [*found]
+        return found
+
+    def _named(self, names: str) -> list[str | bytes]:
+        return [*self.keys_of(names)]
 
     # -- adding ------------------------------------------------------------------------------------
 

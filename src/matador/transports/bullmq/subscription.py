@@ -13,6 +13,7 @@ from typing import Any, cast
 from matador.errors import MatadorError, NotConnectedError, SendUnconfirmedError
 from matador.model.job_limits import JobLimits, RateLimit
 from matador.model.message import Delivery
+from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.jobs import BullJob, JobHold
 from matador.transports.bullmq.native_job import job_of
@@ -23,6 +24,8 @@ from matador.transports.bullmq.wire import id_text
 
 _POLL = 0.2  # seconds; BullMQ wakes nobody for failed jobs
 _SHORTEST = 0.001
+_MOST_PLAIN = 100  # jobs at once: the server does nothing else meanwhile
+_BY_BULLMQ = 20
 
 
 class JobSource(ABC):
@@ -62,6 +65,7 @@ class WaitingJobs(JobSource):
         self._owner = token_hex(8)
         self._number = 0
         self._together = 1
+        self._by_bullmq = 0  # how often BullMQ's own script is asked before ours is again
         self._rate: RateLimit | None = None
         self._limited = False
 
@@ -75,7 +79,41 @@ class WaitingJobs(JobSource):
         return self._limited
 
     async def take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
-        """See ``JobSource``."""
+        """See ``JobSource``. Plain jobs are taken by a script of ours, others by BullMQ's own."""
+        self._limited = False
+        if self._jobs.native and self._rate is None and not self._jobs.priorities:
+            if not self._by_bullmq:
+                found = await self._take_plain(session, limit)
+                if found is not None:
+                    return found
+                self._by_bullmq = _BY_BULLMQ
+            self._by_bullmq -= 1
+        return await self._take(session, limit)
+
+    async def _take_plain(
+        self, session: BullMQSession, limit: int
+    ) -> tuple[list[Delivery], float] | None:
+        """``take`` of plain jobs; None: the next one takes BullMQ's own script."""
+        most, now, first = min(limit, _MOST_PLAIN), session.now(), self._number + 1
+        self._number += most
+        call = plain.take(session, self._jobs.queue, most, self._owner, first, self._lock, now)
+        (answer,) = await session.run([call])
+        if isinstance(answer, MatadorError):  # BullMQ's own script has a guard
+            return None
+        taken = plain.taken(answer, self._owner, first)
+        if not taken.jobs and taken.ask_bullmq:
+            return None
+        found: list[Delivery] = []
+        scheduled: list[BullJob] = []
+        for id_, token, fields in taken.jobs:
+            job = job_of(self._jobs, id_, fields)
+            found.append(job.delivery(self._jobs, token))
+            if job.scheduler is not None:
+                scheduled.append(job)
+        found = await self._without_stuck(session, found, scheduled)
+        return found, self._until(now, 0, taken.due)
+
+    async def _take(self, session: BullMQSession, limit: int) -> tuple[list[Delivery], float]:
         count = min(limit, self._together)
         scripts, now = session.scripts(self._jobs.queue), session.now()
         tokens = [self._token() for _ in range(count)]
@@ -84,7 +122,6 @@ class WaitingJobs(JobSource):
         scheduled: list[BullJob] = []
         failure: MatadorError | None = None
         wait = self._block
-        self._limited = False
         for token, answer in zip(tokens, await self._run(session, calls), strict=False):
             if isinstance(answer, MatadorError):
                 failure = answer
@@ -95,15 +132,21 @@ class WaitingJobs(JobSource):
                     scheduled.append(job)
             else:
                 self._limited = int(answer[2]) > 0
-                wait = min(wait, self._until(now, answer))
+                wait = min(wait, self._until(now, int(answer[2]), float(answer[3])))
         if failure is not None and not found:
             raise failure
         # Asking in vain costs the server as much as a job: ask for a little more than came.
         self._together = count * 2 if len(found) == count else len(found) + 1
-        if scheduled:
-            still = await continue_schedulers(session, self._jobs.queue, scheduled)
-            found = [one for one in found if cast("JobHold", one.receipt.handle).id not in still]
-        return found, wait
+        return await self._without_stuck(session, found, scheduled), wait
+
+    async def _without_stuck(
+        self, session: BullMQSession, found: list[Delivery], scheduled: Sequence[BullJob]
+    ) -> list[Delivery]:
+        """Have schedulers add their next jobs; without the jobs of those that could not."""
+        if not scheduled:
+            return found
+        stuck = await continue_schedulers(session, self._jobs.queue, scheduled)
+        return [one for one in found if cast("JobHold", one.receipt.handle).id not in stuck]
 
     async def _run(self, session: BullMQSession, calls: Sequence[Call]) -> list[Any]:
         """The answers; those of a job queue end with the first one that finds nothing."""
@@ -114,9 +157,8 @@ class WaitingJobs(JobSource):
             raise answers
         return [session.plain(answer) for answer in answers]
 
-    def _until(self, now: int, answer: Sequence[Any]) -> float:
+    def _until(self, now: int, limited: int, due: float) -> float:
         """Seconds until the rate limit ends, or until the next delayed job is due."""
-        limited, due = int(answer[2]), float(answer[3])
         waits = [limited / 1000] if limited > 0 else []
         waits += [(due - now) / 1000] if due > 0 else []
         return max(_SHORTEST, min([self._block, *waits]))
