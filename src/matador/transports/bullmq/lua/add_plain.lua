@@ -22,9 +22,15 @@ end
 if #ids == 0 then return answers end
 
 -- What may fail comes first: then no job is stored that does not wait.
-local function failed(answer) return type(answer) == 'table' and answer.err end
-if failed(redis.pcall('INCRBY', KEYS[3], #ids)) or failed(redis.pcall('ZADD', KEYS[5], 0, '0'))
-  or failed(redis.pcall('LPUSH', KEYS[1], unpack(ids))) then return false end
+local function fails(...)
+  local answer = redis.pcall(...)
+  return type(answer) == 'table' and answer.err
+end
+if fails('INCRBY', KEYS[3], #ids) then return false end
+if fails('ZADD', KEYS[5], 0, '0') or fails('LPUSH', KEYS[1], unpack(ids)) then
+  redis.call('DECRBY', KEYS[3], #ids)
+  return false
+end
 
 for at = 3, #ARGV, 4 do
   local id, name = ARGV[at], ARGV[at + 1]

@@ -46,8 +46,9 @@ if #ids > 0 then
   redis.pcall('SREM', KEYS[3], unpack(ids))
   local count = redis.pcall('HINCRBY', KEYS[7], 'count', #ids)
   if type(count) == 'table' then redis.pcall('HSET', KEYS[7], 'count', #ids) end
+  local prioritized = redis.pcall('ZCARD', KEYS[6])
   if redis.pcall('LLEN', active) == 0 and redis.pcall('LLEN', KEYS[5]) == 0
-    and redis.pcall('ZCARD', KEYS[6]) == 0 then
+    and (prioritized == 0 or type(prioritized) == 'table') then
     redis.pcall('XADD', events, '*', 'event', 'drained')
   end
 end
