@@ -18,7 +18,7 @@ from matador.errors import TransportError
 from matador.model.message import Complete, Delivery, Message
 from matador.transports.bullmq import BullMQTransport, plain
 from matador.transports.bullmq.client import BullMQSession
-from matador.transports.bullmq.subscription import WaitingJobs
+from matador.transports.bullmq.sources import WaitingJobs
 
 pytestmark = pytest.mark.broker
 
@@ -294,13 +294,10 @@ def _name(scene: Scene) -> str:
 def only_bullmq(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Have BullMQ's own scripts do everything."""
 
-    async def nothing(*_: object) -> None:
-        return None
-
     def apply() -> None:
         monkeypatch.setattr(plain, "options_of", _nothing)
         monkeypatch.setattr(plain, "can_complete", _nothing)
-        monkeypatch.setattr(WaitingJobs, "_take_plain", nothing)
+        monkeypatch.setattr(WaitingJobs, "_plain", False)
 
     return apply
 

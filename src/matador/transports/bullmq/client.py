@@ -37,12 +37,19 @@ class BullMQSession:
     """
 
     def __init__(
-        self, client: Any, connection: PipelinedConnection, prefix: str, where: str
+        self,
+        client: Any,
+        connection: PipelinedConnection,
+        connect: Callable[[], Awaitable[PipelinedConnection]],
+        prefix: str,
+        where: str,
     ) -> None:
         self.client = client
         self.where = where
         self.lost = connection.lost
         self._pipelined = connection
+        self._connect = connect
+        self._blocking: set[PipelinedConnection] = set()
         self._connection = connection_of(client)
         self._prefix = prefix
         self._scripts: dict[str, StoreScripts] = {}
@@ -96,6 +103,31 @@ class BullMQSession:
     def fail(self, error: BaseException) -> None:
         """See ``ServerConnection``."""
         self._pipelined.fail(error)
+
+    async def connect_blocking(self) -> PipelinedConnection:
+        """Another connection, for commands that block. It is closed with the session.
+
+        Raises:
+            TransportError: it cannot be made.
+        """
+        try:
+            connection = await self._connect()
+        except Exception as error:
+            raise self.translated(error) from error
+        self._blocking.add(connection)
+        connection.lost.add_done_callback(lambda _: self._blocking.discard(connection))
+        if self.lost.done():  # meanwhile
+            await connection.close()
+        return connection
+
+    def command_of(self, call: Call) -> tuple[Argument, ...]:
+        """A call of a script as a command."""
+        sha = self.command(call.script).sha
+        return ("EVALSHA", sha, len(call.keys), *call.keys, *call.arguments)
+
+    def tell(self, *command: Argument) -> None:
+        """Send a plain command whose outcome does not matter."""
+        self._pipelined.call(*command).add_done_callback(forget)
 
     async def ask(self, *command: Any) -> Any:
         """The reply to a plain command.
@@ -194,7 +226,7 @@ class BullMQSession:
         answers: list[Any] = []
         futures: list[asyncio.Future[Any]] = []
         try:
-            futures = self._pipelined.call_all([self._command(call) for call in calls])
+            futures = self._pipelined.call_all([self.command_of(call) for call in calls])
             for future in futures:
                 try:
                     answers.append(await future)
@@ -207,10 +239,6 @@ class BullMQSession:
                 raise
             raise self.translated(error) from error
         return answers
-
-    def _command(self, call: Call) -> tuple[Argument, ...]:
-        sha = self.command(call.script).sha
-        return ("EVALSHA", sha, len(call.keys), *call.keys, *call.arguments)
 
     async def _load(self) -> None:
         try:
@@ -235,7 +263,8 @@ class BullMQSession:
     async def close(self) -> None:
         """See ``ServerConnection``."""
         self.fail(NotConnectedError("disconnected"))
-        await self._pipelined.close()
+        for connection in (self._pipelined, *self._blocking):
+            await connection.close()
         with contextlib.suppress(Exception):
             await self.client.aclose()
 
@@ -282,14 +311,17 @@ class BullMQClient(ServerClient[BullMQSession]):
             retry=Retry(NoBackoff(), 0),
             **options,
         )
-        session: BullMQSession | None = None
-        try:
+
+        async def connect() -> PipelinedConnection:
             connection = client.connection_pool.make_connection()
             await connection.connect()
-            pipelined = PipelinedConnection(
+            return PipelinedConnection(
                 connection, timeout=address.timeout, heartbeat=address.heartbeat
             )
-            session = BullMQSession(client, pipelined, address.prefix, self.where)
+
+        session: BullMQSession | None = None
+        try:
+            session = BullMQSession(client, await connect(), connect, address.prefix, self.where)
             await session.prepare()
             _check_cancelled()
         except BaseException as error:

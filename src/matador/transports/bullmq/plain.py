@@ -49,6 +49,10 @@ class Taken(NamedTuple):
     due: int
 
 
+NOTHING = Taken([], True, 0)
+"""Nothing: BullMQ's own script may find something."""
+
+
 # -- adding ----------------------------------------------------------------------------------------
 
 
@@ -91,16 +95,14 @@ def add(
 # -- taking ----------------------------------------------------------------------------------------
 
 
-def take(
-    session: BullMQSession, queue: str, most: int, owner: str, first: int, lock: int, now: int
-) -> Call:
+def take(session: BullMQSession, queue: str, most: int, owner: str, first: int, lock: int) -> Call:
     """Take up to ``most`` jobs. Their tokens begin with ``owner``, and are counted from ``first``.
 
-    See ``taken`` for its answer.
+    The call may wait in line: the server says what time it is. See ``taken`` for its answer.
     """
     scripts = session.scripts(queue)
     keys = scripts.keys_of("wait active prioritized events delayed meta pc marker")
-    return Call("take_plain", keys, [scripts.start, most, lock, owner, first, now])
+    return Call("take_plain", keys, [scripts.start, most, lock, owner, first])
 
 
 def taken(answer: Sequence[Any], owner: str, first: int) -> Taken:

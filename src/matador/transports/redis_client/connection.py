@@ -79,10 +79,12 @@ class PipelinedConnection(asyncio.Protocol):
         """
         return self._send(_pack(arguments), patience)
 
-    def call_all(self, commands: Sequence[tuple[Argument, ...]]) -> list[asyncio.Future[Any]]:
+    def call_all(
+        self, commands: Sequence[tuple[Argument, ...]], *, patience: float = 0.0
+    ) -> list[asyncio.Future[Any]]:
         """Send several commands. One that cannot be encoded is raised, and none is sent."""
         packed = [_pack(command) for command in commands]
-        return [self._send(command) for command in packed]
+        return [self._send(command, patience) for command in packed]
 
     def _send(self, packed: bytes, patience: float = 0.0) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()

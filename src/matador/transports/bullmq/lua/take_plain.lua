@@ -2,16 +2,13 @@
 -- BullMQ's moveToActive does for them, for many at once and with fewer commands.
 -- KEYS: wait, active, prioritized, events, delayed, meta, pc, marker
 -- ARGV: key prefix of the queue, how many at most, lock in ms, what their tokens begin with, the number
---       that ends the first token, now in ms ('': ask the server)
+--       that ends the first token
 -- Returns whether the next job takes BullMQ's own script (1), when the next delayed job is due in ms (0:
 -- there is none), then id and fields of each job.
-local prefix, most, lock, owner, first, now = unpack(ARGV)
-first = tonumber(first)
+local prefix, most, lock, owner, first = unpack(ARGV)
 local wait, active, events = KEYS[1], KEYS[2], KEYS[4]
-if now == '' then
-  local time = redis.call('TIME')
-  now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-end
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local meta = redis.pcall('HMGET', KEYS[6], 'paused', 'concurrency', 'max')
 local delayed = redis.pcall('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')
 if meta.err or meta[1] or meta[2] or meta[3] or delayed.err then return {1, 0} end
@@ -21,7 +18,7 @@ if delayed[2] and due < now + 1 then return {1, 0} end
 -- Keys of the queue beside its jobs: no job has such an id, except by mistake.
 local own = {@KEYS@}
 local answer = {0, 0}
-for number = first, first + most - 1 do
+for number = tonumber(first), first + most - 1 do
   local id = redis.pcall('RPOPLPUSH', wait, active)
   if not id then
     if redis.pcall('ZCARD', KEYS[3]) == 0 then
