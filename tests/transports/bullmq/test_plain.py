@@ -78,7 +78,7 @@ class Stage:
         found: dict[str, Any] = {}
         async for key in self.client.scan_iter(match=f"{self.prefix}:*"):
             name = key.decode().removeprefix(f"{self.prefix}:")
-            if name != "stalled-check":  # a time
+            if name not in ("stalled-check", "metrics:completed:data"):  # a time, what a minute had
                 found[name] = await _value(self.client, key)
         return found
 
@@ -93,7 +93,7 @@ async def _value(client: Any, key: bytes) -> object:
     match (await client.type(key)).decode():
         case "hash":
             fields = {name.decode(): value for name, value in (await client.hgetall(key)).items()}
-            for name in ("timestamp", "processedOn", "finishedOn", "prevTS"):
+            for name in ("timestamp", "processedOn", "finishedOn", "prevTS", "prevCount"):
                 fields = {**fields, name: b"then"} if name in fields else fields
             if "opts" in fields:
                 fields["opts"] = json.loads(fields["opts"])
