@@ -35,10 +35,11 @@ class BullMQSubscription:
         self._source = source
         self._give_back = give_back
         self._closed = closed
-        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._active = True
         self._ready: deque[Delivery] = deque()
         self._taking: asyncio.Task[float] | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
         self._empty_until: float | None = None
         self._receivers = 0
 
@@ -50,7 +51,7 @@ class BullMQSubscription:
     @property
     def active(self) -> bool:
         """See ``Subscription``."""
-        return not self._ending.done()
+        return self._active
 
     def set_limits(self, limits: JobLimits) -> None:
         """See ``JobLimiting``. BullMQ has no limit for each key: that is ignored."""
@@ -73,11 +74,10 @@ class BullMQSubscription:
                     return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
                 if wait is None:
                     continue
+                self._woken = asyncio.get_running_loop().create_future()
                 if self._waiting is None or self._waiting.done():
                     self._waiting = asyncio.create_task(self._wait(wait, limit))
-                await asyncio.wait(
-                    [self._waiting, self._ending], return_when=asyncio.FIRST_COMPLETED
-                )
+                await self._woken
         except asyncio.CancelledError:
             self._source.unblock()  # nobody may ask for jobs for a long time
             raise
@@ -118,6 +118,16 @@ class BullMQSubscription:
         return found.wait
 
     async def _wait(self, seconds: float, limit: int) -> None:
+        try:
+            await self._wait_for_jobs(seconds, limit)
+        finally:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _wait_for_jobs(self, seconds: float, limit: int) -> None:
         self._empty_until = None
         try:
             session = await self._client.wait_connected()
@@ -144,7 +154,8 @@ class BullMQSubscription:
         """See ``Subscription``."""
         if not self.active:
             return
-        self._ending.set_result(None)
+        self._active = False
+        self._wake()
         self._closed(self)
         waited = await self._stop_waiting()
         if waited and self._client.state.status == "connected":
