@@ -22,7 +22,7 @@ HOMES = {
     "botocore": "matador.transports.sqs",
     "bullmq": "matador.transports.bullmq",
     "confluent_kafka": "matador.transports.kafka",
-    "hiredis": "matador.transports.redis",
+    "hiredis": "matador.transports.redis_client",
     "opentelemetry": "matador.observe",
     "pika": "matador.transports.rabbitmq",
     "pyspark": "matador.spark",

@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli, Result
 from tests.support.brokers import broker_url
 from tests.support.redis import forget_keys
 
-from matador.jobs import Job, PermanentJobError, Queue, Worker
+from matador.jobs import ActiveJob, Job, PermanentJobError, Queue, Worker
 from matador.testing import wait_for
 
 T = TypeVar("T")
@@ -122,6 +122,44 @@ def test_a_job_is_added_counted_listed_and_shown(call: Cli, jobs: Jobs) -> None:
     found = jobs.get("j1")
     assert found is not None
     assert found.max_attempts == 5
+
+
+def test_a_job_is_added_with_a_concurrency_key(cli: Cli, folder: Path) -> None:
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    add = ("jobs", "add", "emails", "sync", "--provider", url)
+    for key in ("ada", "ada", "bob"):
+        assert cli(*add, "--concurrency-key", key).code == 0
+
+    async def run() -> tuple[int, int]:
+        """How many jobs of one key ran at once at most, and how many at all."""
+        running: list[str] = []
+        most: list[int] = []
+        free = asyncio.Event()
+
+        async def handle(job: ActiveJob[object]) -> None:
+            running.append(job.id)
+            most.append(len(running))
+            if len(most) > 1:
+                free.set()
+            await free.wait()
+            running.remove(job.id)
+
+        limited = Worker("emails", handle, provider=url, concurrency=3, concurrency_per_key=1)
+        async with limited:
+            await wait_for(lambda: len(most) == 3 and not running)
+        return max(most), len(most)
+
+    assert asyncio.run(run()) == (2, 3), "two of one key run one after the other"
+
+
+def test_a_concurrency_key_that_the_provider_ignores_is_said(
+    cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{broker_url('redis')}?prefix=test-{uuid4().hex[:10]}"
+    result = cli("jobs", "add", "emails", "sync", "--provider", url, "--concurrency-key", "ada")
+    assert result.code == 0
+    assert "does not support 'concurrency_key': it is ignored" in caplog.text
+    asyncio.run(forget_keys(broker_url("redis"), url.partition("prefix=")[2]))
 
 
 def test_a_list_that_is_cut_says_so(call: Cli, jobs: Jobs) -> None:

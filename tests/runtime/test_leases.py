@@ -141,6 +141,27 @@ async def test_who_lost_a_lease_is_told_and_the_others_are_kept(keeping: Keeping
     await keeping.keeper.stop()
 
 
+async def test_what_is_being_settled_is_not_called_lost(
+    keeping: Keeping, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeping.keeper.start()
+    await _turn()
+    settled, failed = receipt("settled"), receipt("failed")
+    keeping.keeper.hold(settled)
+    keeping.keeper.hold(failed)
+    with keeping.keeper.settling([settled, failed]):
+        # The broker has settled them, and its answer arrives after that to the renewal.
+        keeping.transport.lost |= {"settled", "failed"}
+        await keeping.passes(10)
+        keeping.keeper.let_go(settled)
+    assert keeping.transport.times == [10]
+    assert "lost the lease" not in caplog.text
+    await keeping.passes(10)
+    assert [names for _, names in keeping.transport.asked][1:] == [["failed"]]
+    assert caplog.text.count("lost the lease of a message of failed") == 1
+    await keeping.keeper.stop()
+
+
 async def test_in_doubt_a_delivery_is_still_ours(keeping: Keeping) -> None:
     kept, lost, unknown = receipt("kept"), receipt("lost"), receipt("unknown")
     keeping.keeper.hold(kept)

@@ -285,6 +285,9 @@ def add(
     delay: Annotated[float | None, option("SECONDS", "Run it after this many seconds.")] = None,
     attempts: Annotated[int | None, option("N", "How often it is tried.", min=1)] = None,
     priority: Annotated[int | None, option("N", "Higher runs first.")] = None,
+    concurrency_key: Annotated[
+        str | None, option("KEY", "Workers may limit how many jobs with one key run at once.")
+    ] = None,
     common: Common,
 ) -> None:
     """Add a job, and create the queue if it does not exist."""
@@ -296,6 +299,8 @@ def add(
         options["attempts"] = attempts
     if priority is not None:
         options["priority"] = priority
+    if concurrency_key is not None:
+        options["concurrency_key"] = concurrency_key
     added = target.run(
         common, lambda queue: queue.add(name, value, job_id=job_id, **options), create=True
     )

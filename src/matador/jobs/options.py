@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias, TypedDict
 
 from matador.errors import ConfigurationError, InvalidJobError
@@ -74,16 +75,20 @@ DEFAULT_BACKOFF = Exponential(1.0)
 
 def read_backoff(text: object) -> Backoff:
     """The backoff in a header; the default one if there is none, or it cannot be read."""
-    if isinstance(text, str):
-        kind, _, rest = text.partition(":")
-        try:
-            numbers = [float(part) / 1000 for part in rest.split(":")]
-            if kind == "fixed":
-                return Fixed(numbers[0])
-            if kind == "exponential":
-                return Exponential(numbers[0], max_delay=numbers[1] if len(numbers) > 1 else None)
-        except (ValueError, IndexError):
-            pass  # whoever wrote it: the default is as good as any
+    return _read_backoff(text) if isinstance(text, str) else DEFAULT_BACKOFF
+
+
+@lru_cache(maxsize=256)  # every job has one, and most have the same
+def _read_backoff(text: str) -> Backoff:
+    kind, _, rest = text.partition(":")
+    try:
+        numbers = [float(part) / 1000 for part in rest.split(":")]
+        if kind == "fixed":
+            return Fixed(numbers[0])
+        if kind == "exponential":
+            return Exponential(numbers[0], max_delay=numbers[1] if len(numbers) > 1 else None)
+    except (ValueError, IndexError):
+        pass  # whoever wrote it: the default is as good as any
     return DEFAULT_BACKOFF
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 
 from matador.model.message import Receipt
 from matador.transports.base import Leasing
@@ -23,6 +24,7 @@ class LeaseKeeper:
         self._every = lease / 3
         self._held: dict[int, Receipt] = {}
         self._when_lost: dict[int, Callable[[], None]] = {}
+        self._settling: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -69,6 +71,17 @@ class LeaseKeeper:
         """Call ``tell`` if the lease of the delivery is lost."""
         self._when_lost[id(receipt)] = tell
 
+    @contextmanager
+    def settling(self, receipts: Iterable[Receipt]) -> Generator[None]:
+        """Settle these meanwhile. A renewal that is refused does not count as a lost lease then:
+        the broker may have settled the delivery, and its answer is still on its way."""
+        ids = {id(receipt) for receipt in receipts}
+        self._settling |= ids
+        try:
+            yield
+        finally:
+            self._settling -= ids
+
     def let_go(self, receipt: Receipt) -> None:
         """The delivery is settled, or given up."""
         self._held.pop(id(receipt), None)
@@ -83,7 +96,9 @@ class LeaseKeeper:
             try:
                 renewed = await self._transport.renew(held)
                 for receipt, kept in zip(held, renewed, strict=True):
-                    if not kept and id(receipt) in self._held:
+                    if kept or id(receipt) in self._settling:
+                        continue
+                    if id(receipt) in self._held:
                         self._lost(receipt)
             except Exception as error:  # noqa: BLE001 - renewing must go on
                 log.warning(

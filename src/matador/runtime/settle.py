@@ -7,6 +7,7 @@ can never store is settled in a simpler form instead, down to one that always fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -148,9 +149,10 @@ class Settler:
 
     async def settle_now(self, settlement: Settlement) -> MatadorError | None:
         """Settle and wait for it: why it could not be, or None. Not tried again."""
-        error = (await self._settle([settlement]))[0]
-        if error is None and self._leases is not None:
-            self._leases.let_go(settlement.receipt)
+        with self._settling([settlement.receipt]):
+            error = (await self._settle([settlement]))[0]
+            if error is None and self._leases is not None:
+                self._leases.let_go(settlement.receipt)
         return error
 
     async def room(self, most: int, unless: Callable[[], bool] = lambda: False) -> None:
@@ -190,7 +192,8 @@ class Settler:
             while self._pending:
                 batch = self._pending[:_MAX_BATCH]
                 del self._pending[:_MAX_BATCH]
-                failed, simpler = await self._flush_batch(batch)
+                with self._settling([outcome.receipt for outcome in batch]):
+                    failed, simpler = await self._flush_batch(batch)
                 self._pending[:0] = simpler
                 if failed:
                     self._later(failed, self._pause)
@@ -242,6 +245,10 @@ class Settler:
         self._activity.finished_processing(done)
         self._wake()
         return failed, simpler
+
+    def _settling(self, receipts: Sequence[Receipt]) -> contextlib.AbstractContextManager[None]:
+        leases = self._leases
+        return contextlib.nullcontext() if leases is None else leases.settling(receipts)
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         if not settlements:

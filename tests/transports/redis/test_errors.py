@@ -19,7 +19,7 @@ from matador.errors import (
     UnstorableError,
     UnsupportedError,
 )
-from matador.transports.redis.connection import error_of
+from matador.transports.redis_client.connection import error_of
 from matador.transports.redis_client.errors import is_gone, translate
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {

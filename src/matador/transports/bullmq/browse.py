@@ -14,7 +14,7 @@ from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.jobs import LATEST, number, parts_of
 from matador.transports.bullmq.native_job import job_of
 from matador.transports.bullmq.scripts import Call
-from matador.transports.bullmq.subscription import FailedJobs
+from matador.transports.bullmq.sources import FailedJobs
 from matador.transports.bullmq.topology import JobSet
 from matador.transports.bullmq.upkeep import continue_schedulers
 from matador.transports.bullmq.wire import id_text

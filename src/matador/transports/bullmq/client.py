@@ -17,10 +17,11 @@ from matador.errors import MatadorError, NotConnectedError
 from matador.model.message import ConnectionState
 from matador.transports.bullmq.errors import is_wrong_type
 from matador.transports.bullmq.options import BullMQAddress
-from matador.transports.bullmq.scripts import USED, Call, connection_of, together
+from matador.transports.bullmq.scripts import USED, Argument, Call, connection_of, together
 from matador.transports.bullmq.store_scripts import StoreScripts
 from matador.transports.bullmq.wire import bull_name
 from matador.transports.redis_client.client import ServerClient
+from matador.transports.redis_client.connection import PipelinedConnection, forget
 from matador.transports.redis_client.errors import is_gone, is_moved_on, translate
 
 _NEAR = 20  # ms
@@ -29,12 +30,26 @@ _LARGEST = 512 << 20  # bytes, unless the server has another limit
 
 
 class BullMQSession:
-    """A connected client that runs scripts, until it is lost. Times are those of the server."""
+    """A connected client that runs scripts, until it is lost. Times are those of the server.
 
-    def __init__(self, client: Any, prefix: str, where: str) -> None:
+    Scripts travel over one connection, in the order in which they are run. ``client`` has others,
+    for transactions, for commands that block, and for those whose replies redis-py reads.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        connection: PipelinedConnection,
+        connect: Callable[[], Awaitable[PipelinedConnection]],
+        prefix: str,
+        where: str,
+    ) -> None:
         self.client = client
         self.where = where
-        self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.lost = connection.lost
+        self._pipelined = connection
+        self._connect = connect
+        self._blocking: set[PipelinedConnection] = set()
         self._connection = connection_of(client)
         self._prefix = prefix
         self._scripts: dict[str, StoreScripts] = {}
@@ -87,8 +102,32 @@ class BullMQSession:
 
     def fail(self, error: BaseException) -> None:
         """See ``ServerConnection``."""
-        if not self.lost.done():
-            self.lost.set_result(error)
+        self._pipelined.fail(error)
+
+    async def connect_blocking(self) -> PipelinedConnection:
+        """Another connection, for commands that block. It is closed with the session.
+
+        Raises:
+            TransportError: it cannot be made.
+        """
+        try:
+            connection = await self._connect()
+        except Exception as error:
+            raise self.translated(error) from error
+        self._blocking.add(connection)
+        connection.lost.add_done_callback(lambda _: self._blocking.discard(connection))
+        if self.lost.done():  # meanwhile
+            await connection.close()
+        return connection
+
+    def command_of(self, call: Call) -> tuple[Argument, ...]:
+        """A call of a script as a command."""
+        sha = self.command(call.script).sha
+        return ("EVALSHA", sha, len(call.keys), *call.keys, *call.arguments)
+
+    def tell(self, *command: Argument) -> None:
+        """Send a plain command whose outcome does not matter."""
+        self._pipelined.call(*command).add_done_callback(forget)
 
     async def ask(self, *command: Any) -> Any:
         """The reply to a plain command.
@@ -168,6 +207,9 @@ class BullMQSession:
     async def _run(
         self, calls: Sequence[Call | tuple[Any, ...]], *, transaction: bool
     ) -> list[Any]:
+        scripts = [call for call in calls if isinstance(call, Call)]
+        if not transaction and len(scripts) == len(calls):
+            return await self._run_scripts(scripts)
         pipe = self.client.pipeline(transaction=transaction)
         for call in calls:
             if isinstance(call, Call):
@@ -179,6 +221,24 @@ class BullMQSession:
             return await pipe.execute(raise_on_error=False)
         except Exception as error:
             raise self.translated(error) from error
+
+    async def _run_scripts(self, calls: Sequence[Call]) -> list[Any]:
+        answers: list[Any] = []
+        futures: list[asyncio.Future[Any]] = []
+        try:
+            futures = self._pipelined.call_all([self.command_of(call) for call in calls])
+            for future in futures:
+                try:
+                    answers.append(await future)
+                except ResponseError as error:
+                    answers.append(error)
+        except BaseException as error:
+            for future in futures:
+                future.add_done_callback(forget)
+            if not isinstance(error, Exception):
+                raise
+            raise self.translated(error) from error
+        return answers
 
     async def _load(self) -> None:
         try:
@@ -197,11 +257,14 @@ class BullMQSession:
         return translate(error, self.where)
 
     async def drain(self) -> None:
-        """See ``ServerConnection``. Every command is awaited by its caller."""
+        """See ``ServerConnection``. Commands of ``client`` are awaited by their callers."""
+        await self._pipelined.drain()
 
     async def close(self) -> None:
         """See ``ServerConnection``."""
         self.fail(NotConnectedError("disconnected"))
+        for connection in (self._pipelined, *self._blocking):
+            await connection.close()
         with contextlib.suppress(Exception):
             await self.client.aclose()
 
@@ -248,28 +311,26 @@ class BullMQClient(ServerClient[BullMQSession]):
             retry=Retry(NoBackoff(), 0),
             **options,
         )
-        session = BullMQSession(client, address.prefix, self.where)
+
+        async def connect() -> PipelinedConnection:
+            connection = client.connection_pool.make_connection()
+            await connection.connect()
+            return PipelinedConnection(
+                connection, timeout=address.timeout, heartbeat=address.heartbeat
+            )
+
+        session: BullMQSession | None = None
         try:
+            session = BullMQSession(client, await connect(), connect, address.prefix, self.where)
             await session.prepare()
             _check_cancelled()
         except BaseException as error:
-            await session.close()
+            await (client.aclose() if session is None else session.close())
             _check_cancelled()
             if not isinstance(error, Exception):
                 raise
             raise translate(error, self.where, opening=True) from error
         return session
-
-    async def _wait_lost(self, connection: BullMQSession) -> BaseException:
-        while True:
-            await asyncio.wait([connection.lost], timeout=self._address.heartbeat)
-            if connection.lost.done():
-                return connection.lost.result()
-            try:
-                await connection.client.ping()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the session is over
-                connection.fail(error)
-            _check_cancelled()
 
 
 def _check_cancelled() -> None:

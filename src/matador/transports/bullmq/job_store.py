@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matador.errors import (
@@ -15,6 +15,7 @@ from matador.errors import (
 )
 from matador.model.job import JobCounts, JobRecord, JobStatus
 from matador.model.message import Message, Receipt
+from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.jobs import hold_of, number
 from matador.transports.bullmq.native import check_json, new_job
@@ -67,11 +68,75 @@ async def add_jobs(
             continue
         size += len(message.body)
         if len(waiting) >= _MOST_EACH or size >= _MOST_BYTES:
-            await _add(session, queues, messages, waiting, outcomes)
+            await _add_some(session, queues, messages, waiting, outcomes)
             waiting, size = [], 0
     if waiting:
-        await _add(session, queues, messages, waiting, outcomes)
+        await _add_some(session, queues, messages, waiting, outcomes)
     return outcomes
+
+
+async def _add_some(
+    session: BullMQSession,
+    queues: Queues,
+    messages: Sequence[Message],
+    found: Sequence[tuple[int, JobSet]],
+    outcomes: list[MatadorError | None],
+) -> None:
+    """Add jobs: plain ones by a script of ours, others by BullMQ's own."""
+    others: list[tuple[int, JobSet]] = []
+    plain_jobs: dict[JobSet, list[tuple[int, bytes]]] = {}
+    for index, jobs in found:
+        message = messages[index]
+        if not job_id(message.id):
+            outcomes[index] = not_an_id(message.id)
+            continue
+        try:
+            check_json(message)
+            options = None if jobs.priorities else plain.options_of(message)
+        except (*UNWRITABLE, UnstorableError) as error:
+            outcomes[index] = unstorable(f"job {message.id!r}", error)
+            continue
+        if options is None or len(message.body) > session.largest:
+            others.append((index, jobs))
+        else:
+            plain_jobs.setdefault(jobs, []).append((index, options))
+    if plain_jobs:
+        others += await _add_plain(session, messages, plain_jobs, outcomes)
+    if others:
+        await _add(session, queues, messages, others, outcomes)
+
+
+async def _add_plain(
+    session: BullMQSession,
+    messages: Sequence[Message],
+    found: Mapping[JobSet, Sequence[tuple[int, bytes]]],
+    outcomes: list[MatadorError | None],
+) -> list[tuple[int, JobSet]]:
+    """Add plain jobs, given with their options. Returns those that take BullMQ's own script."""
+    calls: list[Call] = []
+    sent: list[tuple[JobSet, Sequence[tuple[int, bytes]]]] = []
+    now = session.now()
+    for jobs, all_ in found.items():
+        for start in range(0, len(all_), plain.MOST):
+            some = all_[start : start + plain.MOST]
+            new = [(messages[index], options) for index, options in some]
+            calls.append(plain.add(session, jobs.queue, new, now))
+            sent.append((jobs, some))
+    try:
+        answers = await session.run(calls)
+    except MatadorError as error:
+        for _, some in sent:
+            for index, _ in some:
+                outcomes[index] = error
+        return []
+    left: list[tuple[int, JobSet]] = []
+    for (jobs, some), answer in zip(sent, answers, strict=True):
+        if answer is None or isinstance(answer, MatadorError):  # BullMQ's own script has a guard
+            left += [(index, jobs) for index, _ in some]
+            continue
+        for (index, _), one in zip(some, answer, strict=True):
+            outcomes[index] = _outcome(messages[index], one)
+    return left
 
 
 async def _add(
@@ -88,11 +153,7 @@ async def _add(
     now, largest = session.now(), session.largest
     for index, jobs in found:
         message = messages[index]
-        if not job_id(message.id):
-            outcomes[index] = not_an_id(message.id)
-            continue
         try:
-            check_json(message)
             job = new_job(message, largest, prioritized=jobs.priorities or is_last)
             calls.append(session.scripts(jobs.queue).add_new(message.id, job, now))
         except (*UNWRITABLE, UnstorableError) as error:

@@ -67,6 +67,8 @@ def hold_of(receipt: Receipt) -> JobHold | None:
 
 def number(text: bytes | None, most: int = _MOST) -> int:
     """A count or a time; 0 if it is missing, not a number, or negative."""
+    if text is None or text == b"0":
+        return 0
     try:
         return min(max(0, int(text or b"0")), most)
     except ValueError:

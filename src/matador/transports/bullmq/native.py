@@ -39,6 +39,7 @@ _OTHERS = "matador"
 
 _PARENTS = ("parent", "repeat", "repeatJobKey", "prevMillis", "timestamp")
 _BACKOFF = {"type": "exponential", "delay": 1000}
+_BACKOFF_TEXT = "exponential:1000"
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):
@@ -222,6 +223,8 @@ def backoff_text(backoff: object) -> str | None:
     """
     if backoff is None:
         return "fixed:0"
+    if backoff == _BACKOFF:  # that of nearly all jobs
+        return _BACKOFF_TEXT
     if not isinstance(backoff, dict):
         return f"fixed:{_number(backoff)}"
     found = cast("Mapping[str, object]", backoff)

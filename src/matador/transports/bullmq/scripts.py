@@ -34,7 +34,10 @@ Keep: TypeAlias = bool | int | dict[str, int]
 
 REMOVE: Keep = True
 
-OURS = ("finish_malformed", "release_failed", "take", "take_failed")
+OURS = (
+    *("finish_malformed", "release_failed", "take", "take_failed"),
+    *("add_plain", "take_plain", "finish_plain"),
+)
 SHIPPED = {"moveJobFromActiveToWait": "moveJobFromActiveToWait-9.lua"}
 """Scripts that the package ships but does not load."""
 
@@ -166,7 +169,7 @@ def together(calls: Sequence[Call], *, stops: bool = False) -> Call:
     parts: list[bytes] = []
     for _, keys, arguments, _, _ in calls:
         parts.append(_bytes(keys[place]) if place >= 0 else b"")
-        parts += map(_bytes, arguments)
+        parts += [one if type(one) is bytes else _bytes(one) for one in arguments]
     # Not packed: the server's reader of that format knows no bytes.
     lengths = _pack(list(map(len, parts)))
     packed: list[Argument] = [place + 1, int(stops), width, lengths, b"".join(parts)]
@@ -183,7 +186,8 @@ def _bytes(argument: Argument) -> bytes:
 @cache
 def our_script(name: str) -> str:
     """The text of one of our own scripts."""
-    return (files("matador.transports.bullmq") / "lua" / f"{name}.lua").read_text("utf-8")
+    text = (files("matador.transports.bullmq") / "lua" / f"{name}.lua").read_text("utf-8")
+    return text.replace("@KEYS@", ", ".join(f"['{key}'] = true" for key in KEYS))
 
 
 @cache
@@ -202,7 +206,8 @@ def for_many(name: str, script: str) -> str:
     """
     functions, rest = apart(script)
     one = f"local function one()\n{_prepared(name, rest)}\nend\n"
-    return "local KEYS, ARGV = KEYS, ARGV\n" + _guard() + functions + one + our_script("many")
+    guard = _guard(many=True)
+    return "local KEYS, ARGV = KEYS, ARGV\n" + guard + functions + one + our_script("many")
 
 
 def apart(script: str) -> tuple[str, str]:
@@ -211,9 +216,8 @@ def apart(script: str) -> tuple[str, str]:
     return "".join(["local rcall = redis.call\n", *functions]), _FUNCTION.sub("", script)
 
 
-def _guard() -> str:
-    keys = ", ".join(f"['{name}'] = true" for name in KEYS)
-    return our_script("guard").replace("@KEYS@", keys)
+def _guard(*, many: bool = False) -> str:
+    return our_script("guard").replace("@MANY@", "true" if many else "false")
 
 
 def _prepared(name: str, script: str) -> str:
@@ -291,12 +295,21 @@ class JobScripts(Scripts):
         """The key of a job's lock."""
         return self.job_key(id_) + b":lock"
 
-    def _named(self, names: str) -> list[str | bytes]:
+    @property
+    def start(self) -> bytes:
+        """What the keys of the queue begin with."""
+        return self._bytes[""]
+
+    def keys_of(self, names: str) -> Sequence[str | bytes]:
+        """The keys of parts of the queue."""
         # Bytes are not encoded at every call, and each list is made once.
         found = self._lists.get(names)
         if found is None:
             found = self._lists[names] = [self._bytes[name] for name in names.split()]
-        return [*found]
+        return found
+
+    def _named(self, names: str) -> list[str | bytes]:
+        return [*self.keys_of(names)]
 
     # -- adding ------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ already, takes two scripts: they run in one transaction, on condition that we st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from redis.exceptions import WatchError
 
@@ -26,6 +27,7 @@ from matador.model.message import (
     Settlement,
 )
 from matador.model.topology import DeadLetterKind, dead_letter_name
+from matador.transports.bullmq import plain
 from matador.transports.bullmq.client import BullMQSession
 from matador.transports.bullmq.errors import refused
 from matador.transports.bullmq.jobs import JobHold, NativeHold, hold_of
@@ -54,12 +56,68 @@ class JobSettler:
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
         """For each None, or why it failed."""
         outcomes: list[MatadorError | None] = [None] * len(settlements)
-        calls: list[tuple[int, Call]] = []
+        plain_jobs: dict[str, list[tuple[int, JobHold]]] = {}
+        others: list[tuple[int, JobHold]] = []
         for index, settlement in enumerate(settlements):
             hold = hold_of(settlement.receipt)
             if hold is None:
                 outcomes[index] = lease_lost(settlement.receipt.queue)
+            elif isinstance(settlement, Complete) and plain.can_complete(hold):
+                plain_jobs.setdefault(hold.queue, []).append((index, hold))
+            else:
+                others.append((index, hold))
+        if plain_jobs:
+            others += await self._complete_plain(plain_jobs, settlements, outcomes)
+        if others:
+            await self._settle_others(others, settlements, outcomes)
+        return outcomes
+
+    async def _complete_plain(
+        self,
+        found: Mapping[str, Sequence[tuple[int, JobHold]]],
+        settlements: Sequence[Settlement],
+        outcomes: list[MatadorError | None],
+    ) -> list[tuple[int, JobHold]]:
+        """Complete plain jobs. Returns those that take BullMQ's own script."""
+        session, now = self._session, self._session.now()
+        calls: list[Call] = []
+        sent: list[Sequence[tuple[int, JobHold]]] = []
+        for queue, all_ in found.items():
+            for start in range(0, len(all_), plain.MOST):
+                some = all_[start : start + plain.MOST]
+                jobs = [
+                    (hold.id, hold.token, cast("Complete", settlements[index]).result or b"null")
+                    for index, hold in some
+                ]
+                calls.append(plain.complete(session, queue, jobs, now))
+                sent.append(some)
+        try:
+            answers = await session.run(calls)
+        except MatadorError as error:
+            for index, _ in itertools.chain(*sent):
+                outcomes[index] = error
+            return []
+        left: list[tuple[int, JobHold]] = []
+        for some, answer in zip(sent, answers, strict=True):
+            if isinstance(answer, MatadorError):  # BullMQ's own script has a guard
+                left += some
                 continue
+            for (index, hold), one in zip(some, answer, strict=True):
+                if one == plain.ASK_BULLMQ:
+                    left.append((index, hold))
+                elif one:
+                    outcomes[index] = lease_lost(settlements[index].receipt.queue)
+        return left
+
+    async def _settle_others(
+        self,
+        found: Sequence[tuple[int, JobHold]],
+        settlements: Sequence[Settlement],
+        outcomes: list[MatadorError | None],
+    ) -> None:
+        calls: list[tuple[int, Call]] = []
+        for index, hold in found:
+            settlement = settlements[index]
             try:
                 target = await self._target(settlement)
                 if (
@@ -79,7 +137,6 @@ class JobSettler:
                 outcomes[index] = error
         for start in range(0, len(calls), _MOST_EACH):
             await self._run(calls[start : start + _MOST_EACH], settlements, outcomes)
-        return outcomes
 
     async def _run(
         self,

@@ -25,6 +25,10 @@ _METRICS = 20_160
 _MOST_REMOVED = 1000  # at once: the server does nothing else meanwhile
 
 Ended = Literal["completed", "failed"]
+_ENDS: dict[Ended, tuple[bytes, bytes]] = {
+    "completed": (b"returnvalue", b"completed"),
+    "failed": (b"failedReason", b"failed"),
+}
 
 
 class StoreScripts(JobScripts):
@@ -102,9 +106,9 @@ class StoreScripts(JobScripts):
             "attempts": attempts,
             "maxMetricsSize": _METRICS,
         }
-        field = "returnvalue" if ended == "completed" else "failedReason"
+        field, end = _ENDS[ended]
         arguments: list[Argument] = [
-            *(id_bytes(id_), now, field, value, ended, "", self._bytes[""], _pack(options))
+            *(id_bytes(id_), now, field, value, end, b"", self._bytes[""], _pack(options))
         ]
         if fields:
             arguments.append(flat(fields))

@@ -28,7 +28,8 @@ from matador.transports.bullmq import send as sending
 from matador.transports.bullmq.client import BullMQClient, BullMQSession
 from matador.transports.bullmq.options import BullMQAddress
 from matador.transports.bullmq.settle import JobSettler, renew
-from matador.transports.bullmq.subscription import BullMQSubscription, FailedJobs, WaitingJobs
+from matador.transports.bullmq.sources import FailedJobs, WaitingJobs
+from matador.transports.bullmq.subscription import BullMQSubscription
 from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name

@@ -28,13 +28,13 @@ from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
 from matador.transports.redis.client import Kind, RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.send import FormOf, Outcomes, store
 from matador.transports.redis.settle import SettleBatch, target_of
 from matador.transports.redis.topology import key_of
 from matador.transports.redis.upkeep import QueueUpkeep
 from matador.transports.redis.wire import Lane
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.doctor import examine
 
 log = logging.getLogger("matador.transports.redis")

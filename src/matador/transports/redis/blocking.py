@@ -19,7 +19,7 @@ from matador.model.message import Delivery
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.redis.client import Kind, RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import has_lost_group
 
 log = logging.getLogger("matador.transports.redis")

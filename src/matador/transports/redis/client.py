@@ -19,9 +19,13 @@ from redis.asyncio.connection import (
 from redis.asyncio.sentinel import Sentinel
 
 from matador.model.message import ConnectionState
-from matador.transports.redis.connection import Argument, ListeningConnection, PipelinedConnection
 from matador.transports.redis.options import RedisAddress
 from matador.transports.redis_client.client import ServerClient
+from matador.transports.redis_client.connection import (
+    Argument,
+    ListeningConnection,
+    PipelinedConnection,
+)
 from matador.transports.redis_client.errors import translate
 
 Kind: TypeAlias = Literal["stream", "list"]

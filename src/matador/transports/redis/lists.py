@@ -17,7 +17,6 @@ from matador.model.message import (
 from matador.model.topology import Topology
 from matador.transports.redis.base import STORED, StoredTransport
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
-from matador.transports.redis.connection import Argument
 from matador.transports.redis.send import list_form
 from matador.transports.redis.settle import SettleBatch, hold_of
 from matador.transports.redis.topology import key_of, unsupported
@@ -30,6 +29,7 @@ from matador.transports.redis.wire import (
     message_of,
     milliseconds,
 )
+from matador.transports.redis_client.connection import Argument
 
 
 class RedisListSubscription(BlockingSubscription):

@@ -26,11 +26,15 @@ from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseSubscription
 from matador.transports.kit.wakeup import Waiters, Wakeup
 from matador.transports.redis.base import RedisServerTransport
-from matador.transports.redis.connection import ListeningConnection, PipelinedConnection, forget
 from matador.transports.redis.options import RedisOptions
 from matador.transports.redis.send import Outcomes, check_size
 from matador.transports.redis.topology import unsupported
 from matador.transports.redis.wire import content_of, delivery_of, letter_of, message_of
+from matador.transports.redis_client.connection import (
+    ListeningConnection,
+    PipelinedConnection,
+    forget,
+)
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 log = logging.getLogger("matador.transports.redis")

@@ -17,9 +17,9 @@ from matador.model.message import Message
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.replies import MOST_REPLIES, REPLY_PREFIX, ReplySubscription
 from matador.transports.redis.client import RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection, forget
 from matador.transports.redis.send import Outcomes, check_size, cut, note
 from matador.transports.redis.wire import content_of, delivery_of, message_of
+from matador.transports.redis_client.connection import Argument, PipelinedConnection, forget
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 log = logging.getLogger("matador.transports.redis")

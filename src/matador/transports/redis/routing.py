@@ -17,9 +17,9 @@ from matador.model.message import Message, TopologyNote
 from matador.model.topology import Exchange, Topology
 from matador.transports.kit.routing import RoutingTable, different_type
 from matador.transports.redis.client import RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import LARGEST, check_size, cut, refusal, written
 from matador.transports.redis.wire import fields_of
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST = 500  # messages, or queues, in one call

@@ -10,8 +10,8 @@ from matador.errors import MatadorError, MessageTooLargeError, TransportError
 from matador.model.message import Message, Once
 from matador.transports.kit.errors import queue_not_found
 from matador.transports.redis.client import RedisClient, Script, script
-from matador.transports.redis.connection import Argument, PipelinedConnection, error_of
 from matador.transports.redis.wire import content_of, fields_of, is_plain, milliseconds
+from matador.transports.redis_client.connection import Argument, PipelinedConnection, error_of
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 Outcomes: TypeAlias = list[MatadorError | None]

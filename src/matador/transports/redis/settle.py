@@ -13,7 +13,6 @@ from matador.model.text import SHORT_TEXT, storable_text
 from matador.model.topology import dead_letter_name
 from matador.transports.kit.errors import lease_lost, queue_not_found
 from matador.transports.redis.client import Kind, RedisClient, script
-from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.send import (
     Outcomes,
     check_size,
@@ -24,6 +23,7 @@ from matador.transports.redis.send import (
     written,
 )
 from matador.transports.redis.wire import Hold, Lane
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _LOST, _NO_QUEUE = 1, 2

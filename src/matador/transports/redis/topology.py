@@ -9,7 +9,7 @@ from __future__ import annotations
 from matador.model.message import TopologyNote
 from matador.model.topology import DEAD_LETTER_KINDS, Topology
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
-from matador.transports.redis.connection import Argument
+from matador.transports.redis_client.connection import Argument
 
 _ENDINGS = tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)
 

@@ -36,7 +36,6 @@ from matador.transports.redis import browse as browsing
 from matador.transports.redis.base import STORED, StoredTransport, consumer_name
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
 from matador.transports.redis.client import script
-from matador.transports.redis.connection import Argument, PipelinedConnection
 from matador.transports.redis.lists import RedisListTransport
 from matador.transports.redis.options import RedisAddress, RedisOptions
 from matador.transports.redis.pubsub import RedisPubSubTransport
@@ -47,6 +46,7 @@ from matador.transports.redis.settle import StreamSettleBatch, renew
 from matador.transports.redis.subscription import RedisSubscription
 from matador.transports.redis.topology import stream_settings
 from matador.transports.redis.wire import claimed_of
+from matador.transports.redis_client.connection import Argument, PipelinedConnection
 
 log = logging.getLogger("matador.transports.redis")
 

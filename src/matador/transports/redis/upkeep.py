@@ -15,7 +15,7 @@ from redis import exceptions as redis_errors
 
 from matador.errors import TransportError
 from matador.transports.redis.blocking import BlockingSubscription, QueueSource
-from matador.transports.redis.connection import PipelinedConnection
+from matador.transports.redis_client.connection import PipelinedConnection
 from matador.transports.redis_client.errors import is_gone
 
 log = logging.getLogger("matador.transports.redis")

@@ -37,7 +37,7 @@ from matador.transports.kit.properties import (
     headers_with_properties,
     split_properties,
 )
-from matador.transports.redis.connection import Argument
+from matador.transports.redis_client.connection import Argument
 
 log = logging.getLogger("matador.transports.redis")
 

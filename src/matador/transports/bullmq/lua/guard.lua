@@ -62,7 +62,7 @@ local redis, cjson = (function(server, json)
     return server.call(command, key, ...)
   end
 
-  local function call(command, key, ...)
+  local function look(command, key, ...)
     if (command == 'LPUSH' or command == 'RPUSH') and string.sub(key, -5) == ':wait' then
       return server.call(command, waiting(string.sub(key, 1, -5)), ...)
     end
@@ -95,6 +95,42 @@ local redis, cjson = (function(server, json)
       local id = admit(string.sub(key, 1, -#'wait' - 1), answer)
       if id ~= answer then server.call('LSET', (...), 0, id) end
       return id
+    end
+    return answer
+  end
+
+  -- What BullMQ's scripts do again for each of many jobs of a queue, although nothing changes for it
+  -- meanwhile: done once. Names what was done; nil: it is done each time.
+  local function repeated(command, key, ...)
+    local first, second = ...
+    if command == 'XTRIM' or command == 'HGET' and first == 'opts.maxLenEvents' -- of events
+      or command == 'ZADD' and first == 0 and second == '0' -- the marker
+      or command == 'ZRANGEBYSCORE' and string.sub(key, -8) == ':delayed' then
+      return command .. key
+    elseif command == 'HMGET' and first == 'paused' then -- some scripts read more settings than others
+      return key .. select('#', ...)
+    end
+  end
+
+  local many, answers = @MANY@, {}
+  local looked_at = {
+    LPUSH = true, RPUSH = true, HSET = true, HINCRBY = true, GET = true, INCR = true, HMGET = true,
+    ZPOPMIN = true, RPOPLPUSH = true, XTRIM = many, HGET = many, ZADD = many, ZRANGEBYSCORE = many,
+  }
+  local function call(command, key, ...)
+    if not looked_at[command] then
+      local answer = server.pcall(command, key, ...)
+      if type(answer) == 'table' and answer.err then
+        return without(answer.err, command, key, ...)
+      end
+      return answer
+    end
+    local name = many and repeated(command, key, ...)
+    if not name then return look(command, key, ...) end
+    local answer = answers[name]
+    if answer == nil then
+      answer = look(command, key, ...)
+      if answer and (command ~= 'ZRANGEBYSCORE' or #answer == 0) then answers[name] = answer end
     end
     return answer
   end

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import hiredis
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
-Argument: TypeAlias = bytes | str | int
+Argument: TypeAlias = bytes | str | int | float
 
 _NOT_YET = object()
 _pack: Callable[[tuple[Argument, ...]], bytes] = getattr(hiredis, "pack_command")  # noqa: B009 - mistyped
@@ -77,11 +77,20 @@ class PipelinedConnection(asyncio.Protocol):
 
         ``patience``: seconds for which the command itself blocks on the server.
         """
+        return self._send(_pack(arguments), patience)
+
+    def call_all(
+        self, commands: Sequence[tuple[Argument, ...]], *, patience: float = 0.0
+    ) -> list[asyncio.Future[Any]]:
+        """Send several commands. One that cannot be encoded is raised, and none is sent."""
+        packed = [_pack(command) for command in commands]
+        return [self._send(command, patience) for command in packed]
+
+    def _send(self, packed: bytes, patience: float = 0.0) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.lost.done():
             future.set_exception(_lost(self.lost.result()))
             return future
-        packed = _pack(arguments)
         alone = not self._waiting
         self._waiting.append((future, self._loop.time() + patience + self._reply_within))
         # The first command is written at once, others of the same turn of the loop in one write:
