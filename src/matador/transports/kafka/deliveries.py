@@ -11,7 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import MatadorError
 from matador.model.message import Delivery, Message, Receipt
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.wire import Content, Record, read, record_of
+from matador.transports.kafka.wire import Record, content_of, key_of, read, record_of
 
 
 class Keeper(Protocol):
@@ -47,24 +47,46 @@ class Hold:
     """
 
     __slots__ = (
-        *("content", "count", "offset", "partition", "queue", "record", "root", "settled"),
-        *("stored", "stored_at", "successor"),
+        *("_source", "_stored_at", "content", "count", "key", "offset", "partition", "queue"),
+        *("root", "settled", "stored", "successor"),
     )
 
     def __init__(
-        self, queue: str, partition: Partition, offset: int, record: Record, stored_at: float
+        self,
+        queue: str,
+        partition: Partition,
+        offset: int,
+        source: KafkaMessage | Record,
+        stored_at: float | None = None,
     ) -> None:
         self.queue = queue
         self.partition = partition
         self.offset = offset
         self.root = offset
-        self.record = record
-        self.content: Content = read(record)
-        self.stored_at = stored_at
+        self._source = source
+        self._stored_at = stored_at
+        self.key: bytes | None
+        if isinstance(source, Record):
+            self.key, self.content = source.key, read(source)
+        else:
+            self.key, self.content = key_of(source), content_of(source)
         self.count = 0
         self.settled = False
         self.stored = False
         self.successor: Hold | None = None
+
+    @property
+    def record(self) -> Record:
+        """What is stored."""
+        return self._source if isinstance(self._source, Record) else record_of(self._source)
+
+    @property
+    def stored_at(self) -> float:
+        """When it was stored, by the broker's clock."""
+        if self._stored_at is None:
+            assert not isinstance(self._source, Record)
+            self._stored_at = self._source.timestamp()[1] / 1000
+        return self._stored_at
 
     @property
     def is_ours(self) -> bool:
@@ -140,6 +162,10 @@ class Partition:
             return False
         return not self.progress.is_finished(offset)
 
+    def is_moved(self, offset: int) -> bool:
+        """Whether a successor is to be handled in its place."""
+        return self.progress is not None and offset in self.progress.moved
+
     def may_take(self, offset: int) -> bool:
         """Whether a message that was found by other means is nobody's yet."""
         progress = self.progress
@@ -170,7 +196,7 @@ class Partition:
 
     def line_up(self, hold: Hold) -> bool:
         """Put it at the end of the line of its key; whether it is the first."""
-        key = hold.record.key
+        key = hold.key
         if key is None:
             return True
         line = self.lines.get(key)
@@ -186,7 +212,7 @@ class Partition:
 
         It may have been read from its own place meanwhile, or is yet to be.
         """
-        key = hold.record.key
+        key = hold.key
         line = None if key is None else self.lines.get(key)
         if line and line[0] is hold:
             line[0] = successor
@@ -200,7 +226,7 @@ class Partition:
 
     def leave(self, hold: Hold) -> Hold | None:
         """The first of a line is finished; who is first now."""
-        key = hold.record.key
+        key = hold.key
         if key is None:
             return None
         line = self.lines.get(key)
@@ -224,5 +250,7 @@ def hold_of(
     queue: str, partition: Partition, message: KafkaMessage, record: Record | None = None
 ) -> Hold:
     """What was read from a partition; ``record``: as what it is handled. Never fails."""
+    if record is None:
+        return Hold(queue, partition, message.offset() or 0, message)
     stored_at = message.timestamp()[1] / 1000
-    return Hold(queue, partition, message.offset() or 0, record or record_of(message), stored_at)
+    return Hold(queue, partition, message.offset() or 0, record, stored_at)
