@@ -17,7 +17,7 @@ from matador.transports.kafka.poller import Poller
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import lease_lost
 
-_TURNS = 6  # of the event loop
+_TURNS = 2  # of the event loop
 
 Outcome: TypeAlias = MatadorError | None
 _Waiting: TypeAlias = dict[Partition, list[asyncio.Future[Outcome]]]
@@ -66,30 +66,26 @@ class Commits:
     def soon(self, partitions: Iterable[Partition]) -> None:
         """Store their progress; nobody waits for it."""
         for one in partitions:
-            self._submit(one)
+            self.store(one)
 
-    async def store(self, partitions: Iterable[Partition]) -> list[Outcome]:
-        """Store their progress; for each None, or why it is not stored."""
-        waiting = [self._submit(one) for one in partitions]
-        return [await one for one in waiting]
-
-    async def verify(self, partition: Partition) -> Outcome:
-        """Make sure that a partition is still ours, if we have not heard of that for a while."""
-        if time.monotonic() - self._verified < self._session / 2:
-            return None
-        return await self._submit(partition)
-
-    async def drain(self, timeout: float) -> None:
-        """Wait until all of them were made, for a while."""
-        if self._running is not None:
-            await asyncio.wait([self._running], timeout=timeout)
-
-    def _submit(self, partition: Partition) -> asyncio.Future[Outcome]:
+    def store(self, partition: Partition) -> asyncio.Future[Outcome]:
+        """Store the progress of a partition; None, or why it is not stored."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._waiting.setdefault(partition, []).append(future)
         if self._running is None:
             self._running = self._loop.create_task(self._run())
         return future
+
+    async def verify(self, partition: Partition) -> Outcome:
+        """Make sure that a partition is still ours, if we have not heard of that for a while."""
+        if time.monotonic() - self._verified < self._session / 2:
+            return None
+        return await self.store(partition)
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until all of them were made, for a while."""
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=timeout)
 
     async def _run(self) -> None:
         """One commit after the other; again while the group is being rearranged."""
@@ -98,8 +94,6 @@ class Commits:
         served: _Waiting = {}
         try:
             while self._waiting:
-                if self._at_once():
-                    await _let_others_in()
                 async with self.lock:
                     served, self._waiting = self._waiting, {}
                     outcomes = await self._commit(served)
@@ -115,6 +109,8 @@ class Commits:
                 self._changed()
                 if again:
                     await backoff.sleep()
+                elif self._at_once():
+                    await _let_others_in()
         except BaseException as error:
             failure = SendTimeoutError(f"a commit of {self._queue!r} was given up: {error!r}")
             for futures in (*served.values(), *self._waiting.values()):
@@ -168,7 +164,8 @@ def _resolve(futures: Iterable[asyncio.Future[Outcome]], outcome: Outcome) -> No
 
 
 async def _let_others_in() -> None:
-    """Those who heard of the last commit a moment ago have the next things to store."""
+    """Those who heard of the last commit a moment ago have the next things to store: in the first
+    turn who settles, in the second who receives. In the third, handlers begin."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
 

@@ -112,7 +112,7 @@ class QueueConsumer:
                 return taken
             if not self._shelf.count(limit):
                 return []
-            if await self._shelf.counted() is not None:
+            if not await self._shelf.counted():
                 await backoff.sleep()
         self._shelf.waiters.wake()
         return []
@@ -197,9 +197,9 @@ class QueueConsumer:
 
     # -- settlements -------------------------------------------------------------------------------
 
-    async def commit(self, partition: Partition) -> Outcome:
+    def commit(self, partition: Partition) -> asyncio.Future[Outcome]:
         """See ``Keeper``."""
-        return (await self._commits.store([partition]))[0]
+        return self._commits.store(partition)
 
     async def verify(self, partition: Partition) -> Outcome:
         """See ``Keeper``."""
@@ -267,7 +267,11 @@ class QueueConsumer:
         ready: list[Hold] = []
         for partition, message in messages:
             if partition.owned and partition.arrived(offset := message.offset() or 0):
-                hold = self._wanted(partition, message)
+                hold = (
+                    Hold(self.queue, partition, offset, message)
+                    if self._wants is None
+                    else self._wanted(self._wants, partition, message)
+                )
                 if hold is None:
                     skipped.add(partition)
                 elif hold.key is None and not partition.is_moved(offset):  # as most often
@@ -279,12 +283,12 @@ class QueueConsumer:
         self._commits.soon(skipped)
         self._update()
 
-    def _wanted(self, partition: Partition, message: KafkaMessage) -> Hold | None:
-        """What is to be delivered; None: nothing, and it is finished."""
-        if self._wants is None:
-            return hold_of(self.queue, partition, message)
+    def _wanted(
+        self, wants: Callable[[str], bool], partition: Partition, message: KafkaMessage
+    ) -> Hold | None:
+        """What is to be delivered from an exchange; None: nothing, and it is finished."""
         record, routing_key = received(record_of(message))
-        if self._wants(routing_key):
+        if wants(routing_key):
             return hold_of(self.queue, partition, message, record)
         if partition.progress is not None:
             partition.progress.finish(message.offset() or 0)

@@ -21,7 +21,7 @@ class Keeper(Protocol):
         """Make sure that a partition is still ours, if we have not heard of that for a while."""
         ...
 
-    async def commit(self, partition: Partition) -> MatadorError | None:
+    def commit(self, partition: Partition) -> asyncio.Future[MatadorError | None]:
         """Store the progress of a partition; None, or why it is not stored."""
         ...
 
@@ -69,7 +69,8 @@ class Hold:
         if isinstance(source, Record):
             self.key, self.content = source.key, read(source)
         else:
-            self.key, self.content = key_of(source), content_of(source)
+            self.key = key_of(source)
+            self.content = content_of(source, self.key)
         self.count = 0
         self.settled = False
         self.stored = False

@@ -31,7 +31,7 @@ from matador.transports.kafka.progress import Progress
 _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds; also how long closing takes
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there may be commits
-_LULL = 0.1  # seconds without room after which partitions are paused
+_LULL = 0.25  # seconds without room after which partitions are paused
 _ASSIGN_TRIES = 30
 _PICKED_UP = 0.0003
 
@@ -239,7 +239,7 @@ class Poller:
     def _wait_for_room(self, timeout: float) -> None:
         """Paused partitions have to be read anew: only if there is no room for a while."""
         if not self._held_back:
-            until = time.monotonic() + min(timeout, _LULL)
+            until = time.monotonic() + (_LULL if self._mover is None else min(timeout, _LULL))
             while (left := until - time.monotonic()) > 0:
                 self._woken.wait(left)
                 self._obey()

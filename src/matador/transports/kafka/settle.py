@@ -91,8 +91,8 @@ class KafkaSettler:
             assert partition.progress is not None
             partition.progress.finish(hold.offset)
             partitions[partition] = None
-        commits = [one.keeper.commit(one) for one in partitions]
-        return dict(zip(partitions, await asyncio.gather(*commits), strict=True))
+        commits = [(one, one.keeper.commit(one)) for one in partitions]
+        return {one: await commit for one, commit in commits}
 
     async def _carry_out(self, works: Sequence[_Work]) -> None:
         if self._transactions is None:
@@ -172,8 +172,8 @@ class KafkaSettler:
                 _advance(work, work.hold.partition.progress)
                 partitions.setdefault(work.hold.partition, []).append(work)
         commits = [one.keeper.commit(one) for one in partitions]
-        outcomes = await asyncio.gather(*commits)
-        for part, outcome in zip(partitions.values(), outcomes, strict=True):
+        for part, commit in zip(partitions.values(), commits, strict=True):
+            outcome = await commit
             for work in part:
                 work.outcome = outcome
 

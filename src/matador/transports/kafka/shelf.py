@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from matador.errors import LeaseLostError, MatadorError
 from matador.transports.kafka.commits import Commits, Outcome
@@ -18,6 +19,8 @@ from matador.transports.kit.wakeup import Waiters
 
 _LONGEST_WAIT = 1.0  # seconds for which what is counted waits for its receiver
 _MANY = 8
+
+_Commits: TypeAlias = list[asyncio.Future[Outcome]]
 
 
 class Shelf:
@@ -34,7 +37,8 @@ class Shelf:
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Hold] = deque()
         self._counted: deque[Hold] = deque()
-        self._counting: asyncio.Task[Outcome] | None = None
+        self._counting: asyncio.Task[None] | None = None
+        self._waiting: list[asyncio.Future[bool]] = []
         self._watched = False
         self._taken_at = 0.0
         self._taken = 0
@@ -100,52 +104,57 @@ class Shelf:
             if hold.is_ours and not hold.partition.leaving:
                 holds.append(hold)
         if holds:
-            _begin(holds)
-            self._counting = self._loop.create_task(self._count(holds))
+            self._counting = self._loop.create_task(self._count(holds, self._begin(holds)))
         return bool(holds)
 
-    async def counted(self) -> Outcome:
-        """What comes of it. Who waits may be cancelled: they are counted all the same."""
-        return None if self._counting is None else await asyncio.shield(self._counting)
+    async def counted(self) -> bool:
+        """Wait until that is done; False if it could not be stored.
 
-    async def _count(self, holds: Sequence[Hold]) -> Outcome:
+        Who waits may be cancelled: they are counted all the same.
+        """
+        if self._counting is None:
+            return True
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(waiter)
+        return await waiter
+
+    async def _count(self, holds: Sequence[Hold], commits: _Commits) -> None:
+        stored = False
         try:
-            outcome = await self._stored(holds)
-        except BaseException:
-            self._back(holds)
-            raise
+            stored = await _all_stored(commits)
         finally:
             self._counting = None
-        if outcome is not None:
-            self._back(holds)
-            return outcome
-        going = [hold for hold in holds if hold.partition.leaving]
-        self._counted.extend(hold for hold in holds if not hold.partition.leaving)
-        self._back(going)
-        self._watch()
-        self.waiters.wake(len(holds))
-        self._changed()
-        return None
+            going = [hold for hold in holds if not stored or hold.partition.leaving]
+            if stored:
+                self._counted.extend(hold for hold in holds if not hold.partition.leaving)
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(stored)
+            self._back(going)
+            self._watch()
+            self.waiters.wake(len(self._counted))
+            self._changed()
 
     async def count_now(self, hold: Hold) -> bool:
         """Deliver a message that was found by other means; whether that is stored."""
         self.remove(lambda one: one.offset == hold.offset and one.partition is hold.partition)
-        _begin([hold])
+        stored = False
         try:
-            stored = await self._stored([hold]) is None
-        except BaseException:  # cancelled
-            self._back([hold])
-            raise
-        if not stored:
-            self._back([hold])
+            stored = await _all_stored(self._begin([hold]))
+        finally:
+            if not stored:
+                self._back([hold])
         return stored and hold.is_ours
 
-    async def _stored(self, holds: Iterable[Hold]) -> Outcome:
-        outcomes = await self._commits.store({hold.partition for hold in holds})
-        failed = [
-            one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)
-        ]
-        return failed[0] if failed else None
+    def _begin(self, holds: Sequence[Hold]) -> _Commits:
+        partitions: dict[Partition, None] = {}
+        for hold in holds:
+            partition = hold.partition
+            assert partition.progress is not None
+            hold.count = partition.progress.begin(hold.offset)
+            partitions[partition] = None
+        return [self._commits.store(one) for one in partitions]
 
     # -- giving back -------------------------------------------------------------------------------
 
@@ -159,9 +168,9 @@ class Shelf:
         self.ahead = 0
         if self._counting is not None:
             await asyncio.wait([self._counting])
-        partitions = {hold.partition for hold in self._counted}
+        commits = [self._commits.store(one) for one in {hold.partition for hold in self._counted}]
         self.give_back()
-        outcomes = await self._commits.store(partitions)
+        outcomes = [await one for one in commits]
         return next((one for one in outcomes if one is not None), None)
 
     def leave(self, partitions: Iterable[Partition]) -> None:
@@ -196,7 +205,7 @@ class Shelf:
         self._watch()
 
 
-def _begin(holds: Iterable[Hold]) -> None:
-    for hold in holds:
-        if hold.partition.progress is not None:
-            hold.count = hold.partition.progress.begin(hold.offset)
+async def _all_stored(commits: _Commits) -> bool:
+    """False if one was not; what is somebody else's by now does not count."""
+    outcomes = [await one for one in commits]
+    return all(one is None or isinstance(one, LeaseLostError) for one in outcomes)

@@ -219,8 +219,8 @@ def key_of(message: KafkaMessage) -> bytes | None:
     return key
 
 
-def content_of(message: KafkaMessage) -> Content:
-    """``read`` of what was received; quick if it has no header but its id, as most have."""
+def content_of(message: KafkaMessage, key: bytes | None) -> Content:
+    """``read`` of what was received with a key; quick if its only header is its id, if any."""
     try:
         headers: Any = message.headers()
     except (UnicodeError, ValueError):
@@ -228,7 +228,6 @@ def content_of(message: KafkaMessage) -> Content:
     if not headers or (len(headers) == 1 and headers[0][0] == ID_HEADER):
         body: Any = message.value()
         id_ = _text(headers[0][1]) if headers else ""
-        key = key_of(message)
         if key is None:
             return Content(body or b"", {}, id_)
         text, problem = _read_key(key)
