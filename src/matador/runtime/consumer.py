@@ -30,6 +30,7 @@ _LONGEST_PAUSE = 5.0
 MOST_HELD = 64
 """How many messages are held at most by reading ahead, running ones included."""
 
+_MOST_COUNTED = 2 * MOST_HELD  # where a transport counts deliveries ahead of us
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
 _LONGEST_WAIT = 1.0
@@ -269,7 +270,7 @@ class Consumer:
         soon = int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS)
         self._ahead = min(soon, most)
         if self._concurrency > 1 and isinstance(self._subscription, ReadingAhead):
-            self._subscription.read_ahead(min(soon, MOST_HELD))
+            self._subscription.read_ahead(min(soon, _MOST_COUNTED))
         if self._ahead == most:
             await self._set_prefetch(max(self._concurrency, MOST_HELD))
         elif self._ahead < most // 2:

@@ -29,6 +29,7 @@ from matador.transports.kit.wakeup import Waiters, Wakeup
 
 _FEWEST_WAITING = 1000
 _LAST_COMMITS = 2.0
+_WATCH_EVERY, _WATCH_PAUSE = 10.0, 0.1
 
 
 class QueueConsumer:
@@ -78,6 +79,8 @@ class QueueConsumer:
             at_once=lambda: self._shelf.is_busy,
         )
         self._shelf = Shelf(self._commits, self._change)
+        self._doubtful = Wakeup()
+        self._spawn(self._watch([topic] if mover is None else [topic, mover.topic]))
         self._poller.start()
 
     # -- receivers ---------------------------------------------------------------------------------
@@ -345,6 +348,31 @@ class QueueConsumer:
                 partition.replace(hold, successor)
                 self._offer(successor)
             return
+
+    async def _watch(self, topics: Sequence[str]) -> None:
+        """Notice that a topic was deleted and made again: its offsets mean others then.
+
+        Kafka says so only where the new one is shorter than the old one was.
+        """
+        known: dict[str, str] = {}
+        while True:
+            try:
+                found = await self._client.identities(topics)
+            except MatadorError:
+                found = dict[str, str]()  # it is asked again
+            for topic, identity in found.items():
+                if known.setdefault(topic, identity) != identity:
+                    known[topic] = identity
+                    self._poller.start_over(topic)
+                elif topic == self.topic:
+                    for partition in self.partitions.values():
+                        partition.is_new = False
+            await asyncio.sleep(_WATCH_PAUSE)
+            await self._doubtful.wait(_WATCH_EVERY)
+
+    def doubt(self) -> None:
+        """See ``Owner``."""
+        self._doubtful.wake()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

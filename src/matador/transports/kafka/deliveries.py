@@ -127,7 +127,8 @@ class Partition:
     """One assignment of a partition: from when we get it to when we lose it.
 
     Messages with one key stand in line: only the first of a line is delivered, or waits for its
-    time. ``owned`` is also read, and set, by the thread that polls.
+    time. ``owned`` is also read, and set, by the thread that polls. ``is_new``: it has just been
+    started over, from its beginning.
     """
 
     def __init__(self, keeper: Keeper, topic: str, number: int, progress: Progress | None) -> None:
@@ -138,6 +139,7 @@ class Partition:
         self.owned = True
         self.leaving = False
         self.paused = False
+        self.is_new = False
         self.waiting = 0
         self.lines: dict[bytes, deque[Hold]] = {}
         self.early: set[int] = set() if progress is None else set(progress.moved.values())

@@ -62,6 +62,10 @@ class Owner(Keeper, Protocol):
         """The topic cannot be read."""
         ...
 
+    def doubt(self) -> None:
+        """A topic is perhaps not the one that it was."""
+        ...
+
     def ended(self) -> None:
         """The group was left."""
         ...
@@ -155,6 +159,10 @@ class Poller:
     def pause_or_resume(self, partition: Partition) -> None:
         """Read on where a partition is not paused, and do not where it is."""
         self._command(lambda: self._pause_or_resume([partition]))
+
+    def start_over(self, topic: str) -> None:
+        """Read a topic from its beginning, where that has not just been done."""
+        self._command(lambda: self._start_all_over(topic))
 
     def _command(self, what: Callable[[], object]) -> None:
         self._commands.append(what)
@@ -265,21 +273,30 @@ class Poller:
             self._mover.handle(self._consumer, late)
 
     def _read_failed(self, error: KafkaError, message: KafkaMessage) -> None:
+        self._tell(self._owner.doubt)
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._start_over(message)
+            self._start_over(message.topic() or self._topic, message.partition() or 0)
             return
         passing = error.retriable() or (error.code() < 0 and not is_missing(error))
         if not passing:
             failed = translate(error, self._client.where, queue=self._queue)
             self._tell(self._owner.failed, failed)
 
-    def _start_over(self, message: KafkaMessage) -> None:
+    def _start_all_over(self, topic: str) -> None:
+        for place in self._consumer.assignment():
+            known = self._assigned.get(place.partition) if place.topic == self._topic else None
+            if place.topic == topic and not (known is not None and known.is_new):
+                self._start_over(topic, place.partition)
+        for one in self._assigned.values():
+            one.is_new = False
+
+    def _start_over(self, topic: str, number: int) -> None:
         """Where we want to read there is nothing: the topic was made again, or cleaned up."""
-        topic, number = message.topic() or self._topic, message.partition() or 0
         _LOG.warning("%s, partition %d, is read from its beginning", topic, number)
         if topic == self._topic and (old := self._assigned.get(number)) is not None:
             old.owned = False
             made = self._assigned[number] = Partition(self._owner, topic, number, None)
+            made.is_new = True
             self._tell(self._owner.lost, [old])
             self._tell(self._owner.gained, [made])
         elif topic != self._topic and self._mover is not None:
