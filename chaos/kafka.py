@@ -94,13 +94,14 @@ def _server(library: str) -> Server:
 
 
 class KafkaProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``LosesQueues``, ``SpoilsQueues`` and
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues`` and
     ``RefusesDeadLetters``."""
 
     durable = True
     leases = True
     ordered = True
     atomic = False
+    rereads_queues = True
 
     def __init__(self, folder: Path) -> None:
         shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", ROOT / ".brokers"))

@@ -29,7 +29,7 @@ from matador.transports.kit.wakeup import Waiters, Wakeup
 
 _FEWEST_WAITING = 1000
 _LAST_COMMITS = 2.0
-_WATCH_EVERY, _WATCH_PAUSE = 10.0, 0.1
+_WATCH_EVERY, _WATCH_PAUSE = 3.0, 0.1
 
 
 class QueueConsumer:
