@@ -204,6 +204,8 @@ class Poller:
         room = self._room - outstanding
         if room <= 0:
             self._wait_for_room(timeout)
+            outstanding = self._handed - self._received
+            room = self._room - outstanding
         elif self._held_back:
             self._hold_back(False)
         if self._busy or outstanding:
