@@ -50,6 +50,7 @@ class Commits:
         self._at_once = at_once
         self._loop = asyncio.get_running_loop()
         self._waiting: _Waiting = {}
+        self._served: _Waiting = {}
         self._running: asyncio.Task[None] | None = None
         self._verified = time.monotonic()
         self.lock = asyncio.Lock()
@@ -82,20 +83,26 @@ class Commits:
             return None
         return await self.store(partition)
 
-    async def drain(self, timeout: float) -> None:
-        """Wait until all of them were made, for a while."""
-        if self._running is not None:
-            await asyncio.wait([self._running], timeout=timeout)
+    async def drain(self, partitions: Iterable[Partition], timeout: float) -> None:
+        """Wait until those of some partitions were made, for a while."""
+        under_way = [
+            future
+            for one in partitions
+            for part in (self._served, self._waiting)
+            for future in part.get(one, ())
+        ]
+        if under_way:
+            await asyncio.wait(under_way, timeout=timeout)
 
     async def _run(self) -> None:
         """One commit after the other; again while the group is being rearranged."""
         backoff = Backoff(0.01, 0.2)
         until = self._loop.time() + self._timeout
-        served: _Waiting = {}
         try:
             while self._waiting:
                 async with self.lock:
-                    served, self._waiting = self._waiting, {}
+                    served = self._served = self._waiting
+                    self._waiting = {}
                     outcomes = await self._commit(served)
                 again = [one for one, found in outcomes.items() if is_rebalancing(found)]
                 if not again:
@@ -103,7 +110,8 @@ class Commits:
                 elif self._loop.time() > until:
                     again.clear()
                 for one in again:
-                    self._waiting.setdefault(one, [])[:0] = served.pop(one)
+                    self._waiting.setdefault(one, [])[:0] = served.pop(one, [])
+                self._served = {}
                 for one, futures in served.items():
                     _resolve(futures, self._outcome(one, outcomes.get(one)))
                 self._changed()
@@ -113,9 +121,9 @@ class Commits:
                     await _let_others_in()
         except BaseException as error:
             failure = SendTimeoutError(f"a commit of {self._queue!r} was given up: {error!r}")
-            for futures in (*served.values(), *self._waiting.values()):
+            for futures in (*self._served.values(), *self._waiting.values()):
                 _resolve(futures, failure)
-            self._waiting = {}
+            self._served, self._waiting = {}, {}
             raise
         finally:
             self._running = None

@@ -95,6 +95,8 @@ class QueueConsumer:
         self._receivers.pop(receiver, None)
         receiver.wake()
         self._shelf.waiters.wake()
+        if not self._receivers:
+            await self._shelf.put_back()
         self._change()
         if self._stopping:
             await asyncio.shield(self.stopped)
@@ -416,7 +418,7 @@ class QueueConsumer:
         while self._in_flight(partitions) and (left := until - self._loop.time()) > 0:
             await self._next_change(left)
         # Those who wait for a commit are to hear that it was made, before it is too late for it.
-        await self._commits.drain(_LAST_COMMITS if self._forced else self._timeout)
+        await self._commits.drain(partitions, _LAST_COMMITS if self._forced else self._timeout)
         places = [place for one in partitions if (place := place_of(one)) is not None]
         letters = not self._delays and self._wants is None and is_dead_letters(self.queue)
         if letters:  # nobody needs those any more

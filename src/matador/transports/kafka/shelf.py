@@ -171,7 +171,7 @@ class Shelf:
         commits = [self._commits.store(one) for one in {hold.partition for hold in self._counted}]
         self.give_back()
         outcomes = [await one for one in commits]
-        return next((one for one in outcomes if one is not None), None)
+        return next((one for one in outcomes if not _is_well(one)), None)
 
     def leave(self, partitions: Iterable[Partition]) -> None:
         """These are going to be somebody else's."""
@@ -206,6 +206,10 @@ class Shelf:
 
 
 async def _all_stored(commits: _Commits) -> bool:
-    """False if one was not; what is somebody else's by now does not count."""
     outcomes = [await one for one in commits]
-    return all(one is None or isinstance(one, LeaseLostError) for one in outcomes)
+    return all(map(_is_well, outcomes))
+
+
+def _is_well(outcome: Outcome) -> bool:
+    """What is somebody else's by now is no matter of ours."""
+    return outcome is None or isinstance(outcome, LeaseLostError)
