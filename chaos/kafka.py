@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from base64 import b85decode
+from base64 import b64decode, b85decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +49,7 @@ _PROXIED, _ADVERTISED = (
     2,
     3,
 )  # ports from that of the server on: what the proxy forwards to, and its own
-_MARK = "m1:"
+_MARK, _SHORT_MARK = "m1:", "m0:"
 _DELAYED = ".delayed"
 _CLOCK = 15  # the partition of a topic of delayed messages in which there are none
 _ID = "x-matador-id"
@@ -94,13 +94,14 @@ def _server(library: str) -> Server:
 
 
 class KafkaProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``LosesQueues``, ``SpoilsQueues`` and
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues`` and
     ``RefusesDeadLetters``."""
 
     durable = True
     leases = True
     ordered = True
     atomic = False
+    rereads_queues = True
 
     def __init__(self, folder: Path) -> None:
         shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", ROOT / ".brokers"))
@@ -321,9 +322,12 @@ def _both(queue: str) -> Sequence[str]:
 
 def _finished(offset: int, text: str | None) -> frozenset[int]:
     """What is finished behind a commit, and what has a successor: it is counted there."""
-    if not text or not text.startswith(_MARK):
+    if not text or not text.startswith((_MARK, _SHORT_MARK)):
         return frozenset()
-    packed = zlib.decompress(b85decode(text[len(_MARK) :]))
+    if text.startswith(_SHORT_MARK):
+        packed = b64decode(text[len(_SHORT_MARK) :])
+    else:
+        packed = zlib.decompress(b85decode(text[len(_MARK) :]))
     notes: list[Any] = msgspec.msgpack.decode(packed, strict=False)
     bounds: list[int] = []
     at = offset

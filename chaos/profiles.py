@@ -143,6 +143,20 @@ class LosesQueues(Protocol):
 
 
 @runtime_checkable
+class RereadsQueues(LosesQueues, Protocol):
+    """A queue that went missing and was made again may be read from its beginning once more.
+
+    Its offsets begin anew, which a worker notices a little later. Until then it takes the first
+    messages of the new queue for those it has handled of the old one.
+    """
+
+    @property
+    def rereads_queues(self) -> bool:
+        """True."""
+        ...
+
+
+@runtime_checkable
 class SpoilsQueues(Protocol):
     """Storing in one queue can be made to fail while others take messages."""
 

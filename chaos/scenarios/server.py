@@ -7,7 +7,13 @@ from collections import Counter
 from chaos.arena import Arena, expect
 from chaos.catalogue import Catalogue
 from chaos.facts import now
-from chaos.profiles import SEND_TIMEOUT, BlocksPublishers, LosesQueues, Restarts
+from chaos.profiles import (
+    SEND_TIMEOUT,
+    BlocksPublishers,
+    LosesQueues,
+    RereadsQueues,
+    Restarts,
+)
 from chaos.settings import Handler, Publishing
 
 SOON = 5.0
@@ -169,8 +175,10 @@ def queue_deleted(arena: Arena) -> str:
     end.touch()
     arena.wait_exit(publisher)
     seconds = (min(start.at for start in arena.starts() if start.seq >= 5) - since) / 1e9
+    sent, completed = arena.history.sent, arena.history.completed
+    arena.wait(lambda: sent.keys() <= completed.keys(), "all to be handled")
     arena.wait_empty()
-    arena.judge()
+    arena.judge(duplicated=len(sent) if isinstance(profile, RereadsQueues) else 0)
     how = "consumed again" if again else "a loud failure, and consumed with the next worker"
     return f"{how} after {seconds:.1f} s; {len(arena.history.refused)} were refused meanwhile"
 

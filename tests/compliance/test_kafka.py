@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.support.kafka import OwnKafka, delete_topics, forget_topics, make_topics
+from tests.support.kafka import OwnKafka, Sweeper, delete_topics, make_topics
 from tests.support.raw_kafka import RawKafka
 
 from matador.model.topology import WorkQueue
@@ -29,6 +29,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
     own.kill()
 
 
+@pytest.fixture(scope="module")
+def sweeper(server: OwnKafka) -> Sweeper:
+    return Sweeper(server.url)  # what it has not deleted ends with the server
+
+
 class TestKafka(TransportCompliance):
     patience = 30.0
     quiet = 1.0
@@ -40,11 +45,11 @@ class TestKafka(TransportCompliance):
     server: OwnKafka
 
     @pytest_asyncio.fixture(autouse=True)
-    async def _topics(self, _tidy: None, server: OwnKafka) -> AsyncIterator[None]:
+    async def _topics(self, _tidy: None, server: OwnKafka, sweeper: Sweeper) -> AsyncIterator[None]:
         self.server = server
         yield
         await self.tidy_up()
-        forget_topics(server.url, self._namespace, f"Owner.{self._namespace}")
+        sweeper.forget(self._namespace, f"Owner.{self._namespace}")
 
     async def make_transport(self) -> Transport:
         return KafkaTransport(self.server.url, session=6, transactional=self.transactional)

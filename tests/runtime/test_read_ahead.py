@@ -176,3 +176,31 @@ async def test_a_queue_whose_messages_run_one_after_the_other_is_not_read_ahead(
         await send(app, 500)
         await settled(app)
     assert max(transport.limits) == 1
+
+
+class Counting(FaultyTransport):
+    """Counts deliveries at the cost of a round trip, and is told how many it may count ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead: list[int] = []
+
+    async def subscribe(self, queue: str, *, prefetch: int) -> Subscription:
+        subscription: Any = await super().subscribe(queue, prefetch=prefetch)
+        subscription.read_ahead = self.ahead.append
+        return subscription
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "idempotent", "told"), [(10, "yes", True), (10, "no", False), (1, "yes", False)]
+)
+async def test_counting_ahead_is_allowed_where_reading_ahead_is(
+    concurrency: int, idempotent: Any, told: bool
+) -> None:
+    transport, handler = Counting(), subscribed(QuickThenSlow(10_000), idempotent=idempotent)
+    topology = Topology("shop", queues=[WorkQueue("events", concurrency=concurrency)])
+    async with make_app(transport, handler, topology=topology) as app:
+        await send(app, 2000)
+        await settled(app)
+    assert bool(transport.ahead) == told
+    assert all(0 <= one <= 2 * MOST_HELD for one in transport.ahead)

@@ -16,7 +16,7 @@ from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
 from matador.runtime.settle import Handler, Outcome, Settler
 from matador.runtime.suspects import ALONE_AT_MOST, Suspects
-from matador.transports.base import Pausing, Prefetching, Subscription
+from matador.transports.base import Pausing, Prefetching, ReadingAhead, Subscription
 from matador.transports.clock import Clock
 
 log = logging.getLogger("matador.worker")
@@ -30,6 +30,7 @@ _LONGEST_PAUSE = 5.0
 MOST_HELD = 64
 """How many messages are held at most by reading ahead, running ones included."""
 
+_MOST_COUNTED = 2 * MOST_HELD  # where a transport counts deliveries ahead of us
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
 _ADJUST_AGAIN = 10.0
@@ -268,7 +269,10 @@ class Consumer:
         if not enough and self._busy < self._concurrency:
             return  # there was little to do: it says nothing about the callbacks
         most = max(0, MOST_HELD - self._concurrency) if self._concurrency > 1 else 0
-        self._ahead = min(int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS), most)
+        soon = int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS)
+        self._ahead = min(soon, most)
+        if self._concurrency > 1 and isinstance(self._subscription, ReadingAhead):
+            self._subscription.read_ahead(min(soon, _MOST_COUNTED))
         if self._ahead == most:
             await self._adjust_prefetch(max(self._concurrency, MOST_HELD))
         elif self._ahead < most // 2:

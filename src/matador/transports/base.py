@@ -633,6 +633,19 @@ class Prefetching(Protocol):
 
 
 @runtime_checkable
+class ReadingAhead(Protocol):
+    """For subscriptions that count deliveries at the cost of a round trip. No capability."""
+
+    def read_ahead(self, messages: int) -> None:
+        """Allow up to ``messages`` to be counted as delivered before ``receive`` asks for them.
+
+        Called while messages are handled quickly, and only if a crash may count for those that
+        were not handled yet. ``Pausing.pause`` ends it.
+        """
+        ...
+
+
+@runtime_checkable
 class Examining(Protocol):
     """For transports whose broker has settings that can lose messages. Not a capability."""
 

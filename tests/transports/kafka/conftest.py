@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from tests.support.brokers import broker_url
-from tests.support.kafka import forget_topics
+from tests.support.kafka import Sweeper
 
 from matador.model.topology import Topology
 from matador.transports.kafka import KafkaTransport
@@ -22,13 +22,20 @@ def url() -> str:
     return broker_url("kafka")
 
 
+@pytest.fixture(scope="session")
+def sweeper() -> Iterator[Sweeper]:
+    made = Sweeper(broker_url("kafka"))
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def topology() -> Topology:
     return Topology(f"k{uuid4().hex[:10]}", queues=["events"])
 
 
 @pytest_asyncio.fixture
-async def open_transport(url: str, topology: Topology) -> AsyncIterator[Open]:
+async def open_transport(url: str, topology: Topology, sweeper: Sweeper) -> AsyncIterator[Open]:
     """Makes connected transports with the topology applied."""
     opened: list[KafkaTransport] = []
 
@@ -44,4 +51,4 @@ async def open_transport(url: str, topology: Topology) -> AsyncIterator[Open]:
     yield open_one
     for transport in opened:
         await transport.disconnect()
-    forget_topics(url, topology.namespace)
+    sweeper.forget(topology.namespace)

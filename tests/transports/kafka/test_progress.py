@@ -69,7 +69,9 @@ def test_the_text_always_fits_and_says_when_it_is_crowded() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "m1:", "m1:\x00", "m1:zzzz", "theirs", "m1:" + "0" * 99]
+    "text",
+    [None, "", "theirs"]
+    + [mark + rest for mark in ("m0:", "m1:") for rest in ("", "\x00", "é", "zzzz", "0" * 99)],
 )
 def test_a_text_of_somebody_else_means_nothing(text: str | None) -> None:
     progress = Progress.read(7, text)

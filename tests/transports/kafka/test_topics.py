@@ -95,6 +95,27 @@ async def test_a_topic_that_was_made_again_is_read_from_its_beginning(
     assert bodies == [b"new"]
 
 
+async def test_one_that_was_made_again_and_is_as_long_is_noticed(
+    url: str, open_transport: Open, topology: Topology
+) -> None:
+    """Kafka does not say so: the place where we want to read on is there."""
+    queue = topology.full_name("events")
+    transport = await open_transport(partitions=1)
+    subscription = await transport.subscribe(queue, prefetch=10)
+    await transport.send([Message("0", queue, b"old")])
+    await _handle(transport, subscription, 1)
+    delete_topics(url, queue)
+    make_topics(url, queue)
+    other = await open_transport(apply=False)
+
+    async def sent() -> bool:
+        return await other.send([Message("1", queue, b"new")]) == [None]
+
+    await wait_for(sent, timeout=30)
+    bodies = [one.body for one in await _handle(transport, subscription, 1)]
+    assert bodies == [b"new"]
+
+
 async def _handle(
     transport: KafkaTransport, subscription: Subscription, count: int
 ) -> list[Delivery]:

@@ -8,6 +8,7 @@ from tests.transports.kafka.conftest import Open
 from matador.errors import MessageTooLargeError
 from matador.model.message import Complete, DeadLetter, Message, Receipt, Retry
 from matador.model.topology import Topology
+from matador.testing import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka")]
 
@@ -41,5 +42,11 @@ async def test_retries_and_dead_letters_are_stored_with_the_commit(
             bodies.append(one.body)
             assert await transport.settle([Complete(one.receipt)]) == [None]
     assert bodies == [b"0 again", b"1"]
-    letters = [one async for one in transport.browse(f"{queue}.undeliverable")]
-    assert [(one.body, one.reason) for one in letters] == [(b"2", "why")]
+
+    async def dead() -> list[tuple[bytes, str | None]]:
+        letters = transport.browse(f"{queue}.undeliverable")
+        return [(one.body, one.reason) async for one in letters]
+
+    # Readers see what a transaction has stored a little after it was committed.
+    await wait_for(dead)
+    assert await dead() == [(b"2", "why")]

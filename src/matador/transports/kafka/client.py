@@ -7,12 +7,12 @@ and as back once one has answered; until then nobody waits for it but the superv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from matador.errors import (
@@ -144,6 +144,20 @@ class KafkaClient:
                 return found
             await backoff.sleep()
         raise AssertionError("unreachable")
+
+    async def identities(self, topics: Sequence[str]) -> dict[str, str]:
+        """What tells topics from others of their names, of those that are there.
+
+        Raises:
+            MatadorError: nobody could be asked.
+        """
+        names = TopicCollection(list(topics))
+        found = await self.ask(lambda admin: admin.describe_topics(names))
+        return {
+            topic: str(one.topic_id)
+            for topic, one in found.items()
+            if not isinstance(one, MatadorError)
+        }
 
     def trim(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Delete the records of partitions before these offsets, in the background.

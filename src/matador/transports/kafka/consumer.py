@@ -1,60 +1,39 @@
 """Consumes one queue for all subscriptions of this process.
 
-A thread talks to Kafka: it reads messages while there is room for them, commits, moves delayed ones
-that are due, and answers rebalances. Everything else happens in the event loop: who gets what, and
-lines of keys. The thread goes on polling while handlers run: a long one keeps its partition.
-
-The client library lets one thread in at a time, and a poll cannot be interrupted. So the thread
-waits in a poll only while there is nothing to commit; otherwise it waits for commits, and looks for
-messages in between.
+A thread talks to Kafka (``Poller``). Everything else happens in the event loop: who gets what, the
+lines of keys, and how far each partition was handled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import TopicPartition
 
-from matador.errors import (
-    LeaseLostError,
-    MatadorError,
-    SendFailedError,
-    SendTimeoutError,
-)
-from matador.transports.coalescer import Coalescer
+from matador.errors import MatadorError, SendFailedError
 from matador.transports.kafka.client import KafkaClient
+from matador.transports.kafka.commits import Commits, Outcome, place_of
 from matador.transports.kafka.delays import BrokerClock, DelayMover
 from matador.transports.kafka.deliveries import Hold, Partition, hold_of
-from matador.transports.kafka.errors import is_missing, is_rebalancing, still_ours, translate
 from matador.transports.kafka.names import is_dead_letters
+from matador.transports.kafka.poller import Poller
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.reader import read_one
+from matador.transports.kafka.shelf import Shelf
 from matador.transports.kafka.wire import received, record_of
 from matador.transports.kit.backoff import Backoff
-from matador.transports.kit.errors import lease_lost
 from matador.transports.kit.wakeup import Waiters, Wakeup
 
-_LOG = logging.getLogger(__name__)
-_POLL = 0.1  # seconds; also how long closing takes
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.001, 0.02  # seconds between looks while there may be commits
-_LULL = 0.1  # seconds without room after which partitions are paused
 _FEWEST_WAITING = 1000
 _LAST_COMMITS = 2.0
-_ASSIGN_TRIES = 30
-
-Outcome: TypeAlias = MatadorError | None
-_Committed: TypeAlias = dict[int, KafkaError | KafkaException | None]
+_WATCH_EVERY, _WATCH_PAUSE = 3.0, 0.1
 
 
 class QueueConsumer:
-    """A member of the group of one queue. All methods belong to the event loop."""
+    """A member of the group of one queue. All of it belongs to the event loop."""
 
     def __init__(
         self,
@@ -75,43 +54,34 @@ class QueueConsumer:
         self._wants = wants
         self._clock = clock
         self._closed = closed
+        self._delays = delays
         self._revoke_wait = client.address.revoke_wait
-        self._session = client.address.session
         self._timeout = client.address.timeout
-        self._most = client.address.batch_size
         self._loop = asyncio.get_running_loop()
-        self._ready: deque[Hold] = deque()
-        self._waiters = Waiters()
         self._receivers: dict[Wakeup, int] = {}
         self._changed = asyncio.Event()
         self._change_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._commits: Coalescer[Partition, Outcome] = Coalescer(self._commit, max_batch=100_000)
-        self.committing = asyncio.Lock()
-        self._verified = time.monotonic()
         self._problem: MatadorError | None = None
         self._keeping = 0
         self._asking = False
-        self.stopped: asyncio.Future[None] = self._loop.create_future()
-        # Between the thread and the loop: each is written by one of them.
-        self._room = 0
-        self._handed = 0
-        self._received = 0
         self._stopping = False
         self._forced = False
-        self._busy = False
-        self._woken = threading.Event()
-        self._commands: deque[Callable[[], object]] = deque()
-        # For the thread only.
-        self._held_back = False
-        self._assigned: dict[int, Partition] = {}
-        self._mover = DelayMover(topic, client.producer, clock) if delays else None
-        self._wait_next = _SHORTEST_WAIT
-        settings = client.address.consumer_settings(group) | {"error_cb": client.failed}
-        self._consumer = Consumer(settings)
-        self._thread = threading.Thread(target=self._run, name=f"matador-kafka-{queue}")
-        self._thread.daemon = True
-        self._thread.start()
+        self.stopped: asyncio.Future[None] = self._loop.create_future()
+        mover = DelayMover(topic, client.producer, clock) if delays else None
+        self._poller = Poller(client, queue, topic, group, self, mover)
+        self._commits = Commits(
+            client,
+            queue,
+            self._poller,
+            self.partitions,
+            changed=self._change,
+            at_once=lambda: self._shelf.is_busy,
+        )
+        self._shelf = Shelf(self._commits, self._change)
+        self._doubtful = Wakeup()
+        self._spawn(self._watch([topic] if mover is None else [topic, mover.topic]))
+        self._poller.start()
 
     # -- receivers ---------------------------------------------------------------------------------
 
@@ -124,9 +94,11 @@ class QueueConsumer:
         """It wants no more. Without receivers and deliveries, the group is left."""
         self._receivers.pop(receiver, None)
         receiver.wake()
-        self._waiters.wake()
-        self._update()
-        if self._leave_if_idle():
+        self._shelf.waiters.wake()
+        if not self._receivers:
+            await self._shelf.put_back()
+        self._change()
+        if self._stopping:
             await asyncio.shield(self.stopped)
 
     async def receive(self, receiver: Wakeup, limit: int) -> list[Hold]:
@@ -140,21 +112,29 @@ class QueueConsumer:
             if (problem := self._problem) is not None:
                 self._problem = None
                 raise problem
-            taken = self._take(limit)
-            if not taken:
+            if taken := self._shelf.take(limit):
+                self._update()
+                return taken
+            if not self._shelf.count(limit):
                 return []
-            outcome = await self._begin(taken)
-            if receiver not in self._receivers:
-                self._give_back(taken)
-                break
-            ours = [hold for hold in taken if hold.is_ours]
-            if outcome is None and ours:
-                return ours
-            if outcome is not None:
-                self._give_back(taken)
+            if not await self._shelf.counted():
                 await backoff.sleep()
-        self._waiters.wake()
+        self._shelf.waiters.wake()
         return []
+
+    def read_ahead(self, messages: int) -> None:
+        """Count up to so many as delivered before they are asked for."""
+        self._shelf.ahead = messages
+        self._update()
+
+    async def hold_nothing(self) -> None:
+        """Have nothing counted that was not received.
+
+        Raises:
+            TransportError: that could not be stored.
+        """
+        if (error := await self._shelf.put_back()) is not None:
+            raise error
 
     def is_joined(self, receiver: Wakeup) -> bool:
         """Whether it gets messages: not once it has parted, or the consumer has ended."""
@@ -163,12 +143,12 @@ class QueueConsumer:
     @property
     def has_news(self) -> bool:
         """Whether ``receive`` would return something, or raise."""
-        return bool(self._ready) or self._problem is not None
+        return len(self._shelf) > 0 or self._problem is not None
 
     @property
     def waiters(self) -> Waiters:
         """Those who wait for messages."""
-        return self._waiters
+        return self._shelf.waiters
 
     async def owned(self, timeout: float) -> dict[int, Partition]:
         """The partitions that we have, once we have some or ``timeout`` seconds have passed.
@@ -183,15 +163,14 @@ class QueueConsumer:
 
     async def skip(self, number: int, start: int, end: int) -> int:
         """Finish what nobody holds in a partition of ours; how many messages that were."""
+        await self._shelf.put_back()
         if (partition := self.partitions.get(number)) is None:
             return 0
         skipped = partition.skip(start, end)
         progress = partition.progress
         if progress is not None:
-            self._ready = deque(
-                hold
-                for hold in self._ready
-                if hold.partition is not partition or not progress.is_finished(hold.offset)
+            self._shelf.remove(
+                lambda hold: hold.partition is partition and progress.is_finished(hold.offset)
             )
         await self.commit(partition)
         return skipped
@@ -208,10 +187,7 @@ class QueueConsumer:
             return False
         if partition.progress is None:
             partition.progress = Progress(0)
-        if not partition.may_take(hold.offset):
-            return False
-        self._ready = deque(one for one in self._ready if one.offset != hold.offset)
-        return await self._begin([hold]) is None and hold.is_ours
+        return partition.may_take(hold.offset) and await self._shelf.count_now(hold)
 
     async def close(self) -> None:
         """Leave the group at once; what is in hand is redelivered to others."""
@@ -224,135 +200,26 @@ class QueueConsumer:
         """Whether it cannot be joined any more."""
         return self._stopping
 
-    def _take(self, limit: int) -> list[Hold]:
-        taken: list[Hold] = []
-        ready = self._ready
-        while ready and len(taken) < limit:
-            hold = ready.popleft()
-            if hold.is_ours and not hold.partition.leaving:
-                taken.append(hold)
-        self._update()
-        return taken
+    # -- settlements -------------------------------------------------------------------------------
 
-    async def _begin(self, holds: Sequence[Hold]) -> Outcome:
-        """Count the deliveries, durably: a message that kills its worker must be known as one."""
-        for hold in holds:
-            if hold.partition.progress is not None:
-                hold.count = hold.partition.progress.begin(hold.offset)
-        try:
-            outcomes = await self._store({hold.partition for hold in holds})
-        except BaseException:  # cancelled
-            self._give_back(holds)
-            raise
-        failed = [
-            one for one in outcomes if one is not None and not isinstance(one, LeaseLostError)
-        ]
-        return failed[0] if failed else None
-
-    def _give_back(self, holds: Iterable[Hold]) -> None:
-        for hold in reversed(list(holds)):
-            if hold.is_ours and hold.partition.progress is not None:
-                hold.partition.progress.release(hold.offset)
-                self._ready.appendleft(hold)
-                self._commits.submit(hold.partition)
-        self._waiters.wake(len(self._ready))
-        self._change()
-
-    # -- commits -----------------------------------------------------------------------------------
-
-    async def commit(self, partition: Partition) -> Outcome:
+    def commit(self, partition: Partition) -> asyncio.Future[Outcome]:
         """See ``Keeper``."""
-        return (await self._store([partition]))[0]
+        return self._commits.store(partition)
 
     async def verify(self, partition: Partition) -> Outcome:
         """See ``Keeper``."""
-        if time.monotonic() - self._verified < self._session / 2:
-            return None
-        return await self.commit(partition)
+        return await self._commits.verify(partition)
+
+    @property
+    def committing(self) -> asyncio.Lock:
+        """See ``Keeper``."""
+        return self._commits.lock
 
     async def membership(self) -> Any:
         """See ``Keeper``."""
-        call: asyncio.Future[Any] = self._loop.create_future()
-        self._commands.append(
-            lambda: self._tell(_resolve, call, self._consumer.consumer_group_metadata())
-        )
-        self._woken.set()
+        call = self._poller.membership()
         done, _ = await asyncio.wait([call], timeout=self._timeout)
         return call.result() if done else None
-
-    async def _store(self, partitions: Iterable[Partition]) -> list[Outcome]:
-        return await asyncio.gather(*[self._commits.submit(one) for one in partitions])
-
-    async def _commit(self, partitions: Sequence[Partition]) -> list[Outcome]:
-        """One commit for all that have changed; again while the group is being rearranged."""
-        found: dict[Partition, Outcome] = {}
-        pending = set(partitions)
-        backoff = Backoff(0.01, 0.2)
-        until = self._loop.time() + self._timeout
-        while pending:
-            async with self.committing:
-                places = [_place(one) for one in pending if one.owned]
-                offsets = [place for place in places if place is not None]
-                outcomes = await self._commit_offsets(offsets) if offsets else {}
-            found |= outcomes
-            pending = {one for one, outcome in outcomes.items() if is_rebalancing(outcome)}
-            if pending and self._loop.time() > until:
-                break
-            if pending:
-                await backoff.sleep()
-        self._change()
-        return [self._outcome(one, found.get(one)) for one in partitions]
-
-    def _outcome(self, partition: Partition, outcome: Outcome) -> Outcome:
-        """Whether a partition is lost, a rebalance says, and not a commit that came in between."""
-        if not partition.owned:
-            return lease_lost(self.queue, "its partition is another worker's")
-        return still_ours(outcome) if isinstance(outcome, LeaseLostError) else outcome
-
-    async def _commit_offsets(self, offsets: list[TopicPartition]) -> dict[Partition, Outcome]:
-        asked = time.monotonic()
-        mine = dict(self.partitions)
-        call: asyncio.Future[_Committed] = self._loop.create_future()
-        self._commands.append(lambda: self._commit_now(offsets, call))
-        self._woken.set()
-        done, _ = await asyncio.wait([call], timeout=self._timeout + 1)
-        if not done:
-            late = SendTimeoutError(
-                f"{self._client.where}: no answer to a commit of {self.queue!r}"
-            )
-            return {mine[one.partition]: late for one in offsets if one.partition in mine}
-        found: dict[Partition, Outcome] = {}
-        for number, error in call.result().items():
-            if (partition := mine.get(number)) is None:
-                continue
-            outcome = (
-                None if error is None else translate(error, self._client.where, queue=self.queue)
-            )
-            found[partition] = outcome
-            if outcome is None:
-                self._verified = asked
-            self._hold_if_crowded(partition)
-        return found
-
-    def _commit_now(self, offsets: list[TopicPartition], call: asyncio.Future[_Committed]) -> None:
-        """In the thread."""
-        found: _Committed
-        try:
-            done = self._consumer.commit(offsets=offsets, asynchronous=False)
-            found = {one.partition: one.error for one in done}
-        except KafkaException as error:
-            found = dict.fromkeys([one.partition for one in offsets], error)
-        self._tell(_resolve, call, found)
-
-    def _hold_if_crowded(self, partition: Partition) -> None:
-        """Do not read on where too much is known about too many messages to be stored."""
-        crowded = partition.progress is not None and partition.progress.crowded
-        if crowded != partition.paused:
-            partition.paused = crowded
-            self._commands.append(lambda: self._pause_or_resume([partition]))
-            self._woken.set()
-
-    # -- settlements -------------------------------------------------------------------------------
 
     def done(self, hold: Hold, successor: Hold | None = None) -> None:
         """See ``Keeper``."""
@@ -360,7 +227,7 @@ class QueueConsumer:
         if successor is not None:
             partition.replace(hold, successor)
             self._offer(successor, front=True)
-        elif (following := partition.leave(hold)) is not None:
+        elif hold.key is not None and (following := partition.leave(hold)) is not None:
             self._offer(following)
         if not self._change_soon:  # once for all that are settled together
             self._change_soon = True
@@ -375,22 +242,22 @@ class QueueConsumer:
         self._change_soon = False
         self._changed.set()
         self._changed = asyncio.Event()
+        if not self._receivers:
+            self._shelf.give_back()
         self._update()
         self._leave_if_idle()
 
-    def _leave_if_idle(self) -> bool:
+    def _leave_if_idle(self) -> None:
         if self._receivers or self._keeping or self._in_flight(self.partitions.values()):
-            return False
-        if self._commits.pending:
-            return False
-        self._stop()
-        return True
+            return
+        if not self._commits.pending:
+            self._stop()
 
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
             self._closed(self)
-            self._woken.set()
+            self._poller.stop()
 
     @staticmethod
     def _in_flight(partitions: Iterable[Partition]) -> int:
@@ -398,26 +265,35 @@ class QueueConsumer:
 
     # -- what arrives ------------------------------------------------------------------------------
 
-    def _arrived(self, messages: list[tuple[Partition, KafkaMessage]]) -> None:
-        self._received += len(messages)
+    def arrived(self, messages: list[tuple[Partition, KafkaMessage]]) -> None:
+        """See ``Owner``."""
+        self._poller.took(len(messages))
         skipped: set[Partition] = set()
+        ready: list[Hold] = []
         for partition, message in messages:
-            if partition.owned and partition.arrived(message.offset() or 0):
-                hold = self._wanted(partition, message)
+            if partition.owned and partition.arrived(offset := message.offset() or 0):
+                hold = (
+                    Hold(self.queue, partition, offset, message)
+                    if self._wants is None
+                    else self._wanted(self._wants, partition, message)
+                )
                 if hold is None:
                     skipped.add(partition)
+                elif hold.key is None and not partition.is_moved(offset):  # as most often
+                    ready.append(hold)
                 elif partition.line_up(hold):
                     self._offer(hold)
-        for partition in skipped:
-            self._commits.submit(partition)
+        if ready:
+            self._shelf.add(ready)
+        self._commits.soon(skipped)
         self._update()
 
-    def _wanted(self, partition: Partition, message: KafkaMessage) -> Hold | None:
-        """What is to be delivered; None: nothing, and it is finished."""
-        if self._wants is None:
-            return hold_of(self.queue, partition, message)
+    def _wanted(
+        self, wants: Callable[[str], bool], partition: Partition, message: KafkaMessage
+    ) -> Hold | None:
+        """What is to be delivered from an exchange; None: nothing, and it is finished."""
         record, routing_key = received(record_of(message))
-        if self._wants(routing_key):
+        if wants(routing_key):
             return hold_of(self.queue, partition, message, record)
         if partition.progress is not None:
             partition.progress.finish(message.offset() or 0)
@@ -430,14 +306,12 @@ class QueueConsumer:
             return
         if hold.offset == hold.root and (moved := progress.moved.get(hold.offset)) is not None:
             self._spawn(self._follow(hold, moved))
-        elif hold.due and hold.record.key is not None and (wait := self._wait(hold)) > 0:
+        elif hold.key is not None and hold.due and (wait := self._wait(hold)) > 0:
             self._loop.call_later(wait, self._offer, hold)
+        elif front:
+            self._shelf.add_first(hold)
         else:
-            if front:
-                self._ready.appendleft(hold)
-            else:
-                self._ready.append(hold)
-            self._waiters.wake()
+            self._shelf.add([hold])
 
     def _wait(self, hold: Hold) -> float:
         if (now := self._clock.now) is None:
@@ -477,6 +351,31 @@ class QueueConsumer:
                 self._offer(successor)
             return
 
+    async def _watch(self, topics: Sequence[str]) -> None:
+        """Notice that a topic was deleted and made again: its offsets mean others then.
+
+        Kafka says so only where the new one is shorter than the old one was.
+        """
+        known: dict[str, str] = {}
+        while True:
+            try:
+                found = await self._client.identities(topics)
+            except MatadorError:
+                found = dict[str, str]()  # it is asked again
+            for topic, identity in found.items():
+                if known.setdefault(topic, identity) != identity:
+                    known[topic] = identity
+                    self._poller.start_over(topic)
+                elif topic == self.topic:
+                    for partition in self.partitions.values():
+                        partition.is_new = False
+            await asyncio.sleep(_WATCH_PAUSE)
+            await self._doubtful.wait(_WATCH_EVERY)
+
+    def doubt(self) -> None:
+        """See ``Owner``."""
+        self._doubtful.wake()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -486,55 +385,56 @@ class QueueConsumer:
         """How many messages the thread may read."""
         capacity = sum(self._receivers.values())
         waiting = sum(one.waiting for one in self.partitions.values())
-        room = capacity - len(self._ready)
+        ahead = self._shelf.ahead if self._receivers else 0
+        room = capacity + ahead - self._shelf.uncounted
         if waiting >= max(_FEWEST_WAITING, 4 * capacity):
             room = 0
-        more = room > self._room
-        self._room = room
-        self._busy = bool(self._ready) or self._in_flight(self.partitions.values()) > 0
-        if more:
-            self._woken.set()
+        busy = len(self._shelf) > 0 or self._in_flight(self.partitions.values()) > 0
+        self._poller.allow(room, busy=busy)
 
-    # -- rebalances, in the loop -------------------------------------------------------------------
+    # -- rebalances --------------------------------------------------------------------------------
 
-    def _gained(self, partitions: Sequence[Partition]) -> None:
+    def gained(self, partitions: Sequence[Partition]) -> None:
+        """See ``Owner``."""
         self.partitions |= {one.number: one for one in partitions if one.owned}
-        self._verified = time.monotonic()
+        self._commits.heard()
         self._change()
 
-    def _lost(self, partitions: Iterable[Partition]) -> None:
+    def lost(self, partitions: Iterable[Partition]) -> None:
+        """See ``Owner``."""
         for one in partitions:
             one.clear()
             if self.partitions.get(one.number) is one:
                 del self.partitions[one.number]
-        self._ready = deque(hold for hold in self._ready if hold.is_ours)
+        self._shelf.clean()
         self._change()
 
-    async def _give_up(self, partitions: Sequence[Partition]) -> list[TopicPartition]:
-        """Deliver nothing more, wait a while for what is in hand, and say how far we have come."""
+    async def give_up(self, partitions: Sequence[Partition]) -> list[TopicPartition]:
+        """See ``Owner``. Delivers nothing more, and waits a while for what is in hand."""
         for one in partitions:
             one.leaving = True
+        self._shelf.leave(partitions)
         until = self._loop.time() + (0.0 if self._forced else self._revoke_wait)
         while self._in_flight(partitions) and (left := until - self._loop.time()) > 0:
             await self._next_change(left)
         # Those who wait for a commit are to hear that it was made, before it is too late for it.
-        draining = asyncio.ensure_future(self._commits.drain())
-        await asyncio.wait([draining], timeout=_LAST_COMMITS if self._forced else self._timeout)
-        draining.cancel()
-        places = [place for one in partitions if (place := _place(one)) is not None]
-        letters = self._mover is None and self._wants is None and is_dead_letters(self.queue)
+        await self._commits.drain(partitions, _LAST_COMMITS if self._forced else self._timeout)
+        places = [place for one in partitions if (place := place_of(one)) is not None]
+        letters = not self._delays and self._wants is None and is_dead_letters(self.queue)
         if letters:  # nobody needs those any more
             self._client.trim(self.topic, {one.partition: one.offset for one in places})
-        self._lost(partitions)
+        self.lost(partitions)
         return places
 
-    def _failed(self, error: MatadorError) -> None:
+    def failed(self, error: MatadorError) -> None:
+        """See ``Owner``."""
         self._problem = error
-        self._waiters.wake()
+        self._shelf.waiters.wake()
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
+        """See ``Owner``."""
         self._stop()
-        self._lost(list(self.partitions.values()))
+        self.lost(list(self.partitions.values()))
         for task in self._tasks:
             task.cancel()
         for receiver in list(self._receivers):
@@ -542,222 +442,3 @@ class QueueConsumer:
         self._receivers.clear()
         if not self.stopped.done():
             self.stopped.set_result(None)
-
-    # -- the thread --------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        topics = [self.topic] if self._mover is None else [self.topic, self._mover.topic]
-        try:
-            self._consumer.subscribe(
-                topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-            )
-            while not self._stopping:
-                try:
-                    self._step()
-                except KafkaException as error:
-                    self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
-                    time.sleep(_POLL)
-        except Exception:  # noqa: BLE001 - a thread has nobody to raise it to
-            _LOG.exception("the consumer of %s has failed", self.queue)
-        finally:
-            try:
-                self._consumer.close()
-            except (KafkaException, RuntimeError) as error:
-                _LOG.warning("the consumer of %s did not close: %s", self.queue, error)
-            self._tell(self._ended)
-
-    def _step(self) -> None:
-        self._obey()
-        timeout = _POLL
-        if self._mover is not None:
-            self._mover.wake(self._consumer)
-            if finished := self._mover.finished():
-                self._tell(self._client.trim, self._mover.topic, finished)
-            timeout = self._mover.next_wait(_POLL)
-        outstanding = self._handed - self._received
-        room = self._room - outstanding
-        if room <= 0:
-            self._wait_for_room(timeout)
-        elif self._held_back:
-            self._hold_back(False)
-        if self._busy or outstanding:
-            found = self._consumer.consume(min(room, self._most), 0) if room > 0 else []
-            found = found or self._poll(0)
-            if not found:
-                self._woken.wait(min(timeout, self._wait_next))
-                self._wait_next = min(2 * self._wait_next, _LONGEST_WAIT)
-                return
-        else:
-            found = self._poll(timeout)
-            more = min(room, self._most) - 1
-            if found and more > 0:
-                found += self._consumer.consume(more, 0)
-        if found:
-            self._wait_next = _SHORTEST_WAIT
-            self._hand_over(found)
-
-    def _obey(self) -> None:
-        """Do what the loop has asked for."""
-        self._woken.clear()
-        while self._commands:
-            self._wait_next = _SHORTEST_WAIT
-            self._commands.popleft()()
-
-    def _poll(self, timeout: float) -> list[KafkaMessage]:
-        message = self._consumer.poll(timeout)
-        return [] if message is None else [message]
-
-    def _wait_for_room(self, timeout: float) -> None:
-        """Paused partitions have to be read anew: only if there is no room for a while."""
-        if not self._held_back:
-            until = time.monotonic() + min(timeout, _LULL)
-            while (left := until - time.monotonic()) > 0:
-                self._woken.wait(left)
-                self._obey()
-                if self._stopping or self._room > self._handed - self._received:
-                    return
-            self._hold_back(True)
-
-    def _hand_over(self, messages: list[KafkaMessage]) -> None:
-        main: list[tuple[Partition, KafkaMessage]] = []
-        late: list[KafkaMessage] = []
-        for message in messages:
-            if (error := message.error()) is not None:
-                self._read_failed(error, message)
-            elif message.topic() != self.topic:
-                late.append(message)
-            elif (partition := self._assigned.get(message.partition() or 0)) is not None:
-                main.append((partition, message))
-        if main:
-            self._handed += len(main)
-            self._tell(self._arrived, main)
-        if late and self._mover is not None:
-            self._mover.handle(self._consumer, late)
-
-    def _read_failed(self, error: KafkaError, message: KafkaMessage) -> None:
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._start_over(message)
-            return
-        passing = error.retriable() or (error.code() < 0 and not is_missing(error))
-        if not passing:
-            self._tell(self._failed, translate(error, self._client.where, queue=self.queue))
-
-    def _start_over(self, message: KafkaMessage) -> None:
-        """Where we want to read there is nothing: the topic was made again, or cleaned up."""
-        topic, number = message.topic() or self.topic, message.partition() or 0
-        _LOG.warning("%s, partition %d, is read from its beginning", topic, number)
-        if topic == self.topic and (old := self._assigned.get(number)) is not None:
-            old.owned = False
-            made = self._assigned[number] = Partition(self, topic, number, None)
-            self._tell(self._lost, [old])
-            self._tell(self._gained, [made])
-        elif topic != self.topic and self._mover is not None:
-            self._mover.revoked(number)
-        place = TopicPartition(topic, number, OFFSET_BEGINNING)
-        self._consumer.incremental_unassign([place])
-        self._consumer.incremental_assign([place])
-        self._consumer.resume([place])
-        if self._held_back:
-            self._pause_or_resume(list(self._assigned.values()))
-
-    def _hold_back(self, held_back: bool) -> None:
-        self._held_back = held_back
-        self._pause_or_resume(list(self._assigned.values()))
-
-    def _pause_or_resume(self, partitions: Sequence[Partition]) -> None:
-        for one in partitions:
-            if self._assigned.get(one.number) is not one:
-                continue
-            place = [TopicPartition(self.topic, one.number)]
-            if self._held_back or one.paused:
-                self._consumer.pause(place)
-            else:
-                self._consumer.resume(place)
-
-    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        found = self._committed(consumer, places)
-        start: list[TopicPartition] = []
-        gained: list[Partition] = []
-        for place in found:
-            offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
-            start.append(TopicPartition(place.topic, place.partition, offset))
-            if place.topic == self.topic:
-                progress = Progress.read(offset, place.metadata) if offset >= 0 else None
-                if progress is not None:
-                    progress.taken_over()
-                partition = Partition(self, self.topic, place.partition, progress)
-                self._assigned[place.partition] = partition
-                gained.append(partition)
-        self._tell(self._gained, gained)
-        consumer.incremental_assign(start)
-        consumer.resume(start)  # it may have been lost while it was paused, and still be so
-        if self._held_back:
-            self._pause_or_resume(gained)
-
-    def _committed(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-        for _ in range(_ASSIGN_TRIES):
-            try:
-                return consumer.committed(places, timeout=self._timeout)
-            except KafkaException as error:
-                _LOG.warning("the progress of %s cannot be read yet: %s", self.queue, error)
-                if self._stopping:
-                    break
-                time.sleep(1)
-        return places
-
-    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        if self._mover is not None:
-            self._mover.commit(consumer)
-        gone = self._unassigned(places)
-        if gone:
-            work = self._give_up(gone)
-            try:
-                waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-                until = time.monotonic() + self._revoke_wait + self._timeout + 2
-                while not waiting.done() and time.monotonic() < until:
-                    self._woken.wait(_LONGEST_WAIT)
-                    self._obey()  # what is in hand is being settled
-                offsets = waiting.result(0)
-                if offsets:
-                    consumer.commit(offsets=offsets, asynchronous=False)
-            except (KafkaException, RuntimeError, TimeoutError, asyncio.CancelledError) as error:
-                work.close()
-                _LOG.warning("the last commit of %s failed: %r", self.queue, error)
-            for one in gone:
-                one.owned = False
-        consumer.incremental_unassign(places)
-
-    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        gone = self._unassigned(places)
-        for one in gone:
-            one.owned = False
-        self._tell(self._lost, gone)
-        consumer.incremental_unassign(places)
-
-    def _unassigned(self, places: Iterable[TopicPartition]) -> list[Partition]:
-        gone: list[Partition] = []
-        for place in places:
-            if place.topic != self.topic:
-                if self._mover is not None:
-                    self._mover.revoked(place.partition)
-            elif (partition := self._assigned.pop(place.partition, None)) is not None:
-                gone.append(partition)
-        return gone
-
-    def _tell(self, what: Callable[..., object], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(what, *arguments)
-        except RuntimeError:  # the loop is closed: the program ends
-            self._stopping = True
-
-
-def _place(partition: Partition) -> TopicPartition | None:
-    if partition.progress is None:
-        return None
-    offset, text = partition.progress.commit()
-    return TopicPartition(partition.topic, partition.number, offset, metadata=text)
-
-
-def _resolve(call: asyncio.Future[Any], found: object) -> None:
-    if not call.done():
-        call.set_result(found)

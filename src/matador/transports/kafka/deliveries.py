@@ -11,7 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import MatadorError
 from matador.model.message import Delivery, Message, Receipt
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.wire import Content, Record, read, record_of
+from matador.transports.kafka.wire import Record, content_of, key_of, read, record_of
 
 
 class Keeper(Protocol):
@@ -21,7 +21,7 @@ class Keeper(Protocol):
         """Make sure that a partition is still ours, if we have not heard of that for a while."""
         ...
 
-    async def commit(self, partition: Partition) -> MatadorError | None:
+    def commit(self, partition: Partition) -> asyncio.Future[MatadorError | None]:
         """Store the progress of a partition; None, or why it is not stored."""
         ...
 
@@ -47,24 +47,47 @@ class Hold:
     """
 
     __slots__ = (
-        *("content", "count", "offset", "partition", "queue", "record", "root", "settled"),
-        *("stored", "stored_at", "successor"),
+        *("_source", "_stored_at", "content", "count", "key", "offset", "partition", "queue"),
+        *("root", "settled", "stored", "successor"),
     )
 
     def __init__(
-        self, queue: str, partition: Partition, offset: int, record: Record, stored_at: float
+        self,
+        queue: str,
+        partition: Partition,
+        offset: int,
+        source: KafkaMessage | Record,
+        stored_at: float | None = None,
     ) -> None:
         self.queue = queue
         self.partition = partition
         self.offset = offset
         self.root = offset
-        self.record = record
-        self.content: Content = read(record)
-        self.stored_at = stored_at
+        self._source = source
+        self._stored_at = stored_at
+        self.key: bytes | None
+        if isinstance(source, Record):
+            self.key, self.content = source.key, read(source)
+        else:
+            self.key = key_of(source)
+            self.content = content_of(source, self.key)
         self.count = 0
         self.settled = False
         self.stored = False
         self.successor: Hold | None = None
+
+    @property
+    def record(self) -> Record:
+        """What is stored."""
+        return self._source if isinstance(self._source, Record) else record_of(self._source)
+
+    @property
+    def stored_at(self) -> float:
+        """When it was stored, by the broker's clock."""
+        if self._stored_at is None:
+            assert not isinstance(self._source, Record)
+            self._stored_at = self._source.timestamp()[1] / 1000
+        return self._stored_at
 
     @property
     def is_ours(self) -> bool:
@@ -104,7 +127,8 @@ class Partition:
     """One assignment of a partition: from when we get it to when we lose it.
 
     Messages with one key stand in line: only the first of a line is delivered, or waits for its
-    time. ``owned`` is also read, and set, by the thread that polls.
+    time. ``owned`` is also read, and set, by the thread that polls. ``is_new``: it has just been
+    started over, from its beginning.
     """
 
     def __init__(self, keeper: Keeper, topic: str, number: int, progress: Progress | None) -> None:
@@ -115,6 +139,7 @@ class Partition:
         self.owned = True
         self.leaving = False
         self.paused = False
+        self.is_new = False
         self.waiting = 0
         self.lines: dict[bytes, deque[Hold]] = {}
         self.early: set[int] = set() if progress is None else set(progress.moved.values())
@@ -139,6 +164,10 @@ class Partition:
             self.early.discard(offset)
             return False
         return not self.progress.is_finished(offset)
+
+    def is_moved(self, offset: int) -> bool:
+        """Whether a successor is to be handled in its place."""
+        return self.progress is not None and offset in self.progress.moved
 
     def may_take(self, offset: int) -> bool:
         """Whether a message that was found by other means is nobody's yet."""
@@ -170,7 +199,7 @@ class Partition:
 
     def line_up(self, hold: Hold) -> bool:
         """Put it at the end of the line of its key; whether it is the first."""
-        key = hold.record.key
+        key = hold.key
         if key is None:
             return True
         line = self.lines.get(key)
@@ -186,7 +215,7 @@ class Partition:
 
         It may have been read from its own place meanwhile, or is yet to be.
         """
-        key = hold.record.key
+        key = hold.key
         line = None if key is None else self.lines.get(key)
         if line and line[0] is hold:
             line[0] = successor
@@ -200,7 +229,7 @@ class Partition:
 
     def leave(self, hold: Hold) -> Hold | None:
         """The first of a line is finished; who is first now."""
-        key = hold.record.key
+        key = hold.key
         if key is None:
             return None
         line = self.lines.get(key)
@@ -224,5 +253,7 @@ def hold_of(
     queue: str, partition: Partition, message: KafkaMessage, record: Record | None = None
 ) -> Hold:
     """What was read from a partition; ``record``: as what it is handled. Never fails."""
+    if record is None:
+        return Hold(queue, partition, message.offset() or 0, message)
     stored_at = message.timestamp()[1] / 1000
-    return Hold(queue, partition, message.offset() or 0, record or record_of(message), stored_at)
+    return Hold(queue, partition, message.offset() or 0, record, stored_at)

@@ -179,6 +179,7 @@ class KafkaAddress(ServerAddress):
             "session.timeout.ms": round(self.session * 1000),
             "heartbeat.interval.ms": round(self.session * 1000 / 4),
             "fetch.wait.max.ms": 100,
+            "fetch.queue.backoff.ms": 10,  # or reading stops for a second whenever it was ahead
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 8_192,
         }

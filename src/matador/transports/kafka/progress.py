@@ -8,7 +8,7 @@ over repeats only what was in flight, and a message that kills every worker is c
 from __future__ import annotations
 
 import zlib
-from base64 import b85decode, b85encode
+from base64 import b64decode, b64encode, b85decode, b85encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,7 +16,8 @@ import msgspec
 
 _LONGEST = 3900  # Kafka takes 4096 bytes
 _CROWDED = 2800
-_MARK = "m1:"
+_MARK, _SHORT_MARK = "m1:", "m0:"
+_SHORT = 300  # bytes, which are not worth compressing
 _MOST_MOVED = 200
 _LARGEST = 1 << 20
 
@@ -61,10 +62,11 @@ class Progress:
 
     def begin(self, offset: int) -> int:
         """It is delivered; how often, this time included."""
-        count = self.counts.get(offset, 0) + 1
-        self.counts[offset] = count
         self.flying.add(offset)
-        return count
+        if not (before := self.counts.get(offset, 0)):
+            return 1
+        self.counts[offset] = before + 1
+        return before + 1
 
     def release(self, offset: int) -> None:
         """It is given back, as if it had not been delivered."""
@@ -85,9 +87,14 @@ class Progress:
     def finish(self, offset: int) -> None:
         """Nothing more will be done about it."""
         self.flying.discard(offset)
-        self.counts.pop(offset, None)
-        self.moved.pop(offset, None)
-        self.finish_all(offset, offset + 1)
+        if self.counts:
+            self.counts.pop(offset, None)
+        if self.moved:
+            self.moved.pop(offset, None)
+        if offset == self.offset and not self._starts:  # as most often
+            self.offset = offset + 1
+        else:
+            self.finish_all(offset, offset + 1)
 
     def finish_all(self, start: int, end: int) -> None:
         """The same for all from ``start`` to the one before ``end``, of which none is in flight."""
@@ -203,14 +210,21 @@ def _encoded(notes: _Notes) -> str:
     if not (notes.finished or notes.flying or notes.counts or notes.moved):
         return ""
     packed = msgspec.msgpack.encode(notes)
+    if len(packed) <= _SHORT:
+        return _SHORT_MARK + b64encode(packed).decode()
     return _MARK + b85encode(zlib.compress(packed, 1)).decode()
 
 
 def _decoded(text: str | None) -> _Notes | None:
-    if not text or not text.startswith(_MARK):
+    if not text:
         return None
     try:
-        packed = zlib.decompressobj().decompress(b85decode(text[len(_MARK) :]), _LARGEST)
+        if text.startswith(_SHORT_MARK):
+            packed = b64decode(text[len(_SHORT_MARK) :])
+        elif text.startswith(_MARK):
+            packed = zlib.decompressobj().decompress(b85decode(text[len(_MARK) :]), _LARGEST)
+        else:
+            return None
         return msgspec.msgpack.decode(packed, type=_Notes)
     except (ValueError, zlib.error, msgspec.MsgspecError, RecursionError, OverflowError):
         return None

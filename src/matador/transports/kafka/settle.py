@@ -14,7 +14,7 @@ import msgspec
 from confluent_kafka import TopicPartition
 
 from matador.errors import LeaseLostError, MatadorError, SendUnconfirmedError
-from matador.model.message import DeadLetter, Release, Retry, Settlement
+from matador.model.message import Complete, DeadLetter, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.deliveries import Hold, Keeper, Partition
 from matador.transports.kafka.errors import still_ours
@@ -51,27 +51,48 @@ class KafkaSettler:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
         """For each None, or why it failed."""
-        works: list[_Work | MatadorError] = []
-        for one in settlements:
+        outcomes: list[MatadorError | None] = [None] * len(settlements)
+        done: list[tuple[int, Hold]] = []
+        works: list[tuple[int, _Work]] = []
+        for at, one in enumerate(settlements):
             hold = one.receipt.handle
             if not isinstance(hold, Hold) or not hold.is_ours:
-                works.append(lease_lost(one.receipt.queue, "its partition is another worker's"))
+                outcomes[at] = lease_lost(one.receipt.queue, "its partition is another worker's")
+                continue
+            hold.settled = True  # nobody else settles it meanwhile
+            if type(one) is Complete and hold.root == hold.offset:  # as most often
+                done.append((at, hold))
             else:
-                hold.settled = True  # nobody else settles it meanwhile
-                works.append(_Work(one, hold))
-        mine = [one for one in works if isinstance(one, _Work)]
+                works.append((at, _Work(one, hold)))
         try:
-            await self._carry_out(mine)
-        except BaseException:  # cancelled
-            for work in mine:
-                work.hold.settled = False
-            raise
-        for work in mine:
-            if work.outcome is None:
-                work.hold.partition.keeper.done(work.hold, work.successor)
+            if works:
+                mine = [work for _, work in works]
+                found, _ = await asyncio.gather(self._finish(done), self._carry_out(mine))
             else:
-                work.hold.settled = isinstance(work.outcome, LeaseLostError)
-        return [one.outcome if isinstance(one, _Work) else one for one in works]
+                found = await self._finish(done)
+        except BaseException:  # cancelled
+            for hold in (*[hold for _, hold in done], *[work.hold for _, work in works]):
+                hold.settled = False
+            raise
+        for at, hold in done:
+            outcomes[at] = outcome = found[hold.partition]
+            _settled(hold, outcome)
+        for at, work in works:
+            outcomes[at] = work.outcome
+            _settled(work.hold, work.outcome, work.successor)
+        return outcomes
+
+    @staticmethod
+    async def _finish(done: Sequence[tuple[int, Hold]]) -> dict[Partition, MatadorError | None]:
+        """Complete messages that have no successors: one commit for all of a partition."""
+        partitions: dict[Partition, None] = {}
+        for _, hold in done:
+            partition = hold.partition
+            assert partition.progress is not None
+            partition.progress.finish(hold.offset)
+            partitions[partition] = None
+        commits = [(one, one.keeper.commit(one)) for one in partitions]
+        return {one: await commit for one, commit in commits}
 
     async def _carry_out(self, works: Sequence[_Work]) -> None:
         if self._transactions is None:
@@ -151,8 +172,8 @@ class KafkaSettler:
                 _advance(work, work.hold.partition.progress)
                 partitions.setdefault(work.hold.partition, []).append(work)
         commits = [one.keeper.commit(one) for one in partitions]
-        outcomes = await asyncio.gather(*commits)
-        for part, outcome in zip(partitions.values(), outcomes, strict=True):
+        for part, commit in zip(partitions.values(), commits, strict=True):
+            outcome = await commit
             for work in part:
                 work.outcome = outcome
 
@@ -196,12 +217,19 @@ class KafkaSettler:
         return made
 
 
+def _settled(hold: Hold, outcome: MatadorError | None, successor: Hold | None = None) -> None:
+    if outcome is None:
+        hold.partition.keeper.done(hold, successor)
+    else:
+        hold.settled = isinstance(outcome, LeaseLostError)
+
+
 def _has_successor(work: _Work) -> bool:
     return isinstance(work.settlement, Retry | DeadLetter) and not work.hold.stored
 
 
 def _keeps_place(hold: Hold, record: Record) -> bool:
-    same = record.topic == hold.partition.topic and record.key == hold.record.key
+    same = record.topic == hold.partition.topic and record.key == hold.key
     return same and record.key is not None
 
 

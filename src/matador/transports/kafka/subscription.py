@@ -62,6 +62,16 @@ class KafkaSubscription(BaseSubscription):
             self._join(consumers)
             self._wakeup.wake()
 
+    def read_ahead(self, messages: int) -> None:
+        """See ``ReadingAhead``."""
+        for consumer in self._consumers:
+            consumer.read_ahead(messages)
+
+    async def pause(self) -> None:
+        """See ``Pausing``."""
+        for consumer in self._consumers:
+            await consumer.hold_nothing()
+
     async def close(self) -> None:
         """See ``Subscription``. With the last one of a queue, its groups are left."""
         if self._active:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import TopicCollection
@@ -150,7 +152,17 @@ class Topics:
                 self._partitions[topic] = wanted[topic][0]
             else:
                 raise one
+        await self._introduce(
+            [topic_name(topology.full_name(queue.name)) for queue in topology.queues]
+        )
         return list(_notes(topology))
+
+    async def _introduce(self, topics: Iterable[str]) -> None:
+        """Have the producer know them: else the first message waits for half a second."""
+        for topic in topics:
+            refresh = partial(self._client.producer.refresh, topic, self._address.timeout)
+            with suppress(MatadorError):  # it asks again when it sends
+                await self._client.blocking(refresh)
 
     def wanted(self, topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
         """The topics of a topology that are ours to make: partitions and settings."""

@@ -213,6 +213,28 @@ def record_of(message: KafkaMessage) -> Record:
     return Record(message.topic() or "", value, key, headers)
 
 
+def key_of(message: KafkaMessage) -> bytes | None:
+    """The key of what was received."""
+    key: Any = message.key()
+    return key
+
+
+def content_of(message: KafkaMessage, key: bytes | None) -> Content:
+    """``read`` of what was received with a key; quick if its only header is its id, if any."""
+    try:
+        headers: Any = message.headers()
+    except (UnicodeError, ValueError):
+        headers = None
+    if not headers or (len(headers) == 1 and headers[0][0] == ID_HEADER):
+        body: Any = message.value()
+        id_ = _text(headers[0][1]) if headers else ""
+        if key is None:
+            return Content(body or b"", {}, id_)
+        text, problem = _read_key(key)
+        return Content(body or b"", {}, id_, ordering_key=text, problem=problem)
+    return read(record_of(message))
+
+
 def delay_of(record: Record) -> float:
     """The seconds after it was stored at which a record is due; 0 if it says nothing sensible."""
     for name, value in record.headers:
@@ -232,10 +254,6 @@ def _read_delay(value: bytes | None) -> float:
 def read(record: Record) -> Content:
     """The message in a record. Never fails."""
     body = record.value or b""
-    if len(record.headers) <= 1 and all(name == ID_HEADER for name, _ in record.headers):
-        key, problem = _read_key(record.key)
-        id_ = _text(record.headers[0][1]) if record.headers else ""
-        return Content(body, {}, id_, ordering_key=key, problem=problem)
     texts = {name: _text(value) for name, value in record.headers}
     ours = {name: texts.pop(name) for name in _OURS & texts.keys()}
     headers: dict[str, str | int] = {**texts}
