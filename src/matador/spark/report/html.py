@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from matador.spark.aggregates.reconcile import Line, Reconciliation
-from matador.spark.report.charts import (
+from matador.charts.markup import Child, Html, element, joined, titled
+from matador.charts.svg import (
     NARROW,
     PHONE,
     WIDE,
@@ -23,8 +23,8 @@ from matador.spark.report.charts import (
     share_bar,
     stacked_bars,
 )
+from matador.spark.aggregates.reconcile import Line, Reconciliation
 from matador.spark.report.findings import OTHERS, DeadLetterGroup, Findings, SubscriberHealth
-from matador.spark.report.markup import Child, Html, element, joined, titled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FEW = 5

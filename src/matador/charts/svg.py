@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TypeAlias
 
-from matador.spark.report.markup import Html, element
+from matador.charts.markup import Html, element
 
 WIDE, NARROW, PHONE = 1120, 540, 340
 """Widths of a chart: the whole page, half of it, and the screen of a phone."""
