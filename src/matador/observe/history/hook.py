@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from matador.charts.markup import titled
 from matador.errors import HistoryError
 from matador.events.hooks import (
     DecodeFailure,
@@ -161,7 +162,8 @@ class History(Hooks):
 
     def record_attempt(self, attempt: AttemptedMessage) -> None:
         """Record an attempt to handle a job, a call or a message. See ``Recorder``."""
-        key = OutcomeKey(attempt.queue, attempt.name, attempt.receiver, attempt.outcome)
+        name = titled(attempt.name, attempt.way)
+        key = OutcomeKey(attempt.queue, name, attempt.receiver, attempt.outcome)
         due = attempt.created_at if attempt.due_at is None else attempt.due_at
         waited = max(0.0, (attempt.started_at - due) * 1000)
         self._count(key, attempt.duration * 1000, waited)
@@ -170,7 +172,7 @@ class History(Hooks):
                 FailedAttempt(
                     attempt.id,
                     attempt.correlation_id,
-                    attempt.name,
+                    name,
                     attempt.receiver,
                     attempt.queue,
                     attempt.attempt,

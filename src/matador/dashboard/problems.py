@@ -1,0 +1,86 @@
+"""Is anything wrong, and since when? What the overview says first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from matador.dashboard.desk import Desk
+from matador.dashboard.stats import Stats
+from matador.errors import HistoryError
+
+OLD = 300.0
+"""Seconds after which a message that waits is a problem."""
+
+_FAILING = 0.1
+_ALIVE = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong. ``link`` leads to the page that shows more."""
+
+    text: str
+    since: float | None
+    link: str
+    style: str = "bad"
+
+
+async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
+    """All that is wrong now, the worst first."""
+    snapshot, found = desk.monitor.snapshot, list[Problem]()
+    if snapshot.problem is not None:
+        found.append(Problem(snapshot.problem, snapshot.problem_since, "/queues"))
+    for queue in snapshot.queues:
+        if queue.counts.depth is None:
+            found.append(Problem(f"the queue {queue.name} does not exist", None, "/queues"))
+        if queue.dead:
+            since = await _dead_since(desk, queue.name)
+            letters = f"{queue.dead:,} dead letter{'s' if queue.dead > 1 else ''}"
+            link = f"/dead-letters?queue={queue.name}"
+            found.append(Problem(f"{letters} of {queue.name}", since, link))
+        if queue.oldest_at is not None and time.time() - queue.oldest_at > OLD:
+            text = f"the oldest message of {queue.name} has waited for long"
+            found.append(Problem(text, queue.oldest_at, "/queues", "retry"))
+    for (event, subscriber), edge in (stats.lately if stats else {}).items():
+        if edge.failure_rate >= _FAILING:
+            share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
+            found.append(Problem(f"{share} ({event or 'undecodable'}) fail", None, "/events"))
+    if stats and stats.has_outcomes and any(_ready(one.counts) for one in snapshot.queues):
+        alive = await living_workers(desk)
+        if alive == 0:
+            text = "messages wait, and no worker was heard of lately"
+            found.append(Problem(text, None, "/workers"))
+    if desk.monitor.history_problem is not None:
+        found.append(Problem(desk.monitor.history_problem, None, "/workers", "retry"))
+    return found
+
+
+async def living_workers(desk: Desk) -> int | None:
+    """How many workers report to the history now; None if none ever did."""
+    now = time.time()
+    try:
+        workers = await asyncio.to_thread(desk.store.workers, now - 86_400)
+    except HistoryError:
+        return None
+    if not workers:
+        return None
+    return sum(is_alive(one.seen_at, one.stopped_at, now) for one in workers)
+
+
+def is_alive(seen_at: float, stopped_at: float | None, now: float) -> bool:
+    """Does a worker run that was last heard of then?"""
+    return stopped_at is None and now - seen_at <= _ALIVE
+
+
+def _ready(counts: object) -> int:
+    depth = getattr(counts, "depth", None)
+    return 0 if depth is None else depth.ready
+
+
+async def _dead_since(desk: Desk, queue: str) -> float | None:
+    try:
+        return await asyncio.to_thread(desk.store.dead_since, queue)
+    except HistoryError:
+        return None
