@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from matador.errors import QueueNotFoundError
@@ -20,12 +21,13 @@ from matador.events.app import Matador
 from matador.events.dead_letters import Letter, Place
 from matador.model.text import storable_text
 from matador.model.topology import DeadLetterKind, WorkQueue
-from matador.observe.signatures import signature_id, signature_text
+from matador.observe.signatures import signature_id_of_text, signature_text
 
 BATCH: Final = 500
 _LONGEST_ERROR = 300
 _LONGEST_ID = 1000
 _LONGEST_NAME = 300
+_MOST_ANSWERS = 200
 _SCHEMA = """
 CREATE TABLE letters (
     number INTEGER PRIMARY KEY, queue TEXT NOT NULL, kind TEXT NOT NULL, position TEXT NOT NULL,
@@ -138,6 +140,7 @@ class LetterIndex:
         self._file.executescript(_SCHEMA)
         self._lock = threading.Lock()
         self._reading = asyncio.Lock()
+        self._known: tuple[int, dict[Any, Any]] = (-1, {})
         self._round = 0
         self.version = 0
         self.reading: str | None = None
@@ -195,7 +198,11 @@ class LetterIndex:
         office = self._app.dead_letters
         rows: list[tuple[Any, ...]] = []
         texts: dict[str, str] = {}
+        # Those that are known are only confirmed, which is much quicker.
+        known = self._confirm(letters, this) if letters else set[str]()
         for letter in letters:
+            if letter.stored.position in known:
+                continue
             described = _described(letter)
             texts[described[4]] = signature_of(described[5], described[6])[1]
             place, stored = office.place(letter), letter.stored
@@ -222,6 +229,15 @@ class LetterIndex:
             self._file.execute("COMMIT")
             self.version += 1
 
+    def _confirm(self, letters: Sequence[Letter], this: int) -> set[str]:
+        """The positions of letters, all of one queue and kind, that are in the index."""
+        where = "queue = ? AND kind = ? AND position"
+        place = (letters[0].queue.name, letters[0].kind)
+        marks = ", ".join("?" * len(letters))
+        positions = [letter.stored.position for letter in letters]
+        update = f"UPDATE letters SET round = ? WHERE {where} IN ({marks}) RETURNING position"
+        return {position for (position,) in self._all(update, this, *place, *positions)}
+
     def _forget_older(self, queue: str, kind: str, this: int) -> None:
         self._run(
             "DELETE FROM letters WHERE queue = ? AND kind = ? AND round < ?", queue, kind, this
@@ -229,7 +245,7 @@ class LetterIndex:
 
     def _last(self, queue: WorkQueue, kind: str) -> str | None:
         found = self._all(
-            "SELECT position FROM letters WHERE queue = ? AND kind = ? "
+            "SELECT position FROM letters NOT INDEXED WHERE queue = ? AND kind = ? "
             "ORDER BY number DESC LIMIT 1",
             queue.name,
             kind,
@@ -247,7 +263,7 @@ class LetterIndex:
     def count(self, chosen: IndexFilter) -> int:
         """How many letters match."""
         where, values = chosen.condition()
-        return self._all(f"SELECT count(*) FROM letters WHERE {where}", *values)[0][0]
+        return self._all_cached(f"SELECT count(*) FROM letters WHERE {where}", *values)[0][0]
 
     def numbers(self, chosen: IndexFilter) -> list[int]:
         """The numbers of all letters that match, the oldest first."""
@@ -294,7 +310,8 @@ class LetterIndex:
 
     async def add(self, letters: Sequence[Letter]) -> None:
         """Add letters that were found by reading."""
-        await asyncio.to_thread(self._store, letters, self._round)
+        for _, some in groupby(letters, lambda one: (one.queue.name, one.kind)):
+            await asyncio.to_thread(self._store, list(some), self._round)
 
     def forget(self, numbers: Sequence[int]) -> None:
         """These were moved."""
@@ -306,7 +323,7 @@ class LetterIndex:
     def groups(self, chosen: IndexFilter, limit: int) -> list[Group]:
         """The causes, the most frequent first."""
         where, values = chosen.condition()
-        found = self._all(
+        found = self._all_cached(
             "SELECT signature, min(error_type), (SELECT text FROM signatures AS s "
             "WHERE s.signature = letters.signature), count(*), min(died_at), max(died_at), "
             "group_concat(DISTINCT subscriber), group_concat(DISTINCT event_key), min(id) "
@@ -318,7 +335,7 @@ class LetterIndex:
 
     def by_edge(self) -> dict[tuple[str, str], int]:
         """The number of letters of each event and subscriber."""
-        found = self._all(
+        found = self._all_cached(
             "SELECT event_key, subscriber, count(*) FROM letters GROUP BY event_key, subscriber"
         )
         return {(event, subscriber): number for event, subscriber, number in found}
@@ -326,7 +343,7 @@ class LetterIndex:
     def values_of(self, column: str) -> list[str]:
         """The different events, subscribers and so on, for a choice."""
         assert column in ("queue", "kind", "event_key", "subscriber")
-        found = self._all(
+        found = self._all_cached(
             f"SELECT DISTINCT {column} FROM letters WHERE {column} <> '' ORDER BY 1 LIMIT 200"
         )
         return [value for (value,) in found]
@@ -334,25 +351,30 @@ class LetterIndex:
     async def letter(self, entry: Entry) -> Letter | None:
         """The letter itself, read from its queue; None if it is gone."""
         before = self._all(
-            "SELECT position FROM letters WHERE queue = ? AND kind = ? AND number < ? "
+            "SELECT position FROM letters NOT INDEXED WHERE queue = ? AND kind = ? AND number < ? "
             "ORDER BY number DESC LIMIT 1",
             *(entry.queue, entry.kind, entry.number),
         )
         queue = self._app.topology.queue(entry.queue)
-        for after in (before[0][0] if before else None, None):
-            looked_at = 0
-            reading = self._app.dead_letters.browse_queue(queue, entry.kind, after=after)
-            async for letter in reading:
+        after = before[0][0] if before else None
+        office = self._app.dead_letters
+        # Nearly always it is the next one. Otherwise others were moved, and it is looked for.
+        for start, limit in ((after, 3), (after, 2 * BATCH), (None, None)):
+            async for letter in office.browse_queue(queue, entry.kind, after=start, limit=limit):
                 if storable_text(letter.id, _LONGEST_ID) == entry.id:
                     return letter
-                looked_at += 1
-                if looked_at >= 2 * BATCH and after is not None:
-                    break
-            if after is None:
-                return None
         return None
 
     # -- internals --------------------------------------------------------------------------------
+
+    def _all_cached(self, query: str, *values: Any) -> list[Any]:
+        """``_all`` for queries that read the whole index: the answer is kept until it changes."""
+        version, answers = self._known
+        if version != self.version or len(answers) > _MOST_ANSWERS:
+            self._known = version, answers = self.version, {}
+        if (query, values) not in answers:
+            answers[query, values] = self._all(query, *values)
+        return answers[query, values]
 
     def _all(self, query: str, *values: Any) -> list[Any]:
         with self._lock:
@@ -367,7 +389,8 @@ class LetterIndex:
 @lru_cache(maxsize=20_000)
 def signature_of(error_type: str | None, error: str) -> tuple[str, str]:
     """The id and the text of an error's signature."""
-    return signature_id(error_type, error), signature_text(error)
+    text = signature_text(error)
+    return signature_id_of_text(error_type, text), text
 
 
 def _described(letter: Letter) -> tuple[str, str | None, str, str, str, str | None, str]:

@@ -89,5 +89,10 @@ def signature_id(error_type: str | None, error: str) -> str:
         >>> signature_id("KeyError", "'a'") == signature_id("KeyError", "'b'")
         True
     """
-    named = f"{error_type or ''}: {signature_text(error)}"
+    return signature_id_of_text(error_type, signature_text(error))
+
+
+def signature_id_of_text(error_type: str | None, text: str) -> str:
+    """``signature_id`` of an error whose ``signature_text`` is known."""
+    named = f"{error_type or ''}: {text}"
     return hashlib.sha256(named.encode("utf-8", "replace")).hexdigest()[:ID_LENGTH]
