@@ -130,13 +130,13 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
             mask=tuple(showing.mask or ()),
             lake=showing.lake,
         )
+        served = Dashboard(target, options, job_queues=_job_queues(loaded, showing))
         listener = listen(options)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     common.show({"url": url, "history": str(options.history)}, remark=f"dashboard on {url}")
     if not options.needs_login:
         note("everybody on this machine may use it; --token-file asks for a token")
-    served = Dashboard(target, options, job_queues=_job_queues(loaded, showing))
     with contextlib.suppress(KeyboardInterrupt):  # the server has finished by then
         asyncio.run(serve(served, listener))
 

@@ -248,19 +248,31 @@ class HistoryStore:
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         made = sqlite3.connect(self.path, timeout=5.0, check_same_thread=False)
         try:
+            if not _is_history(made):  # before anything is written to it
+                raise sqlite3.DatabaseError("it is another database, or of another version")
             made.execute("PRAGMA journal_mode = WAL")
             made.execute("PRAGMA synchronous = NORMAL")
+            # Several processes may open a new file at once: the first one makes the tables.
+            made.execute("BEGIN IMMEDIATE")
             (version,) = made.execute("PRAGMA user_version").fetchone()
-            tables = made.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version != _VERSION and (version or tables):
-                raise sqlite3.DatabaseError("it is another database, or of another version")
             if not version:
-                made.executescript(_SCHEMA)
+                for statement in _SCHEMA.split(";"):
+                    made.execute(statement)
                 made.execute(f"PRAGMA user_version = {_VERSION}")
+            made.commit()
         except BaseException:
             made.close()
             raise
         return made
+
+
+def _is_history(file: sqlite3.Connection) -> bool:
+    """Is it a history of this version, or empty?"""
+    file.execute("BEGIN")  # both answers are about one moment
+    (version,) = file.execute("PRAGMA user_version").fetchone()
+    (tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    file.rollback()
+    return version == _VERSION or not (version or tables)
 
 
 def _by_time(item: tuple[tuple[int, OutcomeKey], Any]) -> tuple[int, str, str, str, str]:
