@@ -23,6 +23,7 @@ _SHARE = 10  # looking, and reading the index, take at most one part in so many 
 _LIMIT = 10.0  # seconds to wait for an answer
 _KEEP_EVERY = 10.0  # seconds between two rows of the history
 _PRUNE_EVERY = 3600.0
+_LOOKED_AT = 50  # messages at the front of a queue, for the oldest that is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ class Monitor:
         topology = self._app.topology
         for queue, counts in zip(topology.queues, await count(self._app), strict=True):
             oldest = None
-            if counts.depth is not None and counts.depth.total and self._sees_oldest:
+            depth = counts.depth
+            if depth is not None and depth.ready + depth.in_flight and self._sees_oldest:
                 oldest = await self._oldest(counts.queue)
             found.append(QueueView(queue.name, counts, oldest))
         return tuple(found)
@@ -173,9 +175,10 @@ class Monitor:
     async def _oldest(self, queue: str) -> float | None:
         transport = self._app.transport
         assert isinstance(transport, Browsing)
-        async for one in transport.browse(queue, limit=1):
-            return None if one.stored_at is None else one.stored_at.timestamp()
-        return None
+        async for one in transport.browse(queue, limit=_LOOKED_AT):
+            if one.state != "delayed" and one.stored_at is not None:
+                return one.stored_at.timestamp()
+        return None  # they are not due yet
 
     def _cannot(self) -> list[str]:
         name = self._app.transport.name

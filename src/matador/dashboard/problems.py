@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matador.dashboard.desk import Desk
 from matador.dashboard.stats import Stats
 from matador.errors import HistoryError
+from matador.observe.history.records import WorkerState
 
 OLD = 300.0
 """Seconds after which a message that waits is a problem."""
@@ -47,36 +49,35 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
         if edge.failure_rate >= _FAILING:
             share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
             found.append(Problem(f"{share} ({event or 'undecodable'}) fail", None, "/events"))
-    if stats and stats.has_outcomes and any(_ready(one.counts) for one in snapshot.queues):
-        alive = await living_workers(desk)
-        if alive == 0:
-            text = "messages wait, and no worker was heard of lately"
+    workers = await living_workers(desk)
+    for queue in snapshot.queues if workers is not None else ():
+        depth = queue.counts.depth
+        if depth is not None and depth.ready and not _consumers(workers, queue.counts.queue):
+            text = f"messages of {queue.name} wait, and no worker that consumes it was heard of"
             found.append(Problem(text, None, "/workers"))
     if desk.monitor.history_problem is not None:
         found.append(Problem(desk.monitor.history_problem, None, "/workers", "retry"))
     return found
 
 
-async def living_workers(desk: Desk) -> int | None:
-    """How many workers report to the history now; None if none ever did."""
+async def living_workers(desk: Desk) -> list[WorkerState] | None:
+    """The workers that report to the history now; None if none ever did."""
     now = time.time()
     try:
         workers = await asyncio.to_thread(desk.store.workers, now - 86_400)
     except HistoryError:
         return None
-    if not workers:
-        return None
-    return sum(is_alive(one.seen_at, one.stopped_at, now) for one in workers)
+    alive = [one for one in workers if is_alive(one, now)]
+    return alive if workers else None
 
 
-def is_alive(seen_at: float, stopped_at: float | None, now: float) -> bool:
-    """Does a worker run that was last heard of then?"""
-    return stopped_at is None and now - seen_at <= _ALIVE
+def is_alive(worker: WorkerState, now: float) -> bool:
+    """Does a worker run, as far as is known?"""
+    return worker.stopped_at is None and now - worker.seen_at <= _ALIVE
 
 
-def _ready(counts: object) -> int:
-    depth = getattr(counts, "depth", None)
-    return 0 if depth is None else depth.ready
+def _consumers(workers: Sequence[WorkerState] | None, queue: str) -> int:
+    return sum(queue in one.queues for one in workers or ())
 
 
 async def _dead_since(desk: Desk, queue: str) -> float | None:

@@ -254,7 +254,7 @@ def _docket_facts(envelope: RawEnvelope | None) -> list[tuple[str, Any]]:
         ("original queue", docket.original_queue),
         ("correlation id", docket.correlation_id),
         ("first error", docket.first_error),
-        ("last error", docket.last_error),
+        ("last error", None if docket.last_error == docket.first_error else docket.last_error),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 from starlette.requests import Request
@@ -48,6 +49,7 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     period = params.get("period", "1h")
     period = period if period in PERIODS else "1h"
     stats = await desk.stats(period)
+    alive = await living_workers(desk)
     snapshot = desk.monitor.snapshot
     depths = [one.counts.depth for one in snapshot.queues if one.counts.depth is not None]
     return {
@@ -59,7 +61,7 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         "waiting": sum(one.ready + one.delayed for one in depths),
         "running": sum(one.in_flight for one in depths),
         "counts": desk.monitor.counts_messages,
-        "alive": await living_workers(desk),
+        "alive": None if alive is None else len(alive),
         "has_journal": desk.journal is not None,
     }
 
@@ -67,16 +69,13 @@ async def overview_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     """What the page of queues shows."""
     stats = await desk.stats("1h")
-    try:
-        workers = await asyncio.to_thread(desk.store.workers_by_queue, time.time() - 300)
-    except HistoryError:
-        workers = {}
+    alive = await living_workers(desk)
     topology = desk.app.topology
     return {
         "snapshot": desk.monitor.snapshot,
         "rates": {} if stats is None else stats.queues,
         "idle": Edge(),
-        "workers": workers,
+        "consumers": None if alive is None else Counter(q for one in alive for q in one.queues),
         "kinds": list(dict.fromkeys(k for q in topology.queues for k in topology.kinds_of(q))),
         "counts": desk.monitor.counts_messages,
         "consumed": set(desk.app.consume_from),
@@ -117,7 +116,7 @@ async def workers_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
     except HistoryError as error:
         problem = str(error)
     return {
-        "workers": [(one, is_alive(one.seen_at, one.stopped_at, now)) for one in rows],
+        "workers": [(one, is_alive(one, now)) for one in rows],
         "others": others,
         "now": now,
         "problem": problem,

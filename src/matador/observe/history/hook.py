@@ -72,6 +72,7 @@ class History(Hooks):
         self._counts: dict[tuple[int, OutcomeKey], OutcomeTotals] = {}
         self._failures: deque[FailedAttempt] = deque(maxlen=_MOST_WAITING)
         self._running: dict[int, RunningMessage] = {}
+        self._queues: set[str] = set()
         self._users = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -108,6 +109,10 @@ class History(Hooks):
             await asyncio.to_thread(thread.join)
             self._thread = None
             self._store.close()
+
+    def get_queue_concurrency(self, queue: str) -> None:
+        """Takes note of a queue that is consumed, and decides nothing."""
+        self._queues.add(queue)
 
     async def on_worker_wrap(self, event: Processing, proceed: Proceed) -> None:
         """A message is being handled until this returns."""
@@ -162,6 +167,7 @@ class History(Hooks):
 
     def record_attempt(self, attempt: AttemptedMessage) -> None:
         """Record an attempt to handle a job, a call or a message. See ``Recorder``."""
+        self._queues.add(attempt.queue)
         name = titled(attempt.name, attempt.way)
         key = OutcomeKey(attempt.queue, name, attempt.receiver, attempt.outcome)
         due = attempt.created_at if attempt.due_at is None else attempt.due_at
@@ -220,9 +226,11 @@ class History(Hooks):
             now if stopped else None,
             tuple(sorted(running, key=lambda one: one.since)[:_MOST_SHOWN]),
             len(running),
+            tuple(sorted(self._queues)),
         )
+        works = bool(self._queues)  # a process that only sends is no worker
         try:
-            self._store.record("worker", state, self._name, counts, failures)
+            self._store.record("worker", state if works else None, self._name, counts, failures)
             self._complained = False
         except HistoryError as error:  # what was counted meanwhile is lost; messages are not
             if not self._complained:

@@ -80,7 +80,7 @@ class RunningMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """A worker process, as it was when it was last heard of."""
+    """A worker process, as it was when it was last heard of. ``queues``: those it consumes."""
 
     name: str
     host: str
@@ -90,6 +90,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     stopped_at: float | None = None
     running: tuple[RunningMessage, ...] = ()
     running_count: int = 0
+    queues: tuple[str, ...] = ()
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:

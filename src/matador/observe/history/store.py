@@ -196,16 +196,6 @@ class HistoryStore:
                 (since,),
             ).fetchall()
 
-    def workers_by_queue(self, since: float) -> dict[str, int]:
-        """How many different workers have handled messages of each queue since then."""
-        with self._using() as file:
-            return dict(
-                file.execute(
-                    "SELECT queue, count(DISTINCT worker) FROM outcomes WHERE at >= ? GROUP BY 1",
-                    (since,),
-                ).fetchall()
-            )
-
     def depths(self, since: float, step: int) -> list[tuple[int, str, int, int]]:
         """Waiting messages and dead letters of each queue, the most in each step."""
         with self._using() as file:
