@@ -130,6 +130,8 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
             mask=tuple(showing.mask or ()),
             lake=showing.lake,
         )
+        if showing.history is None:
+            _make_folder(Path(options.history).parent)
         served = Dashboard(target, options, job_queues=_job_queues(loaded, showing))
         listener = listen(options)
     host, port = listener.getsockname()[:2]
@@ -142,11 +144,7 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
 
 
 def _history(loaded: Loaded) -> Path:
-    """The file of the application's history, or one for this application in the home folder.
-
-    Raises:
-        UsageError: the folder cannot be made.
-    """
+    """The file of the application's history, or one for this application in the home folder."""
     for hook in loaded.app.hooks:
         if isinstance(hook, History):
             return hook.file
@@ -154,11 +152,19 @@ def _history(loaded: Loaded) -> Path:
     name = f"{Path(where).resolve()}:{loaded.app.topology.namespace}"
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "matador"
+    return folder / f"dashboard-{digest}.db"
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the history, for its owner only.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make {folder} ({error}): give --history FILE") from error
-    return folder / f"dashboard-{digest}.db"
 
 
 def _token(file: Path | None, variable: str) -> str | None:
