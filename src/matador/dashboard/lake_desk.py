@@ -62,6 +62,7 @@ class LakeDesk:
         self._audit = audit
         self._thread = ThreadPoolExecutor(1, "matador-lake")
         self._lake: Lake | None = None
+        self._started_spark = False
         self._replays: OrderedDict[str, Replay] = OrderedDict()
         self._making: asyncio.Task[None] | None = None
         self.report: str | None = None
@@ -93,13 +94,13 @@ class LakeDesk:
         return self._replays.get(replay_id)
 
     async def stop(self) -> None:
-        """Stop Spark, if it was started."""
+        """Stop Spark, if it was started here."""
         tasks = [one.task for one in self._replays.values()] + [self._making]
         for task in tasks:
             if task is not None:
                 task.cancel()
         lake, self._lake = self._lake, None
-        if lake is not None:
+        if lake is not None and self._started_spark:
             await asyncio.wrap_future(self._thread.submit(lake.spark.stop))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -210,7 +211,9 @@ class LakeDesk:
             try:
                 if self._lake is None:
                     from matador.spark import Lake
+                    from matador.spark.runtime.session import running_session
 
+                    self._started_spark = running_session() is None
                     lake = Lake(self._folder, schema=self._app.schema)
                     silence(lake.start())
                     self._lake = lake
