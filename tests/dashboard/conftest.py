@@ -16,6 +16,7 @@ from tests.support.shop import OrderPaid, OrderPlaced, subscribed
 from matador import DontRetry, Envelope, Hooks, Matador, Schema, Topology
 from matador.dashboard import Dashboard, DashboardOptions
 from matador.dashboard.desk import Desk
+from matador.dashboard.letter_index import IndexFilter
 from matador.model.message import QueueDepth
 from matador.testing import wait_for
 from matador.transports.base import Measuring
@@ -80,8 +81,6 @@ class Browser:
 
     async def letters_known(self, number: int) -> None:
         """Wait until the index of dead letters has this many."""
-        from matador.dashboard.letter_index import IndexFilter
-
         await wait_for(lambda: self.desk.index.count(IndexFilter()) == number, timeout=120)
 
     async def move(self, **form: Any) -> str:

@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.dashboard.conftest import Serve, depth, fail_orders, is_idle
+from tests.support.shop import OrderPlaced
 
 from matador import Docket, Envelope, JsonCodec, Matador
+from matador.dashboard.letter_index import LetterIndex
+from matador.events.dead_letters import Letter, Selection
 from matador.model.message import ERROR_TYPE_HEADER, REASON_HEADER, Message
 from matador.testing import wait_for
 from matador.transports.base import Browsing
@@ -89,7 +93,7 @@ async def test_nothing_moves_before_the_confirmation(serve: Serve, shop: Shop) -
         await browser.letters_known(3)
         answer = await browser.post("/dead-letters/move", verb="purge", scope="all")
         location = answer.headers["location"]
-        await wait_for(lambda: browser.desk.moves.recent[0].state == "counted")
+        await wait_for(lambda: browser.desk.moves.recent[0].state == "counted", timeout=30)
         assert "<b>3 dead letters</b> would be purged" in await browser.get(location)
         await browser.post(f"{location}/confirm", 400, sure="yes")
         await browser.post(f"{location}/cancel")
@@ -108,7 +112,7 @@ async def test_some_selected_letters_are_purged(serve: Serve, shop: Shop) -> Non
         assert len(numbers) == 5
         done = await browser.move(verb="purge", scope="some", letter=numbers[:2])
         assert "2 of 2 purged" in done
-        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 3)
+        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 3, timeout=30)
 
 
 async def test_a_payload_field_selects(serve: Serve, shop: Shop) -> None:
@@ -155,8 +159,6 @@ async def test_letters_that_others_moved_disappear(serve: Serve, shop: Shop) -> 
         other = shop()
         await other.transport.connect()
         office = other.dead_letters
-        from matador.events.dead_letters import Selection
-
         await office.purge(await office.choose(Selection(ids=("id-000003", "id-000007"))))
         await other.transport.disconnect()
         await browser.letters_known(8)
@@ -200,7 +202,7 @@ async def test_a_payload_is_edited_redriven_and_recorded(
     assert log[-1]["action"] == "edit and redrive"
     assert log[-1]["changes"] == {"amount": [500, 5]}
     async with shop() as running:
-        await wait_for(lambda: is_idle(running))
+        await wait_for(lambda: is_idle(running), timeout=30)
         assert (await depth(running, "shop.events.undeliverable")).total == 0
 
 
@@ -287,6 +289,40 @@ async def test_letters_that_cannot_be_decoded_are_shown_raw_unless_fields_are_ma
         assert "4111" not in await browser.get("/dead-letters/1")
 
 
+async def test_a_letter_that_cannot_be_indexed_hides_no_other(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = shop()
+    await put(app, 3)
+    real = LetterIndex._row
+
+    def row(self: LetterIndex, letter: Letter, this: int, texts: dict[str, str]) -> tuple[Any, ...]:
+        if letter.id == "id-000001":
+            "\udcff".encode()
+        return real(self, letter, this, texts)
+
+    monkeypatch.setattr(LetterIndex, "_row", row)
+    async with serve(app) as browser:
+        await browser.letters_known(2)
+        assert "1 dead letter cannot be shown here" in await browser.get("/dead-letters")
+        rounds = browser.desk.index._round
+        await browser.desk.monitor.read_letters(whole=False)
+        assert browser.desk.index._round <= rounds + 4  # the queues are not read as a whole again
+
+
+async def test_redriving_all_leaves_out_what_cannot_be_decoded(serve: Serve, shop: Shop) -> None:
+    app = shop()
+    await put(app, 2)
+    await app.transport.connect()
+    bad = Message("bad", "shop.events.undeliverable", b"\xff", {REASON_HEADER: "malformed"})
+    await app.transport.send([bad])
+    await app.transport.disconnect()
+    async with serve(app) as browser:
+        await browser.letters_known(3)
+        assert "2 of 2 redriven" in await browser.move(verb="redrive", scope="all")
+        assert "1 of 1 purged" in await browser.move(verb="purge", scope="all")
+
+
 async def test_two_people_redrive_the_same_letters_and_none_is_moved_twice(
     serve: Serve, shop: Shop
 ) -> None:
@@ -302,17 +338,13 @@ async def test_two_people_redrive_the_same_letters_and_none_is_moved_twice(
         assert (await depth(app, "shop.events")).ready == 300
 
 
-@pytest.mark.parametrize("url", ["memory://"])
-async def test_it_runs_beside_an_application_in_one_process(
-    serve: Serve, shop: Shop, url: str
-) -> None:
-    app = shop(url)
+async def test_it_runs_beside_an_application_in_one_process(serve: Serve, shop: Shop) -> None:
+    app = shop("memory://")
     async with app:
         async with serve(app) as browser:
-            from tests.support.shop import OrderPlaced
-
             await app.send(OrderPlaced("m1", 500))
             await browser.letters_known(1)
+            await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1, timeout=30)
             assert "1 dead letter of events" in await browser.get("/")
         assert app.transport.state.status == "connected"
 

@@ -28,8 +28,8 @@ async def test_the_overview_says_what_is_wrong_and_since_when(serve: Serve, shop
     app = shop()
     await fail_orders(app, [500, 1])
     async with serve(app) as browser:
-        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1)
-        await wait_for(lambda: browser.desk.store.dead_since("events") is not None)
+        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1, timeout=30)
+        await wait_for(lambda: browser.desk.store.dead_since("events") is not None, timeout=30)
         page = await browser.get("/")
         assert "1 problem" in page
         assert "1 dead letter of events" in page
@@ -41,7 +41,7 @@ async def test_the_overview_says_that_nothing_is_wrong(serve: Serve, shop: Shop)
     app = shop()
     await fail_orders(app, [1])
     async with serve(app) as browser:
-        await wait_for(lambda: browser.desk.monitor.snapshot.at > 0)
+        await wait_for(lambda: browser.desk.monitor.snapshot.at > 0, timeout=30)
         assert "Nothing is wrong" in await browser.get("/")
 
 
@@ -52,7 +52,7 @@ async def test_a_history_shows_throughput_failures_and_workers(
     app = shop(hooks=[History(file, interval=0.05)])
     await fail_orders(app, [500, 1, 2])
     async with serve(shop()) as browser:
-        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1)
+        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1, timeout=30)
         page = await browser.get("/")
         assert "handled a minute" in page
         assert "50% of the attempts" in page or "% of the attempts of charge" in page

@@ -8,6 +8,7 @@ whoever moves a letter asks the broker, which knows.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,14 @@ from matador.model.text import storable_text
 from matador.model.topology import DeadLetterKind, WorkQueue
 from matador.observe.signatures import signature_id_of_text, signature_text
 
+log = logging.getLogger("matador.dashboard")
+
 BATCH: Final = 500
 _LONGEST_ERROR = 300
 _LONGEST_ID = 1000
 _LONGEST_NAME = 300
 _MOST_ANSWERS = 200
+_MOST_LEFT_OUT = 10_000
 _SCHEMA = """
 CREATE TABLE letters (
     number INTEGER PRIMARY KEY, queue TEXT NOT NULL, kind TEXT NOT NULL, position TEXT NOT NULL,
@@ -142,6 +146,8 @@ class LetterIndex:
         self._reading = asyncio.Lock()
         self._known: tuple[int, dict[Any, Any]] = (-1, {})
         self._round = 0
+        self._differs: dict[tuple[str, str], tuple[int | None, int]] = {}
+        self._unreadable: dict[tuple[str, str], set[str]] = {}
         self.version = 0
         self.reading: str | None = None
         self.complete = False
@@ -164,13 +170,17 @@ class LetterIndex:
             try:
                 for queue, kind in office.queues():
                     number = expected.get((queue.name, kind))
-                    if not whole and number is not None and number == self.count_of(queue, kind):
-                        continue
                     if not whole and number is not None:
                         await self._read(queue, kind, after=self._last(queue, kind))
-                        if self.count_of(queue, kind) == number:
+                        known = self.count_of(queue, kind)
+                        # Some brokers never count what they show: once is enough to find that out.
+                        if known == number or self._differs.get((queue.name, kind)) == (
+                            number,
+                            known,
+                        ):
                             continue
                     await self._read(queue, kind, after=None)
+                    self._differs[queue.name, kind] = (number, self.count_of(queue, kind))
                 self.complete = True
             finally:
                 self.reading = None
@@ -178,6 +188,8 @@ class LetterIndex:
     async def _read(self, queue: WorkQueue, kind: DeadLetterKind, *, after: str | None) -> None:
         self._round += 1
         this = self._round
+        if after is None:
+            self._unreadable.pop((queue.name, kind), None)
         batch: list[Letter] = []
         seen = 0
         try:
@@ -195,7 +207,6 @@ class LetterIndex:
             await asyncio.to_thread(self._forget_older, queue.name, kind, this)
 
     def _store(self, letters: Sequence[Letter], this: int) -> None:
-        office = self._app.dead_letters
         rows: list[tuple[Any, ...]] = []
         texts: dict[str, str] = {}
         # Those that are known are only confirmed, which is much quicker.
@@ -203,19 +214,10 @@ class LetterIndex:
         for letter in letters:
             if letter.stored.position in known:
                 continue
-            described = _described(letter)
-            texts[described[4]] = signature_of(described[5], described[6])[1]
-            place, stored = office.place(letter), letter.stored
-            died = None if stored.stored_at is None else stored.stored_at.timestamp()
-            docket = None if letter.envelope is None else letter.envelope.docket
-            rows.append(
-                (
-                    *(letter.queue.name, letter.kind, stored.position, stored.queue, place.home),
-                    *described[:6],
-                    described[6][:_LONGEST_ERROR],
-                    *(died, docket and docket.attempts, docket is not None, this),
-                )
-            )
+            try:
+                rows.append(self._row(letter, this, texts))
+            except Exception as error:  # noqa: BLE001 - one letter must not hide the others
+                self._leave_out(letter, error)
         with self._lock:
             self._file.execute("BEGIN")
             self._file.executemany(
@@ -229,12 +231,42 @@ class LetterIndex:
             self._file.execute("COMMIT")
             self.version += 1
 
+    def _row(self, letter: Letter, this: int, texts: dict[str, str]) -> tuple[Any, ...]:
+        """A letter as a row; the text of its signature is added to ``texts``."""
+        described = _described(letter)
+        place, stored = self._app.dead_letters.place(letter), letter.stored
+        for exact in (stored.position, stored.queue, place.home):
+            exact.encode()  # raises an error for what no database can store
+        texts[described[4]] = signature_of(described[5], described[6])[1]
+        died = None if stored.stored_at is None else stored.stored_at.timestamp()
+        docket = None if letter.envelope is None else letter.envelope.docket
+        return (
+            *(letter.queue.name, letter.kind, stored.position, stored.queue, place.home),
+            *described[:6],
+            described[6][:_LONGEST_ERROR],
+            *(died, docket and docket.attempts, docket is not None, this),
+        )
+
+    def _leave_out(self, letter: Letter, error: Exception) -> None:
+        """A letter cannot be in the index. It is counted, so that it is not looked for again."""
+        left_out = self._unreadable.setdefault((letter.queue.name, letter.kind), set())
+        if letter.stored.position not in left_out and len(left_out) < _MOST_LEFT_OUT:
+            left_out.add(letter.stored.position)
+            log.warning("a dead letter of %s cannot be shown: %s", letter.queue.name, error)
+
+    @property
+    def unreadable(self) -> int:
+        """How many letters were found that cannot be shown."""
+        return sum(map(len, self._unreadable.values()))
+
     def _confirm(self, letters: Sequence[Letter], this: int) -> set[str]:
         """The positions of letters, all of one queue and kind, that are in the index."""
         where = "queue = ? AND kind = ? AND position"
         place = (letters[0].queue.name, letters[0].kind)
         marks = ", ".join("?" * len(letters))
-        positions = [letter.stored.position for letter in letters]
+        positions = [
+            letter.stored.position.encode("utf-8", "replace").decode() for letter in letters
+        ]
         update = f"UPDATE letters SET round = ? WHERE {where} IN ({marks}) RETURNING position"
         return {position for (position,) in self._all(update, this, *place, *positions)}
 
@@ -256,18 +288,19 @@ class LetterIndex:
 
     def count_of(self, queue: WorkQueue, kind: str) -> int:
         """How many letters of one queue and kind are known."""
-        return self._all(
-            "SELECT count(*) FROM letters WHERE queue = ? AND kind = ?", queue.name, kind
-        )[0][0]
+        left_out = len(self._unreadable.get((queue.name, kind), ()))
+        counted = "SELECT count(*) FROM letters WHERE queue = ? AND kind = ?"
+        return self._all(counted, queue.name, kind)[0][0] + left_out
 
     def count(self, chosen: IndexFilter) -> int:
         """How many letters match."""
         where, values = chosen.condition()
         return self._all_cached(f"SELECT count(*) FROM letters WHERE {where}", *values)[0][0]
 
-    def numbers(self, chosen: IndexFilter) -> list[int]:
-        """The numbers of all letters that match, the oldest first."""
+    def numbers(self, chosen: IndexFilter, *, decodable: bool = False) -> list[int]:
+        """The numbers of all letters that match, or of those that can be decoded, oldest first."""
         where, values = chosen.condition()
+        where = f"decodable AND {where}" if decodable else where
         found = self._all(f"SELECT number FROM letters WHERE {where} ORDER BY number", *values)
         return [number for (number,) in found]
 

@@ -23,6 +23,7 @@ _SHARE = 10  # looking, and reading the index, take at most one part in so many 
 _LIMIT = 10.0  # seconds to wait for an answer
 _KEEP_EVERY = 10.0  # seconds between two rows of the history
 _PRUNE_EVERY = 3600.0
+_READ_ALL_EVERY = 300.0
 _LOOKED_AT = 50  # messages at the front of a queue, for the oldest that is due
 
 
@@ -218,10 +219,14 @@ class Monitor:
     async def _keep_reading(self) -> None:
         if not self.browses_letters or self.takes_to_browse:
             return  # then it is read when somebody looks
+        whole_at = float("-inf")
         while True:
             began = time.monotonic()
             if self.snapshot.at and self.snapshot.problem is None:
-                await self.read_letters(whole=not self.counts_messages)
+                # Counts do not tell that one letter went and another came.
+                whole = not self.counts_messages or began - whole_at > _READ_ALL_EVERY
+                whole_at = began if whole else whole_at
+                await self.read_letters(whole=whole)
             took = time.monotonic() - began
             await self.changed(60.0)
             await asyncio.sleep(min(_SHARE * took, 300.0))

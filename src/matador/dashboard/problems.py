@@ -46,9 +46,11 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
             text = f"the oldest message of {queue.name} has waited for long"
             found.append(Problem(text, queue.oldest_at, "/queues", "retry"))
     for (event, subscriber), edge in (stats.lately if stats else {}).items():
-        if edge.failure_rate >= _FAILING:
+        if stats is not None and edge.failure_rate >= _FAILING:
+            longer = stats.edges.get((event, subscriber), edge)
             share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
-            found.append(Problem(f"{share} ({event or 'undecodable'}) fail", None, "/events"))
+            text = f"{share} ({event or 'undecodable'}) fail"
+            found.append(Problem(text, longer.failed_since, "/events"))
     workers = await living_workers(desk)
     for queue in snapshot.queues if workers is not None else ():
         depth = queue.counts.depth

@@ -38,6 +38,7 @@ class Edge:
 
     totals: dict[str, int] = field(default_factory=dict[str, int])
     times: OutcomeTotals = field(default_factory=OutcomeTotals)
+    failed_since: float | None = None
 
     @property
     def attempts(self) -> int:
@@ -152,7 +153,10 @@ def read_stats(store: HistoryStore, period: str, now: float) -> Stats:
             continue
         outcomes[key.outcome][at] += totals.count
         times[at].include(totals)
-        _add(edges[key.event_key, key.subscriber], key, totals)
+        edge = edges[key.event_key, key.subscriber]
+        _add(edge, key, totals)
+        if key.outcome != "success" and edge.failed_since is None:  # rows come in order of time
+            edge.failed_since = start
     lately: defaultdict[tuple[str, str], Edge] = defaultdict(Edge)
     queues: defaultdict[str, Edge] = defaultdict(Edge)
     for _, key, totals in store.outcomes(now - LATELY, 10):

@@ -153,6 +153,7 @@ async def letters_values(
         "reading": index.reading,
         "complete": index.complete,
         "problem": desk.monitor.index_problem,
+        "unreadable": index.unreadable,
         "takes": desk.monitor.takes_to_browse,
         "transport": desk.app.transport.name,
         "moves": [one for one in desk.moves.recent if not one.is_over],
@@ -297,7 +298,10 @@ async def begin_move(request: Request) -> Response:
 
         async def choose(found: Callable[[int], None]) -> list[int]:
             if not search.fields:
-                return await asyncio.to_thread(desk.index.numbers, search.chosen)
+                # What cannot be decoded would come back at once, so it must be chosen itself.
+                only = verb == "redrive" and not search.chosen.signature
+                chosen = search.chosen
+                return await asyncio.to_thread(desk.index.numbers, chosen, decodable=only)
             return await _scan_all(desk, search, found)
     else:
         numbers = [int(one) for one in form.get("letter", []) if one.isdecimal()]

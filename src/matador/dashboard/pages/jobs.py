@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -51,7 +52,7 @@ async def job_queue(request: Request) -> Response:
         view=view,
         statuses=JOB_STATUSES,
         status=status,
-        jobs=found[:PAGE],
+        jobs=[replace(one, progress=desk.masking.shown(one.progress)) for one in found[:PAGE]],
         more=skip + PAGE if len(found) > PAGE else None,
         skip=skip,
     )
@@ -69,7 +70,7 @@ async def job(request: Request) -> Response:
     view = await desk.jobs.view(queue.name)
     mask = desk.masking.shown
     parts = [("data", mask(found.data)), ("result", mask(found.result))]
-    parts += [("metadata", mask(dict(found.metadata)) or None), ("progress", found.progress)]
+    parts += [("metadata", mask(dict(found.metadata)) or None), ("progress", mask(found.progress))]
     return desk.renderer.page(
         request,
         "job.html",

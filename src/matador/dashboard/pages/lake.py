@@ -84,6 +84,9 @@ async def begin_replay(request: Request) -> Response:
     if desk.lake is None:
         return not_found(request)
     choice = {name: field(form, name).strip() for name in _CHOICE}
+    if desk.masking and choice["where"]:
+        text = "A condition could tell masked values, so it is off. Choose by event, or by time."
+        return said(request, text, HTTPStatus.FORBIDDEN)
     if not any(choice.values()):
         return said(request, "Choose what to replay: an event, at least.", HTTPStatus.BAD_REQUEST)
     replay = desk.lake.begin_replay(choice)
