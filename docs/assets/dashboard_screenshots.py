@@ -119,7 +119,7 @@ async def _use_lake(url: str) -> None:
         page = await chromium.new_page()
         await page.goto(f"{url}/lake")
         await page.get_by_role("button", name="Make a report now").click()
-        await page.get_by_role("link", name="Open the report").wait_for(timeout=120_000)
+        await page.get_by_role("link", name="Open the report").wait_for(timeout=400_000)
         for scheme in ("light", "dark"):
             for size, name in ((WIDE, "wide"), (NARROW, "narrow")):
                 await page.emulate_media(color_scheme=scheme)

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from matador.dashboard.audit import AuditLog
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.app import Matador
+from matador.runtime.threads import Threads
 
 if TYPE_CHECKING:
     from matador.spark import Lake
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 MOST_ROWS = 200
 _MOST_KEPT = 20
+_STOP_SECONDS = 10.0
 
 ReplayState: TypeAlias = Literal["counting", "counted", "running", "done", "failed"]
 
@@ -60,7 +61,7 @@ class LakeDesk:
         self._app = app
         self._folder = folder
         self._audit = audit
-        self._thread = ThreadPoolExecutor(1, "matador-lake")
+        self._thread = Threads(1, "matador-lake")  # never keeps the process from ending
         self._lake: Lake | None = None
         self._started_spark = False
         self._replays: OrderedDict[str, Replay] = OrderedDict()
@@ -101,8 +102,11 @@ class LakeDesk:
                 task.cancel()
         lake, self._lake = self._lake, None
         if lake is not None and self._started_spark:
-            await asyncio.wrap_future(self._thread.submit(lake.spark.stop))
-        self._thread.shutdown(wait=False, cancel_futures=True)
+            # In a thread of its own: a query that runs ends because of this, not before it.
+            stopping = Threads(1, "matador-lake-stop")
+            await asyncio.wait([stopping.start(lake.spark.stop)], timeout=_STOP_SECONDS)
+            stopping.close()
+        self._thread.close()
 
     def make_report(self) -> None:
         """Begin to make a report, unless one is being made."""
@@ -166,8 +170,8 @@ class LakeDesk:
         try:
             self.report = await self._with_lake(report_page)
             self.report_at, self.problem = time.time(), None
-        except MatadorError as error:
-            self.problem = str(error)
+        except Exception as error:  # noqa: BLE001 - shown on the page
+            self.problem = _said(error)
 
     async def _replay(
         self, replay: Replay, finish: Callable[[ReplayResult], None], *, dry_run: bool
@@ -191,8 +195,8 @@ class LakeDesk:
 
         try:
             finish(await self._with_lake(run))
-        except MatadorError as error:
-            replay.state, replay.problem = "failed", str(error)
+        except Exception as error:  # noqa: BLE001 - shown on the page
+            replay.state, replay.problem = "failed", _said(error)
 
     async def _with_lake(self, work: Callable[[Lake], T]) -> T:
         """Do something with the lake, in its thread.
@@ -225,8 +229,13 @@ class LakeDesk:
                 raise ConfigurationError(said) from error
 
         try:
-            return await asyncio.wrap_future(self._thread.submit(run))
+            return (await self._thread.start(run)).get()
         except ModuleNotFoundError as error:
             raise ConfigurationError(
                 f"the lake needs an extra: pip install 'matador-events[spark]' ({error})"
             ) from error
+
+
+def _said(error: Exception) -> str:
+    known = isinstance(error, MatadorError)
+    return str(error) if known else f"unexpected {type(error).__name__}: {error}"
