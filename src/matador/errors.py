@@ -47,6 +47,7 @@ do. The classes stand in the order of this tree::
     ├── DecodeError                         the message is not a valid envelope
     ├── ConfigurationError                  an option is invalid (also a ValueError)
     ├── ApplicationImportError              the application's module cannot be imported
+    ├── HistoryError                        the file of the dashboard's history cannot be used
     ├── ClusterError                        work on a Spark cluster keeps failing
     ├── SparkPreparationError               the files for a faster Spark start cannot be created
     ├── MaybePoisonedError                  the message was delivered too often
@@ -454,6 +455,11 @@ class ConfigurationError(MatadorError, ValueError):
 
 class ApplicationImportError(MatadorError):
     """The application's module cannot be imported. The message names the line."""
+
+
+class HistoryError(MatadorError):
+    """The SQLite file with the history for the dashboard cannot be read or written. Check its
+    folder, its owner and the disk, or give another file."""
 
 
 class ClusterError(MatadorError):

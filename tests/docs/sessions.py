@@ -92,6 +92,9 @@ def _logged(line: str) -> str:
     return re.sub(r"^TIME [A-Z]+ [\w.]+: ", "", line)
 
 
+_ANY_PORT = re.compile(r"(127\.0\.0\.1):\d+")
+
+
 class Session:
     """Runs commands. A worker runs in the background until the next worker, or the end."""
 
@@ -119,6 +122,8 @@ class Session:
             self._environment[name] = self._brokers.url(shown)
         elif words[0].startswith("./"):
             assert os.access(ROOT / words[0], os.X_OK), f"there is no {words[0]}"
+        elif words[:2] == ["matador", "dashboard"] and "--history" in words:
+            self._serve(words, command.expected)
         elif words[:2] == ["matador", "worker"]:
             self._start_worker(words, command.expected)
         else:
@@ -146,6 +151,30 @@ class Session:
         )
         assert done.returncode == (1 if done.stderr.startswith("error:") else 0), done.stderr
         return done.stdout + done.stderr
+
+    def _serve(self, words: list[str], expected: tuple[str, ...]) -> None:
+        """Start a dashboard, on any port that is free, and stop it once it said what is shown."""
+        file = self._folder / "dashboard.log"
+        with file.open("wb") as log:
+            process = subprocess.Popen(
+                [*words, "--port", "0"],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        until = time.monotonic() + _PATIENCE
+        try:
+            while lost := missing(
+                expected, re.sub(r"(127\.0\.0\.1):\d+", r"\1:8080", file.read_text())
+            ):
+                if time.monotonic() > until:
+                    raise AssertionError(f"the dashboard lacks {lost}:\n{file.read_text()}")
+                time.sleep(0.05)
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(30)
+        assert code == 0, file.read_text()
 
     def _first_dead_letter(self, words: list[str]) -> str:
         app = next(word for word in words if word.endswith(".py"))

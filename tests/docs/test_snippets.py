@@ -97,6 +97,7 @@ ELSEWHERE = {
     "rabbitmq_fleet.py",
     "redis_replay.py",
     "backup.py",
+    "dashboard.py",
     "kafka_order.py",
     "job_processes.py",
     "lake_jobs.py",

@@ -17,8 +17,8 @@ from tests.spark.rows import START, delivered, ingest, journal, micros, random_d
 
 from matador.errors import ConfigurationError
 from matador.observe.journal.records import DeliveryRecord, SentRecord
+from matador.observe.signatures import signature_id, signature_text
 from matador.spark.aggregates.store import Aggregates
-from matador.spark.aggregates.triage import signature_id, signature_text
 from matador.spark.lake import Lake
 from matador.spark.tables.delta import DeltaTable
 

@@ -21,10 +21,8 @@ from tests.spark.findings_samples import HOSTILE, NOW, sample
 from tests.spark.journal_files import files
 from tests.spark.rows import EVENTS, delivered, ingest, random_day, sent
 
-from matador.observe.journal.records import LAST_MOMENT, DeliveryRecord, SentRecord
-from matador.spark.lake import Lake
-from matador.spark.report import Report
-from matador.spark.report.charts import (
+from matador.charts.markup import Html, element, printable
+from matador.charts.svg import (
     NARROW,
     PHONE,
     Series,
@@ -33,9 +31,11 @@ from matador.spark.report.charts import (
     share_bar,
     stacked_bars,
 )
+from matador.observe.journal.records import LAST_MOMENT, DeliveryRecord, SentRecord
+from matador.spark.lake import Lake
+from matador.spark.report import Report
 from matador.spark.report.findings import Findings
 from matador.spark.report.html import page
-from matador.spark.report.markup import Html, element, printable
 from matador.spark.runtime.arrow import pa, parquet
 
 VOID = {"meta", "img", "br", "link", "input"}

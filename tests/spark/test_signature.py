@@ -14,13 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from tests.spark.frames import frame
 
-from matador.spark.aggregates.triage import (
-    LONGEST_SIGNATURE,
-    signature_id,
-    signature_id_column,
-    signature_text,
-    signature_text_column,
-)
+from matador.observe.signatures import LONGEST_SIGNATURE, signature_id, signature_text
+from matador.spark.aggregates.triage import signature_id_column, signature_text_column
 
 EXAMPLES = {
     "order 17 of 'ann' not found": "order <n> of <text> not found",

@@ -23,12 +23,13 @@ from matador.cli.commands import (
     option,
 )
 from matador.cli.connection import known_queue
-from matador.cli.field_filters import FieldFilters
 from matador.cli.message_views import MessageView
-from matador.cli.output import warn
+from matador.cli.output import UsageError, warn
 from matador.cli.stored_messages import Move, check_chosen, list_found, move_chosen, show_found
+from matador.errors import ConfigurationError
 from matador.events.app import Matador
 from matador.events.dead_letters import Moved, Place, Progress, Selection
+from matador.events.field_filters import FieldFilters
 from matador.model.topology import DEAD_LETTER_KINDS, DeadLetterKind
 
 Kind = Annotated[
@@ -138,10 +139,17 @@ def _select(
         event=filters.event,
         subscriber=filters.subscriber,
         error=filters.error,
-        where=FieldFilters(filters.fields) if filters.fields else None,
+        where=_filters(filters.fields) if filters.fields else None,
         ids=tuple(ids or ()),
         undecodable=filters.undecodable or undecodable,
     )
+
+
+def _filters(given: Sequence[str]) -> FieldFilters:
+    try:
+        return FieldFilters(given)
+    except ConfigurationError as error:
+        raise UsageError(f"--field {error}") from error
 
 
 async def _find(app: Matador, selection: Selection) -> AsyncIterator[MessageView]:

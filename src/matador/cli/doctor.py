@@ -22,10 +22,10 @@ from rich.text import Text
 from matador.cli.commands import App, Common
 from matador.cli.connection import connect, run_within
 from matador.cli.output import FAILED, CommandError, UsageError, mark, plural, table
-from matador.cli.queues import count
 from matador.cli.topology import differences, look_for_queues, users_of
 from matador.errors import MatadorError, SubscriberIsStubError, UnsupportedError
 from matador.events.app import Matador
+from matador.events.queue_counts import count
 from matador.model.message import Finding
 from matador.model.subscriber import SubscriberStub
 from matador.transports.base import Examining, LocalStorage

@@ -68,6 +68,9 @@ def jobs_worker(
         metrics.watch(found)
         if is_new:
             found.add_recorder(metrics)
+    history = observing.history_among(flat(found.recorder))
+    if history is not None:
+        found.add_recorder(history)
     served, counts = observing.served(found, metrics, process), WorkerCounts([found.queue], counter)
     run_counted(served, counts, _watch(found), process, common, observing)
 

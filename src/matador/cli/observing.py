@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Protocol
 
-from matador.cli.commands import choice, option
+from matador.cli.commands import a_path, choice, option
 from matador.cli.output import UsageError, json_logs, wrong_usage
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.observe.endpoint import LOOPBACK, MetricsServer
+from matador.observe.history import History
 from matador.observe.metrics import PrometheusMetrics
 from matador.observe.probes import AnyHealth
 from matador.runtime.process import Runnable
@@ -37,6 +39,15 @@ class Observing:
     metrics_host: Annotated[
         str, option("HOST", "The address to serve them on.", "--metrics-host")
     ] = LOOPBACK
+    history: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "Record what the worker does in this SQLite file, for `matador dashboard`.",
+            "--history",
+            parser=a_path,
+        ),
+    ] = None
     log_format: Annotated[
         str, choice("FORMAT", "Log lines for people, or as JSON.", "--log-format", LOG_FORMATS)
     ] = "human"
@@ -58,6 +69,7 @@ class Observing:
             UsageError: there are not enough ports.
         """
         line = ["--log-format", self.log_format] if self.as_json else []
+        line += [] if self.history is None else ["--history", str(self.history)]
         if self.metrics_port is not None:
             if self.metrics_port + processes - 1 > _LAST_PORT:
                 raise UsageError(f"--metrics-port: there are no {processes} ports from there on")
@@ -79,6 +91,12 @@ class Observing:
                 return one, False
         with wrong_usage(MissingExtraError):
             return PrometheusMetrics(), True
+
+    def history_among(self, present: Iterable[object]) -> History | None:
+        """A history to add, if one was asked for and the application has none."""
+        if self.history is None or any(isinstance(one, History) for one in present):
+            return None
+        return History(self.history)
 
     def served(
         self, worker: Observable, metrics: PrometheusMetrics | None, process: int | None

@@ -16,6 +16,7 @@ import typer
 import matador
 from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
+from matador.cli.dashboard import dashboard
 from matador.cli.dead_letters import dead_letters
 from matador.cli.docs import docs, schema
 from matador.cli.doctor import doctor
@@ -94,6 +95,11 @@ program.add(
     "matador docs shop.py --output asyncapi.json",
     "matador docs shop.py --format html --output events.html",
 )(docs)
+program.add(
+    "matador dashboard shop.py",
+    "matador dashboard shop.py --history history.db --mask card_number",
+    "matador dashboard shop.py --host 0.0.0.0 --token-file token --allowed-host shop.example.com",
+)(dashboard)
 for group, name in (
     (messages, "messages"),
     (dead_letters, "dead-letters"),

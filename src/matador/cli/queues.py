@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import Annotated
 
 from rich.live import Live
@@ -13,22 +12,12 @@ from rich.text import Text
 
 from matador.cli.commands import App, Common, flag, option
 from matador.cli.connection import connected
-from matador.cli.output import CommandError, out, say_json_line, table
-from matador.errors import QueueNotFoundError
+from matador.cli.output import out, say_json_line, table
 from matador.events.app import Matador
+from matador.events.queue_counts import QueueCounts, count
 from matador.model.message import QueueDepth
-from matador.transports.base import Measuring
 
 _NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable", "dlq")
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
-    """The depth of a queue and of its dead letters by kind; None: there is no such queue."""
-
-    queue: str
-    depth: QueueDepth | None
-    dead_letters: dict[str, int | None]
 
 
 def queues(
@@ -46,34 +35,6 @@ def queues(
     else:
         counts = asyncio.run(_look(target))
         common.show({"queues": _as_json(counts)}, _as_table(counts))
-
-
-async def count(app: Matador) -> list[QueueCounts]:
-    """The depths of all queues of a connected application.
-
-    Raises:
-        CommandError: the transport does not know them.
-    """
-    transport = app.transport
-    if not transport.capabilities.depth or not isinstance(transport, Measuring):
-        raise CommandError(f"{transport.name} cannot count the messages of a queue")
-
-    async def depth(name: str) -> QueueDepth | None:
-        try:
-            return await transport.depth(name)
-        except QueueNotFoundError:
-            return None
-
-    topology = app.topology
-    found: list[QueueCounts] = []
-    for queue in topology.queues:
-        dead: dict[str, int | None] = {}
-        for kind in topology.kinds_of(queue):
-            letters = await depth(topology.dead_letter_name(queue.name, kind))
-            dead[kind] = None if letters is None else letters.total
-        name = topology.full_name(queue.name)
-        found.append(QueueCounts(name, await depth(name), dead))
-    return found
 
 
 async def _look(app: Matador) -> list[QueueCounts]:

@@ -94,6 +94,8 @@ def work(
     counter = OutcomeCounter()
     more: list[Hooks] = [] if concurrency is None else [_Concurrency(concurrency)]
     more += [metrics] if metrics is not None and is_new else []
+    history = observing.history_among(target.hooks)
+    more += [] if history is None else [history]
     target.configure(hooks=[counter, *more])
     counts = WorkerCounts([target.topology.full_name(name) for name in names], counter)
     served = observing.served(target, metrics, process)

@@ -23,6 +23,7 @@ from matador.model.message import (
     REASON_HEADER,
     Complete,
     Delivery,
+    Headers,
     Message,
     Release,
     Retry,
@@ -69,6 +70,28 @@ class Selection:
     ids: tuple[str, ...] = ()
     exactly: frozenset[str] | None = None
     undecodable: bool | None = None
+
+    def fits(self, letter: Letter) -> bool:
+        """Is it one of the selected?"""
+        envelope = letter.envelope
+        if self.ids and not any(letter.id.startswith(one) for one in self.ids):
+            return False
+        if self.exactly is not None and letter.id not in self.exactly:
+            return False
+        if self.undecodable is not None and self.undecodable != (envelope is None):
+            return False
+        if self.error is not None:
+            wanted = self.error.casefold()
+            if not any(wanted in text.casefold() for text in letter.texts()):
+                return False
+        if envelope is None:
+            return self.event is None and self.subscriber is None and self.where is None
+        docket = envelope.docket
+        return (
+            self.event in (None, docket.event_key)
+            and self.subscriber in (None, docket.target_subscriber)
+            and (self.where is None or self.where(letter.payload))
+        )
 
 
 @dataclass(frozen=True)
@@ -167,6 +190,7 @@ class DeadLetterOffice:
         self._transport = config.transport
         self._topology = config.topology
         self._codec = config.used_codec
+        self._schema = config.schema
         self._checkpoints = config.checkpoints
         self._clock = config.clock
         self._check = check
@@ -199,27 +223,44 @@ class DeadLetterOffice:
             UnsupportedError: the transport cannot browse messages.
             QueueNotFoundError: the queue is unknown or was never created.
         """
-        self._check()
         chosen = selection or Selection()
-        browsing = self._browsing()
         found = 0
         for queue, kind in self.queues(chosen):
-            name = self._topology.dead_letter_name(queue.name, kind)
-            async for stored in browsing.browse(name):
-                letter = self._letter(stored, queue, kind)
-                if not _fits(letter, chosen):
+            async for letter in self.browse_queue(queue, kind):
+                if not chosen.fits(letter):
                     continue
                 if limit is not None and found >= limit:
                     return
                 found += 1
                 yield letter
 
+    async def browse_queue(
+        self,
+        queue: WorkQueue,
+        kind: DeadLetterKind,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Letter]:
+        """The dead letters of one queue and kind, oldest first, starting behind a position.
+
+        Raises:
+            UnsupportedError: the transport cannot browse messages.
+            QueueNotFoundError: the queue was never created.
+        """
+        self._check()
+        name = self._topology.dead_letter_name(queue.name, kind)
+        async for stored in self._browsing().browse(name, after=after, limit=limit):
+            yield self._letter(stored, queue, kind)
+
+    def place(self, letter: Letter) -> Place:
+        """Where a dead letter is, in order to move it."""
+        stored = letter.stored
+        return Place(stored.queue, stored.position, letter.id, self._home(letter))
+
     async def choose(self, selection: Selection, *, limit: int | None = None) -> list[Place]:
         """The positions of the dead letters selected now. Later ones are not included."""
-        return [
-            Place(letter.stored.queue, letter.stored.position, letter.id, self._home(letter))
-            async for letter in self.browse(selection, limit=limit)
-        ]
+        return [self.place(letter) async for letter in self.browse(selection, limit=limit)]
 
     async def redrive(
         self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
@@ -231,6 +272,26 @@ class DeadLetterOffice:
         the number of letters finished since the last call.
         """
         return await self._move(places, self._redriven, patience, progress)
+
+    async def redrive_edited(
+        self, place: Place, data: Any, *, expected: Any = None, patience: float = 0.0
+    ) -> Moved:
+        """``redrive`` one dead letter with another payload, given as plain data.
+
+        ``expected``: the payload as it was when it was edited. If it is another one by now, the
+        letter stays where it is and counts as failed; so it does if it cannot be decoded, or if the
+        new payload does not match the type of its event.
+        """
+
+        def edited(place: Place, delivery: Delivery) -> Settlement:
+            envelope = self._decode(delivery.body, delivery.headers)
+            event = self._schema.find(envelope.docket.event_key) or _ANY_EVENT
+            if expected is not None and self._plain(envelope.data) != expected:
+                raise InvalidEventError("the payload was changed by somebody else meanwhile")
+            raw = self._codec.encode_payload(event, data)
+            return self._again(place, delivery, msgspec.structs.replace(envelope, data=raw))
+
+        return await self._move([place], edited, patience, None)
 
     async def purge(
         self, places: Sequence[Place], *, patience: float = 0.0, progress: Progress | None = None
@@ -261,6 +322,9 @@ class DeadLetterOffice:
             envelope, problem = None, str(error)
         return Letter(stored, queue, kind, envelope, problem, self._codec)
 
+    def _plain(self, raw: msgspec.Raw) -> Any:
+        return self._codec.decode_payload(_ANY_EVENT, raw)
+
     def _decode(self, body: bytes, headers: Any) -> RawEnvelope:
         envelope = self._codec.decode(body, headers, self._clock)
         if body[:1] in b"{ \t\r\n" and (twice := find_duplicate_key(body)) is not None:
@@ -274,18 +338,27 @@ class DeadLetterOffice:
         return self._topology.full_name(letter.queue.name)
 
     def _redriven(self, place: Place, delivery: Delivery) -> Settlement:
-        receipt = delivery.receipt
         try:
             envelope = self._decode(delivery.body, delivery.headers)
         except DecodeError:
             headers = {k: v for k, v in delivery.headers.items() if k != REASON_HEADER}
             body = delivery.body
         else:
-            docket = msgspec.structs.replace(
-                envelope.docket, attempts=1, first_error=None, last_error=None, scheduled_for=None
-            )
-            encoded = self._codec.encode(msgspec.structs.replace(envelope, docket=docket))
-            headers, body = encoded.headers, encoded.body
+            return self._again(place, delivery, envelope)
+        return self._sent_back(place, delivery, body, headers)
+
+    def _again(self, place: Place, delivery: Delivery, envelope: RawEnvelope) -> Settlement:
+        """The envelope with its attempts reset."""
+        docket = msgspec.structs.replace(
+            envelope.docket, attempts=1, first_error=None, last_error=None, scheduled_for=None
+        )
+        encoded = self._codec.encode(msgspec.structs.replace(envelope, docket=docket))
+        return self._sent_back(place, delivery, encoded.body, encoded.headers)
+
+    def _sent_back(
+        self, place: Place, delivery: Delivery, body: bytes, headers: Headers
+    ) -> Settlement:
+        receipt = delivery.receipt
         message = Message(
             place.id,
             place.home,
@@ -382,28 +455,6 @@ class DeadLetterOffice:
             async for stored in self._browsing().browse(name):
                 found.add((name, stored.position))
         return [place for place in places if (place.dead_letters, place.position) in found]
-
-
-def _fits(letter: Letter, chosen: Selection) -> bool:
-    envelope = letter.envelope
-    if chosen.ids and not any(letter.id.startswith(one) for one in chosen.ids):
-        return False
-    if chosen.exactly is not None and letter.id not in chosen.exactly:
-        return False
-    if chosen.undecodable is not None and chosen.undecodable != (envelope is None):
-        return False
-    if chosen.error is not None:
-        wanted = chosen.error.casefold()
-        if not any(wanted in text.casefold() for text in letter.texts()):
-            return False
-    if envelope is None:
-        return chosen.event is None and chosen.subscriber is None and chosen.where is None
-    docket = envelope.docket
-    return (
-        chosen.event in (None, docket.event_key)
-        and chosen.subscriber in (None, docket.target_subscriber)
-        and (chosen.where is None or chosen.where(letter.payload))
-    )
 
 
 def _batches(places: Sequence[Place]) -> Iterator[Sequence[Place]]:

@@ -1,6 +1,7 @@
 """Observability: the journal, metrics and traces, which are hooks; health checks; logs."""
 
 from matador.observe.endpoint import MetricsServer
+from matador.observe.history import History
 from matador.observe.journal import Journal, Tap
 from matador.observe.logs import JsonFormatter
 from matador.observe.metrics import PrometheusMetrics
@@ -9,6 +10,7 @@ from matador.runtime.recorder import AttemptedMessage, Recorder, Recorders, Sent
 
 __all__ = [
     "AttemptedMessage",
+    "History",
     "Journal",
     "JsonFormatter",
     "MetricsServer",

@@ -231,6 +231,20 @@ class BrowsingDeadLetters(Browsing, Protocol):
 
 
 @runtime_checkable
+class BrowsingByTaking(Protocol):
+    """For transports that show messages by taking them for a moment. Not a capability.
+
+    Consumers do not see the messages meanwhile. Whoever looks again and again, such as a dashboard,
+    does so only when somebody asks.
+    """
+
+    @property
+    def browses_by_taking(self) -> bool:
+        """True."""
+        ...
+
+
+@runtime_checkable
 class Purging(Protocol):
     """``capabilities.purge``: a queue can be emptied."""
 

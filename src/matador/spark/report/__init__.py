@@ -10,11 +10,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from matador.charts.markup import printable, titled
+from matador.charts.svg import duration
 from matador.observe.paths import local_path
-from matador.spark.report.charts import duration
 from matador.spark.report.findings import Findings, SubscriberHealth
 from matador.spark.report.html import page
-from matador.spark.report.markup import printable, titled
 from matador.spark.runtime.files import private_file
 
 _FEW = 5

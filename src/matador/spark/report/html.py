@@ -7,24 +7,25 @@ and the rows of a table become cards.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from matador.spark.aggregates.reconcile import Line, Reconciliation
-from matador.spark.report.charts import (
+from matador.charts.markup import Child, Html, element, joined, titled
+from matador.charts.svg import (
     NARROW,
-    PHONE,
     WIDE,
     Series,
     duration,
+    in_every_width,
+    legend,
     lines,
     share_bar,
     stacked_bars,
 )
+from matador.spark.aggregates.reconcile import Line, Reconciliation
 from matador.spark.report.findings import OTHERS, DeadLetterGroup, Findings, SubscriberHealth
-from matador.spark.report.markup import Child, Html, element, joined, titled
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _FEW = 5
@@ -151,12 +152,8 @@ def _chart(
 ) -> Html:
     """A legend, and a chart in every width it is shown in; the style sheet picks one."""
     times = [one.start for one in findings.moments]
-    widths = {"large": WIDE, "medium": NARROW} if widest == WIDE else {"large medium": NARROW}
-    drawn = [
-        element("div", draw(times, findings.step, series, width), class_=name)
-        for name, width in {**widths, "small": PHONE}.items()
-    ]
-    return joined(_legend(series), *(drawn if times else [_nothing("No data yet.")]))
+    drawn = in_every_width(draw, times, findings.step, series, widest)
+    return joined(legend(series), drawn if times else _nothing("No data yet."))
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -184,9 +181,9 @@ def _subscribers(findings: Findings) -> Html:
     note = "Subscribers and job queues with the highest share of dead letters come first."
     if findings.more_subscribers:
         note += f" The {len(ranked)} busiest are shown, {findings.more_subscribers:,} are not."
-    legend = _legend([Series(name, [0], style) for name, style in _OUTCOMES.items()])
+    names = legend([Series(name, [0], style) for name, style in _OUTCOMES.items()])
     table = _table(columns, [_subscriber(one) for one in ranked])
-    return _section("Subscribers", note, legend if ranked else None, table)
+    return _section("Subscribers", note, names if ranked else None, table)
 
 
 def _subscriber(one: SubscriberHealth) -> list[_Cell]:
@@ -285,14 +282,6 @@ def _quarantine(findings: Findings) -> Html | None:
 
 def _section(title: str, note: str, *content: Child) -> Html:
     return element("section", element("h2", title), element("p", note, class_="note"), *content)
-
-
-def _legend(series: Iterable[Series]) -> Html:
-    def dot(style: str) -> Html:
-        return element("svg", element("circle", cx=5, cy=5, r=5, class_=style), viewBox="0 0 10 10")
-
-    names = [element("span", dot(one.style), one.name) for one in series]
-    return element("div", *names, class_="legend")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> Html:

@@ -49,7 +49,7 @@ def spark_session(
     Example:
         >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
     """
-    running = _running_session()
+    running = running_session()
     if running is not None:
         for name, value in (config or {}).items():
             running.conf.set(name, value)
@@ -70,7 +70,7 @@ def session_for(
 
     Only a new one is stopped at the end: others are still in use.
     """
-    found = spark or _running_session()
+    found = spark or running_session()
     if found is not None:
         yield found
         return
@@ -144,7 +144,7 @@ def _forget_java() -> None:
             gateway.shutdown()
 
 
-def _running_session() -> SparkSession | None:
+def running_session() -> SparkSession | None:
     """The session of this process, if there is one; a bare ``SparkContext`` is given one."""
     active = SparkSession.getActiveSession()
     if active is not None:

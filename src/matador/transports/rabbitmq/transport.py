@@ -340,6 +340,8 @@ class RabbitMQTransport(BaseTransport):
 
     # -- optional abilities -----------------------------------------------------------------------
 
+    browses_by_taking = True
+
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None
     ) -> AsyncIterator[StoredMessage]:

@@ -154,6 +154,7 @@ class SqsTransport(BaseTransport):
         return await self._settler.renew(receipts)
 
     browses_dead_letters = True
+    browses_by_taking = True
 
     async def browse(
         self, queue: str, *, after: str | None = None, limit: int | None = None

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TypeAlias
 
-from matador.spark.report.markup import Html, element
+from matador.charts.markup import Html, element, joined
 
 WIDE, NARROW, PHONE = 1120, 540, 340
 """Widths of a chart: the whole page, half of it, and the screen of a phone."""
@@ -102,6 +102,34 @@ def share_bar(parts: Sequence[Series]) -> Html:
     return element(
         "svg", *drawn, viewBox="0 0 100 10", preserveAspectRatio="none", class_="share", role="img"
     )
+
+
+def in_every_width(
+    draw: Callable[..., Html],
+    times: Sequence[datetime],
+    step: int,
+    series: Sequence[Series],
+    widest: int,
+) -> Html:
+    """A chart in every width it is shown in; the style sheet picks one."""
+    widths = {"large": WIDE, "medium": NARROW} if widest == WIDE else {"large medium": NARROW}
+    return joined(
+        *(
+            element("div", draw(times, step, series, width), class_=name)
+            for name, width in {**widths, "small": PHONE}.items()
+        )
+    )
+
+
+def legend(series: Iterable[Series]) -> Html:
+    """The names of the series, with their colours."""
+
+    def dot(style: str) -> Html:
+        circle = element("circle", cx=5, cy=5, r=5, class_=style)
+        return element("svg", circle, viewBox="0 0 10 10", aria_hidden="true")
+
+    names = [element("span", dot(one.style), one.name) for one in series]
+    return element("div", *names, class_="legend")
 
 
 def duration(milliseconds: float | None) -> str:

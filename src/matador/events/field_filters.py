@@ -1,6 +1,7 @@
-"""``--field``: filters on single payload fields, such as ``amount>100`` or ``customer.country=NL``.
+"""Filters on single payload fields, such as ``amount>100`` or ``customer.country=NL``.
 
-Deliberately no language: no AND, OR or brackets. ``--where`` is SQL, and the lake's alone.
+``--field`` of the command line and the search of the dashboard. Deliberately no language: no AND,
+OR or brackets. ``--where`` is SQL, and the lake's alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from matador.cli.output import UsageError
+from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 _FILTER = re.compile(r"\s*([^=!<>~]+?)\s*(!=|<=|>=|[=<>~])\s*(.*)", re.DOTALL)
@@ -38,12 +39,12 @@ class FieldFilter:
         """A filter as it is typed.
 
         Raises:
-            UsageError: it has no field or no operator.
+            ConfigurationError: it has no field or no operator.
         """
         found = _FILTER.fullmatch(given)
         if found is None:
-            raise UsageError(
-                f"--field {given!r}: expected a field, one of = != < <= > >= ~ (contains) and a "
+            raise ConfigurationError(
+                f"{given!r}: expected a field, one of = != < <= > >= ~ (contains) and a "
                 f"value, such as 'amount>100', country=NL or note=null"
             )
         path, sign, text = (part.strip() for part in found.groups())
@@ -102,6 +103,11 @@ class FieldFilters:
         if isinstance(payload, Mapping):
             self._known |= {str(name) for name in cast("Mapping[Any, Any]", payload)}
         return all(one(payload) for one in self._filters)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that their paths are made of."""
+        return frozenset(step for one in self._filters for step in one.path)
 
     def doubts(self) -> list[str]:
         """Fields that no payload had so far, which may be misspelled."""

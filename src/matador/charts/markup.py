@@ -19,6 +19,10 @@ class Html(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """How templates recognise it."""
+        return self
+
 
 Child: TypeAlias = "str | int | None"
 """What an element may contain: text (escaped), ``Html`` (unchanged), a number, or nothing."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from matador.cli.field_filters import FieldFilters
-from matador.cli.output import UsageError
+from matador.errors import ConfigurationError
+from matador.events.field_filters import FieldFilters
 
 ORDER: dict[str, Any] = {
     "amount": 150,
@@ -91,7 +91,7 @@ def test_a_payload_that_is_no_object_has_no_fields(payload: Any) -> None:
 
 @pytest.mark.parametrize("given", ["", "amount", "=5", ">5", "amount 5", "amount IN (1)"])
 def test_anything_else_is_refused(given: str) -> None:
-    with pytest.raises(UsageError, match="expected a field"):
+    with pytest.raises(ConfigurationError, match="expected a field"):
         FieldFilters([given])
 
 

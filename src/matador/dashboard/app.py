@@ -1,0 +1,171 @@
+"""``Dashboard``: the ASGI application, with everything behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from matador.dashboard.audit import AuditLog
+from matador.dashboard.desk import Desk
+from matador.dashboard.guard import Guard
+from matador.dashboard.job_desk import JobDesk
+from matador.dashboard.journal_reader import follow_journal
+from matador.dashboard.lake_desk import LakeDesk
+from matador.dashboard.letter_index import LetterIndex
+from matador.dashboard.live import live
+from matador.dashboard.masking import Masking
+from matador.dashboard.monitor import Monitor
+from matador.dashboard.moves import Moves
+from matador.dashboard.options import DashboardOptions
+from matador.dashboard.pages import access, dead_letters, jobs, lake, messages, overview
+from matador.dashboard.pages.errors import on_error, on_not_found
+from matador.dashboard.render import FOLDER, Renderer
+from matador.dashboard.sessions import Sessions
+from matador.errors import MatadorError
+from matador.events.app import Matador
+from matador.jobs import Queue
+from matador.observe.history.store import HistoryStore
+
+
+async def _favicon(request: Request) -> Response:
+    return RedirectResponse("/static/icon.svg", HTTPStatus.MOVED_PERMANENTLY)
+
+
+def _routes() -> list[Route | Mount]:
+    get, post = ["GET"], ["POST"]
+    return [
+        Route("/", overview.overview, methods=get),
+        Route("/queues", overview.queues, methods=get),
+        Route("/events", overview.events, methods=get),
+        Route("/workers", overview.workers, methods=get),
+        Route("/dead-letters", dead_letters.dead_letters, methods=get),
+        Route("/dead-letters/move", dead_letters.begin_move, methods=post),
+        Route("/dead-letters/{number:int}", messages.letter, methods=get),
+        Route("/dead-letters/{number:int}/edit", dead_letters.edit, methods=get),
+        Route("/dead-letters/{number:int}/edit", dead_letters.edited, methods=post),
+        Route("/moves/{id}", dead_letters.show_move, methods=get),
+        Route("/moves/{id}/confirm", dead_letters.confirm_move, methods=post),
+        Route("/moves/{id}/cancel", dead_letters.cancel_move, methods=post),
+        Route("/messages", messages.messages, methods=get),
+        Route("/jobs", jobs.jobs, methods=get),
+        Route("/jobs/{queue}", jobs.job_queue, methods=get),
+        Route("/jobs/{queue}/change", jobs.change_queue, methods=post),
+        Route("/jobs/{queue}/job", jobs.change_job, methods=post),
+        Route("/jobs/{queue}/{id:path}", jobs.job, methods=get),
+        Route("/lake", lake.lake, methods=get),
+        Route("/lake/report", lake.report, methods=get),
+        Route("/lake/report", lake.make_report, methods=post),
+        Route("/lake/query", lake.query, methods=post),
+        Route("/lake/replays", lake.begin_replay, methods=post),
+        Route("/lake/replays/{id}", lake.show_replay, methods=get),
+        Route("/lake/replays/{id}/confirm", lake.confirm_replay, methods=post),
+        Route("/audit", access.audit, methods=get),
+        Route("/login", access.login_form, methods=get),
+        Route("/login", access.login, methods=post),
+        Route("/logout", access.logout, methods=post),
+        Route("/live", live, methods=get),
+        Route("/favicon.ico", _favicon, methods=get),
+        Mount("/static", StaticFiles(directory=FOLDER / "static")),
+    ]
+
+
+class Dashboard:
+    """A web page about an application, as an ASGI application for any server.
+
+    ``matador dashboard APP`` runs it for you. The application may run in this process, or not be
+    started at all: then the dashboard connects its transport, and disconnects it at the end. The
+    server must run in the event loop of the application, and send lifespan events.
+
+    Args:
+        app: the application.
+        options: who may use it, and where it keeps its files.
+        job_queues: the job queues to show.
+
+    Example:
+        >>> dashboard = Dashboard(app, DashboardOptions(history="history.db"))
+        >>> uvicorn.run(dashboard, port=8080)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, app: Matador, options: DashboardOptions, *, job_queues: Iterable[Queue] = ()
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._job_queues = tuple(job_queues)
+        self._sessions = Sessions(options)
+        handlers = {
+            HTTPStatus.NOT_FOUND.value: on_not_found,
+            MatadorError: on_error,
+            TimeoutError: on_error,
+        }
+        self._pages = Starlette(
+            routes=_routes(),
+            lifespan=self._running,
+            exception_handlers=handlers,
+        )
+        self._guarded = Guard(self._pages, options, self._sessions)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the start and the end of the server."""
+        await self._guarded(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _running(self, _: Starlette) -> AsyncGenerator[None]:
+        app, options = self._app, self._options
+        connects = app.transport.state.status == "disconnected"
+        async with contextlib.AsyncExitStack() as stack:
+            if connects:
+                await app.transport.connect()
+                stack.push_async_callback(app.transport.disconnect)
+                await app.checkpoints.open()
+                stack.push_async_callback(app.checkpoints.close)
+            store = HistoryStore(Path(options.history))
+            stack.callback(store.close)
+            audit = AuditLog(options.audit_file)
+            index = LetterIndex(app)
+            stack.callback(index.close)
+            monitor = Monitor(app, store, index)
+            moves = Moves(app, index, audit)
+            job_desk = JobDesk(self._job_queues)
+            stack.push_async_callback(job_desk.close)
+            lake_desk = None
+            if options.lake is not None:
+                lake_desk = LakeDesk(app, Path(options.lake), audit)
+                stack.push_async_callback(lake_desk.stop)
+            desk = Desk(
+                app=app,
+                options=options,
+                sessions=self._sessions,
+                store=store,
+                index=index,
+                monitor=monitor,
+                moves=moves,
+                audit=audit,
+                masking=Masking(options.mask),
+                renderer=Renderer(app.topology.namespace),
+                jobs=job_desk,
+                lake=lake_desk,
+            )
+            self._pages.state.desk = desk
+            if desk.journal is not None:
+                following = asyncio.create_task(follow_journal(desk.journal.folder, store))
+                stack.push_async_callback(_cancelled, following)
+            stack.push_async_callback(moves.stop)
+            monitor.start()
+            stack.push_async_callback(monitor.stop)
+            yield
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,89 @@
+"""Everything the pages work with: one object, made once, passed to each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+
+from matador.dashboard.audit import AuditLog
+from matador.dashboard.guard import session_of
+from matador.dashboard.job_desk import JobDesk
+from matador.dashboard.lake_desk import LakeDesk
+from matador.dashboard.letter_index import LetterIndex
+from matador.dashboard.masking import Masking
+from matador.dashboard.monitor import Monitor
+from matador.dashboard.moves import Moves
+from matador.dashboard.options import DashboardOptions
+from matador.dashboard.render import Renderer
+from matador.dashboard.sessions import Sessions
+from matador.dashboard.stats import Stats, read_stats
+from matador.errors import HistoryError
+from matador.events.app import Matador
+from matador.observe.history.store import HistoryStore
+from matador.observe.journal.hook import Journal
+
+_FRESH = 2.0
+
+
+@dataclass(slots=True)
+class Desk:
+    """What pages need. Made when the dashboard starts, in the event loop of the application."""
+
+    app: Matador
+    options: DashboardOptions
+    sessions: Sessions
+    store: HistoryStore
+    index: LetterIndex
+    monitor: Monitor
+    moves: Moves
+    audit: AuditLog
+    masking: Masking
+    renderer: Renderer
+    jobs: JobDesk
+    lake: LakeDesk | None
+    streams: int = 0
+    _stats: dict[str, tuple[float, Stats]] = field(default_factory=dict[str, tuple[float, Stats]])
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of the application, if it has one."""
+        return next((hook for hook in self.app.hooks if isinstance(hook, Journal)), None)
+
+    async def stats(self, period: str) -> Stats | None:
+        """The figures of a period, at most a moment old; None if there is no history."""
+        async with self._reading:
+            known = self._stats.get(period)
+            if known is not None and time.monotonic() - known[0] < _FRESH:
+                return known[1]
+            try:
+                made = await asyncio.to_thread(read_stats, self.store, period, time.time())
+            except HistoryError as error:
+                self.monitor.history_problem = str(error)
+                return None
+            self._stats[period] = (time.monotonic(), made)
+            return made
+
+    async def record(self, request: Request, action: str, **details: Any) -> None:
+        """Add an action to the audit log, before it is carried out.
+
+        Raises:
+            HistoryError: it could not be recorded.
+        """
+        await asyncio.to_thread(self.audit.add, who(request), action, **details)
+
+
+def who(request: Request) -> str:
+    """Who does something, for the audit log: role, session and address."""
+    session = session_of(request)
+    address = request.client.host if request.client is not None else "unknown"
+    return f"{session.role} {session.label} at {address}"
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the dashboard that a request is for."""
+    return request.app.state.desk

@@ -1,0 +1,241 @@
+"""The lake: its report, SQL over its tables, and replays. Spark runs in one thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from matador.dashboard.audit import AuditLog
+from matador.errors import ConfigurationError, MatadorError
+from matador.events.app import Matador
+from matador.runtime.threads import Threads
+
+if TYPE_CHECKING:
+    from matador.spark import Lake
+    from matador.spark.replay.replay import ReplayResult
+
+T = TypeVar("T")
+
+MOST_ROWS = 200
+_MOST_KEPT = 20
+_STOP_SECONDS = 10.0
+
+ReplayState: TypeAlias = Literal["counting", "counted", "running", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first rows that a query has found."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    more: bool
+    seconds: float
+
+
+@dataclass(slots=True)
+class Replay:
+    """A replay: counted first, then confirmed, then carried out."""
+
+    id: str
+    choice: dict[str, str]
+    state: ReplayState = "counting"
+    counts: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
+    total: int = 0
+    sent: int = 0
+    failed: int = 0
+    problem: str | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class LakeDesk:
+    """Works on a lake. Spark starts with the first question, which takes a few seconds."""
+
+    def __init__(self, app: Matador, folder: Path, audit: AuditLog) -> None:
+        self._app = app
+        self._folder = folder
+        self._audit = audit
+        self._thread = Threads(1, "matador-lake")  # never keeps the process from ending
+        self._lake: Lake | None = None
+        self._started_spark = False
+        self._replays: OrderedDict[str, Replay] = OrderedDict()
+        self._making: asyncio.Task[None] | None = None
+        self.report: str | None = None
+        self.report_at: float | None = None
+        self.problem: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the lake."""
+        return self._folder
+
+    @property
+    def exists(self) -> bool:
+        """Has anything been ingested?"""
+        return (self._folder / "events").is_dir()
+
+    @property
+    def replays(self) -> list[Replay]:
+        """The replays of this process, the latest first."""
+        return list(reversed(self._replays.values()))
+
+    @property
+    def is_making_report(self) -> bool:
+        """Is a report being made?"""
+        return self._making is not None and not self._making.done()
+
+    def find(self, replay_id: str) -> Replay | None:
+        """The replay with that id."""
+        return self._replays.get(replay_id)
+
+    async def stop(self) -> None:
+        """Stop Spark, if it was started here."""
+        tasks = [one.task for one in self._replays.values()] + [self._making]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        lake, self._lake = self._lake, None
+        if lake is not None and self._started_spark:
+            # In a thread of its own: a query that runs ends because of this, not before it.
+            stopping = Threads(1, "matador-lake-stop")
+            await asyncio.wait([stopping.start(lake.spark.stop)], timeout=_STOP_SECONDS)
+            stopping.close()
+        self._thread.close()
+
+    def make_report(self) -> None:
+        """Begin to make a report, unless one is being made."""
+        if not self.is_making_report:
+            self._making = asyncio.create_task(self._make_report())
+
+    async def query(self, sql: str) -> Answer:
+        """The first rows of one SELECT, which only reads.
+
+        Raises:
+            ConfigurationError: the query is not one, or Spark refuses it.
+        """
+
+        def ask(lake: Lake) -> Answer:
+            from matador.spark.runtime.messages import first_rows
+
+            began = time.monotonic()
+            frame = lake.sql(sql)
+            rows, more = first_rows(frame, MOST_ROWS)
+            shown = [["" if row[name] is None else str(row[name]) for name in row] for row in rows]
+            return Answer(list(frame.columns), shown, more, time.monotonic() - began)
+
+        return await self._with_lake(ask)
+
+    def begin_replay(self, choice: dict[str, str]) -> Replay:
+        """Begin to count what would be sent. Nothing is sent before ``confirm``."""
+        replay = Replay(secrets.token_hex(8), choice)
+        self._replays[replay.id] = replay
+        while len(self._replays) > _MOST_KEPT:
+            self._replays.popitem(last=False)
+
+        def counted(result: ReplayResult) -> None:
+            replay.counts = [(one.event_key, one.subscriber, one.count) for one in result.counts]
+            replay.total = result.total
+            replay.state = "counted"
+
+        replay.task = asyncio.create_task(self._replay(replay, counted, dry_run=True))
+        return replay
+
+    def confirm(self, replay: Replay, who: str) -> bool:
+        """Carry a replay out. False if it is not waiting for that."""
+        if replay.state != "counted":
+            return False
+        self._audit.add(who, "replay", replay=replay.id, choice=replay.choice, total=replay.total)
+        replay.state = "running"
+
+        def done(result: ReplayResult) -> None:
+            replay.sent, replay.failed = result.sent, result.failed
+            replay.problem = "; ".join(result.errors) or None
+            replay.state = "done"
+            self._audit.add(who, "replay done", replay=replay.id, sent=replay.sent)
+
+        replay.task = asyncio.create_task(self._replay(replay, done, dry_run=False))
+        return True
+
+    # -- internals --------------------------------------------------------------------------------
+
+    async def _make_report(self) -> None:
+        from matador.dashboard.lake_report import report_page
+
+        try:
+            self.report = await self._with_lake(report_page)
+            self.report_at, self.problem = time.time(), None
+        except Exception as error:  # noqa: BLE001 - shown on the page
+            self.problem = _said(error)
+
+    async def _replay(
+        self, replay: Replay, finish: Callable[[ReplayResult], None], *, dry_run: bool
+    ) -> None:
+        options: dict[str, Any] = {name: value for name, value in replay.choice.items() if value}
+
+        def progress(sent: int, total: int) -> None:
+            replay.sent = sent
+
+        def run(lake: Lake) -> ReplayResult:
+            # A copy has a connection of its own: this is another thread.
+            target = self._app.with_(consume_from=())
+            if target.transport is self._app.transport:
+                raise ConfigurationError(
+                    "the application was made with a transport object, whose connection cannot be "
+                    "shared; make it with a URL, or use `matador lake replay`"
+                )
+            return lake.replay(
+                target, **options, dry_run=dry_run, replay_id=replay.id, progress=progress
+            )
+
+        try:
+            finish(await self._with_lake(run))
+        except Exception as error:  # noqa: BLE001 - shown on the page
+            replay.state, replay.problem = "failed", _said(error)
+
+    async def _with_lake(self, work: Callable[[Lake], T]) -> T:
+        """Do something with the lake, in its thread.
+
+        Raises:
+            MatadorError: it failed; whatever Spark raises has become one.
+        """
+        if not self.exists:
+            raise ConfigurationError(
+                f"the lake {self._folder} has no tables: run `matador lake ingest`"
+            )
+
+        def run() -> T:
+            from matador.spark.runtime.messages import reason_of, silence, spark_error
+
+            try:
+                if self._lake is None:
+                    from matador.spark import Lake
+                    from matador.spark.runtime.session import running_session
+
+                    self._started_spark = running_session() is None
+                    lake = Lake(self._folder, schema=self._app.schema)
+                    silence(lake.start())
+                    self._lake = lake
+                return work(self._lake)
+            except MatadorError:
+                raise
+            except Exception as error:
+                said = spark_error(error) or f"{type(error).__name__}: {reason_of(error)}"
+                raise ConfigurationError(said) from error
+
+        try:
+            return (await self._thread.start(run)).get()
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"the lake needs an extra: pip install 'matador-events[spark]' ({error})"
+            ) from error
+
+
+def _said(error: Exception) -> str:
+    known = isinstance(error, MatadorError)
+    return str(error) if known else f"unexpected {type(error).__name__}: {error}"

@@ -1,0 +1,89 @@
+"""Live pages by server-sent events: the changing part of a page, rendered again after each look."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from matador.dashboard.desk import Desk, desk_of
+from matador.dashboard.guard import session_of
+from matador.dashboard.pages import dead_letters, jobs, lake, overview
+from matador.dashboard.sessions import Session
+from matador.errors import MatadorError
+
+MOST_STREAMS: Final = 100
+_STILL_THERE = 15.0  # seconds after which something is sent in any case
+
+Values = Callable[[Desk, dict[str, str]], Awaitable[dict[str, Any]]]
+
+
+async def _dead_letter_groups(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
+    search = dead_letters.Search.of(lambda name: params.get(name, ""), desk)
+    return await dead_letters.letters_values(desk, search, None, None)
+
+
+PARTS: Final[dict[str, Values]] = {
+    **overview.LIVE,
+    "dead_letters": _dead_letter_groups,
+    "move": dead_letters.move_values,
+    "jobs": jobs.jobs_values,
+    "lake": lake.lake_values,
+    "replay": lake.replay_values,
+}
+"""The parts of pages that change by themselves; each has a template ``NAME_live.html``."""
+
+
+async def live(request: Request) -> Response:
+    """The live part of a page, again and again, until the browser goes."""
+    desk = desk_of(request)
+    params = dict(request.query_params)
+    name = params.pop("page", "")
+    if name not in PARTS:
+        return PlainTextResponse("There is no such page.\n", HTTPStatus.NOT_FOUND)
+    if desk.streams >= MOST_STREAMS:
+        return PlainTextResponse("Too many pages are open.\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    stream = _parts(desk, request, session_of(request), name, params)
+    return StreamingResponse(stream, media_type="text/event-stream")
+
+
+async def _parts(
+    desk: Desk, request: Request, session: Session, name: str, params: dict[str, str]
+) -> AsyncIterator[bytes]:
+    desk.streams += 1
+    last = b""
+    try:
+        yield b"retry: 3000\n\n"
+        while desk.sessions.find(session.id) is not None:
+            await desk.monitor.changed(_STILL_THERE)
+            try:
+                text = await rendered(desk, session, name, params)
+            except MatadorError:
+                return  # it is gone; the page that is shown stays
+            digest = hashlib.sha256(text.encode()).digest()
+            if digest != last:
+                last = digest
+                lines = "".join(f"data: {line}\n" for line in text.splitlines())
+                yield f"event: part\n{lines}\n".encode()
+            else:
+                yield b": still there\n\n"
+            if await request.is_disconnected():
+                return
+    finally:
+        desk.streams -= 1
+
+
+async def rendered(desk: Desk, session: Session, name: str, params: dict[str, str]) -> str:
+    """The live part of a page, as HTML."""
+    values = await PARTS[name](desk, params)
+    return desk.renderer.text(
+        f"{name}_live.html",
+        csrf=session.csrf,
+        role=session.role,
+        operator=session.role == "operator",
+        **values,
+    )

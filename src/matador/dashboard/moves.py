@@ -1,0 +1,165 @@
+"""Moves many dead letters: counted first, then confirmed, then carried out with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from matador.dashboard.audit import AuditLog
+from matador.dashboard.letter_index import LetterIndex, batches
+from matador.errors import MatadorError
+from matador.events.app import Matador
+from matador.events.dead_letters import BATCH
+
+Verb: TypeAlias = Literal["redrive", "purge"]
+State: TypeAlias = Literal["counting", "counted", "running", "done", "failed", "cancelled"]
+
+_MOST_KEPT = 100
+_MOST_ERRORS = 20
+
+Choose: TypeAlias = Callable[[Callable[[int], None]], Awaitable[list[int]]]
+"""Finds the numbers of letters; says meanwhile how many it has found."""
+
+
+@dataclass(slots=True)
+class Move:
+    """A move of chosen letters, and how far it has come."""
+
+    id: str
+    verb: Verb
+    what: str
+    state: State = "counting"
+    numbers: list[int] = field(default_factory=list[int], repr=False)
+    found: int = 0
+    finished: int = 0
+    done: int = 0
+    gone: int = 0
+    held: int = 0
+    failed: int = 0
+    errors: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    problem: str | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def total(self) -> int:
+        """How many letters were chosen."""
+        return len(self.numbers)
+
+    @property
+    def past(self) -> str:
+        """What became of the letters."""
+        return "redriven" if self.verb == "redrive" else "purged"
+
+    @property
+    def is_over(self) -> bool:
+        """Will nothing more happen?"""
+        return self.state in ("done", "failed", "cancelled")
+
+
+class Moves:
+    """The moves of this process, the latest ones. One at a time is carried out."""
+
+    def __init__(self, app: Matador, index: LetterIndex, audit: AuditLog) -> None:
+        self._app = app
+        self._index = index
+        self._audit = audit
+        self._moves: OrderedDict[str, Move] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    def find(self, move_id: str) -> Move | None:
+        """The move with that id."""
+        return self._moves.get(move_id)
+
+    @property
+    def recent(self) -> list[Move]:
+        """The moves, the latest first."""
+        return list(reversed(self._moves.values()))
+
+    def begin(self, verb: Verb, what: str, choose: Choose) -> Move:
+        """Begin to count. Nothing is moved before ``confirm``."""
+        move = Move(secrets.token_urlsafe(9), verb, what)
+        self._moves[move.id] = move
+        for old in list(self._moves.values())[:-_MOST_KEPT]:
+            if old.state not in ("counting", "running"):
+                del self._moves[old.id]
+
+        def found(number: int) -> None:
+            move.found = number
+
+        async def count() -> None:
+            move.numbers = await choose(found)
+            move.found = move.total
+            move.state = "counted"
+
+        self._run(move, count())
+        return move
+
+    def confirm(self, move: Move, who: str) -> bool:
+        """Carry it out. False if it is not waiting for that."""
+        if move.state != "counted":
+            return False
+        # On disk before anything is moved.
+        self._audit.add(who, move.verb, move=move.id, what=move.what, letters=move.total)
+        move.state = "running"
+        self._run(move, self._carry_out(move, who))
+        return True
+
+    def cancel(self, move: Move) -> None:
+        """Stop it. What was moved so far stays moved."""
+        if move.task is not None and not move.task.done():
+            move.task.cancel()
+        elif not move.is_over:
+            move.state = "cancelled"
+
+    async def stop(self) -> None:
+        """Stop all of them."""
+        tasks = [one.task for one in self._moves.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(self, move: Move, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                move.state = "cancelled"
+                raise
+            except MatadorError as error:
+                move.state, move.problem = "failed", str(error)
+            except Exception as error:  # noqa: BLE001 - shown to whoever asked for it
+                move.state, move.problem = "failed", f"unexpected {type(error).__name__}: {error}"
+
+        move.task = asyncio.create_task(run())
+
+    async def _carry_out(self, move: Move, who: str) -> None:
+        try:
+            async with self._turn:
+                for numbers in batches(move.numbers, BATCH):
+                    await self._move_some(move, numbers)
+            move.state = "done"
+        finally:
+            state = move.state if move.state == "done" else "ended early"
+            counts = {"done": move.done, "gone": move.gone, "held": move.held}
+            self._audit.add(who, f"{move.verb} {state}", move=move.id, **counts, failed=move.failed)
+
+    async def _move_some(self, move: Move, chosen: Sequence[int]) -> None:
+        entries = await asyncio.to_thread(self._index.entries, chosen)
+        places = [entry.place for entry in entries]
+        office = self._app.dead_letters
+        mover = office.purge if move.verb == "purge" else office.redrive
+        moved = await mover(places)
+        move.done += moved.done
+        move.gone += moved.gone + len(chosen) - len(entries)
+        move.held += moved.held
+        move.failed += len(moved.failed)
+        move.errors += moved.failed[: _MOST_ERRORS - len(move.errors)]
+        move.finished += len(chosen)
+        if not moved.held:  # otherwise it is unknown which ones; the next look finds out
+            kept = {id_ for id_, _ in moved.failed}
+            gone = [entry.number for entry in entries if entry.id not in kept]
+            await asyncio.to_thread(self._index.forget, gone)

@@ -1,0 +1,111 @@
+"""What a dashboard may be told, checked when it is made."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matador.errors import ConfigurationError
+from matador.model.options import whole_number
+
+LOOPBACK = "127.0.0.1"
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardOptions:
+    """Where a dashboard listens, who may use it, and where it keeps its files.
+
+    Attributes:
+        history: the SQLite file with the history; see ``matador.observe.History``.
+        audit: the file that every action is added to, as lines of JSON. None: beside the history.
+        host: the address to listen on. Any but this machine's own needs a token.
+        port: the port to listen on.
+        token: whoever has it may look and act. None, and no ``read_token`` either: everybody on
+            this machine may.
+        read_token: whoever has it may only look.
+        allowed_hosts: names by which browsers reach the dashboard, besides addresses and
+            ``localhost``.
+        mask: names of payload fields whose values are never shown.
+        lake: the folder of the lake, for its page.
+
+    Raises:
+        ConfigurationError: one of them is invalid, or would let strangers in.
+
+    Example:
+        >>> DashboardOptions(history="history.db", mask=("card_number",)).host
+        '127.0.0.1'
+    """
+
+    history: str | Path
+    audit: str | Path | None = None
+    host: str = LOOPBACK
+    port: int = 8080
+    token: str | None = field(default=None, repr=False)
+    read_token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+    lake: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.port, "dashboard: port", minimum=0)
+        for name, token in (("token", self.token), ("read token", self.read_token)):
+            if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isprintable()):
+                raise ConfigurationError(
+                    f"dashboard: the {name} must have at least {_SHORTEST_TOKEN} printable "
+                    f"characters; make one with `openssl rand -hex 32`"
+                )
+        if self.token is not None and self.token == self.read_token:
+            raise ConfigurationError(
+                "dashboard: the token and the read token are the same; whoever may only look needs "
+                "another one"
+            )
+        if not self.needs_login and not is_loopback(self.host):
+            raise ConfigurationError(
+                f"dashboard: will not listen on {self.host} without a token, as everybody who "
+                f"reaches the port could read and redrive messages; give --token-file"
+            )
+
+    @property
+    def needs_login(self) -> bool:
+        """Must users show a token?"""
+        return self.token is not None or self.read_token is not None
+
+    @property
+    def audit_file(self) -> Path:
+        """Where actions are recorded."""
+        history = Path(self.history)
+        return (
+            history.with_name(f"{history.name}.audit.jsonl") if not self.audit else Path(self.audit)
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Does the address belong to this machine alone?"""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_known_host(header: str, allowed: tuple[str, ...]) -> bool:
+    """May a browser use this ``Host`` header? Otherwise a foreign page could be behind it.
+
+    A page whose name was made to point here (DNS rebinding) is sent with that name. An address, or
+    a name that was allowed, cannot be one.
+    """
+    name = header.strip().lower()
+    if name.startswith("["):
+        name = name.partition("]")[0] + "]"
+    else:
+        name = name.partition(":")[0]
+    if name == "localhost" or name in {one.lower() for one in allowed}:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Is anything wrong, and since when? What the overview says first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matador.dashboard.desk import Desk
+from matador.dashboard.stats import Stats
+from matador.errors import HistoryError
+from matador.observe.history.records import WorkerState
+
+OLD = 300.0
+"""Seconds after which a message that waits is a problem."""
+
+_FAILING = 0.1
+_ALIVE = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong. ``link`` leads to the page that shows more."""
+
+    text: str
+    since: float | None
+    link: str
+    style: str = "bad"
+
+
+async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
+    """All that is wrong now, the worst first."""
+    snapshot, found = desk.monitor.snapshot, list[Problem]()
+    if snapshot.problem is not None:
+        found.append(Problem(snapshot.problem, snapshot.problem_since, "/queues"))
+    for queue in snapshot.queues:
+        if queue.counts.depth is None:
+            found.append(Problem(f"the queue {queue.name} does not exist", None, "/queues"))
+        if queue.dead:
+            since = await _dead_since(desk, queue.name)
+            letters = f"{queue.dead:,} dead letter{'s' if queue.dead > 1 else ''}"
+            link = f"/dead-letters?queue={queue.name}"
+            found.append(Problem(f"{letters} of {queue.name}", since, link))
+        if queue.oldest_at is not None and time.time() - queue.oldest_at > OLD:
+            text = f"the oldest message of {queue.name} has waited for long"
+            found.append(Problem(text, queue.oldest_at, "/queues", "retry"))
+    for (event, subscriber), edge in (stats.lately if stats else {}).items():
+        if stats is not None and edge.failure_rate >= _FAILING:
+            longer = stats.edges.get((event, subscriber), edge)
+            share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
+            text = f"{share} ({event or 'undecodable'}) fail"
+            found.append(Problem(text, longer.failed_since, "/events"))
+    workers = await living_workers(desk)
+    for queue in snapshot.queues if workers is not None else ():
+        depth = queue.counts.depth
+        if depth is not None and depth.ready and not _consumers(workers, queue.counts.queue):
+            text = f"messages of {queue.name} wait, and no worker that consumes it was heard of"
+            found.append(Problem(text, None, "/workers"))
+    if desk.monitor.history_problem is not None:
+        found.append(Problem(desk.monitor.history_problem, None, "/workers", "retry"))
+    return found
+
+
+async def living_workers(desk: Desk) -> list[WorkerState] | None:
+    """The workers that report to the history now; None if none ever did."""
+    now = time.time()
+    try:
+        workers = await asyncio.to_thread(desk.store.workers, now - 86_400)
+    except HistoryError:
+        return None
+    alive = [one for one in workers if is_alive(one, now)]
+    return alive if workers else None
+
+
+def is_alive(worker: WorkerState, now: float) -> bool:
+    """Does a worker run, as far as is known?"""
+    return worker.stopped_at is None and now - worker.seen_at <= _ALIVE
+
+
+def _consumers(workers: Sequence[WorkerState] | None, queue: str) -> int:
+    return sum(queue in one.queues for one in workers or ())
+
+
+async def _dead_since(desk: Desk, queue: str) -> float | None:
+    try:
+        return await asyncio.to_thread(desk.store.dead_since, queue)
+    except HistoryError:
+        return None

@@ -1,0 +1,64 @@
+"""Serves a dashboard over HTTP until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import uvicorn
+
+from matador.dashboard.app import Dashboard
+from matador.dashboard.options import DashboardOptions
+from matador.errors import ConfigurationError
+
+_GRACE = 2  # seconds for requests that are being answered; live pages are cut off then
+
+
+def listening(options: DashboardOptions) -> socket.socket:
+    """A socket at the dashboard's address, made before anything is started.
+
+    Raises:
+        ConfigurationError: it cannot listen there.
+    """
+    made: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(128)
+    except (OSError, OverflowError) as error:
+        if made is not None:
+            made.close()
+        raise ConfigurationError(
+            f"cannot listen on {options.host}:{options.port} ({error}); choose another host or port"
+        ) from error
+    return made
+
+
+async def serve(dashboard: Dashboard, listener: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish those that run."""
+    config = uvicorn.Config(
+        dashboard,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    try:
+        await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        # uvicorn raises the signal again once it has shut down.
+        if not server.should_exit:
+            raise
+    finally:
+        listener.close()
+    if not server.started:
+        raise ConfigurationError("the dashboard could not start; the log says why")

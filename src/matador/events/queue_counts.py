@@ -1,0 +1,47 @@
+"""Counts the messages and the dead letters of an application's queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matador.errors import QueueNotFoundError, UnsupportedError
+from matador.events.app import Matador
+from matador.model.message import QueueDepth
+from matador.transports.base import Measuring
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """The depth of a queue and of its dead letters by kind; None: there is no such queue."""
+
+    queue: str
+    depth: QueueDepth | None
+    dead_letters: dict[str, int | None]
+
+
+async def count(app: Matador) -> list[QueueCounts]:
+    """The depths of all queues of a connected application.
+
+    Raises:
+        UnsupportedError: the transport does not know them.
+    """
+    transport = app.transport
+    if not transport.capabilities.depth or not isinstance(transport, Measuring):
+        raise UnsupportedError(f"{transport.name} cannot count the messages of a queue")
+
+    async def depth(name: str) -> QueueDepth | None:
+        try:
+            return await transport.depth(name)
+        except QueueNotFoundError:
+            return None
+
+    topology = app.topology
+    found: list[QueueCounts] = []
+    for queue in topology.queues:
+        dead: dict[str, int | None] = {}
+        for kind in topology.kinds_of(queue):
+            letters = await depth(topology.dead_letter_name(queue.name, kind))
+            dead[kind] = None if letters is None else letters.total
+        name = topology.full_name(queue.name)
+        found.append(QueueCounts(name, await depth(name), dead))
+    return found

@@ -1,0 +1,109 @@
+"""``matador dashboard``: options, tokens, a real server, live parts, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.cli.conftest import Cli, Start
+
+TOKEN = "operator-token-0123456789"
+
+
+@pytest.fixture
+def shop_file(cli: Cli) -> None:
+    assert cli("topology", "apply", "shop.py").code == 0
+
+
+def test_another_address_needs_a_token(cli: Cli, shop_file: None) -> None:
+    result = cli("dashboard", "shop.py", "--host", "0.0.0.0")
+    assert result.code == 2
+    assert "without a token" in result.err
+    assert "--token-file" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--token-file", "missing"], "cannot read the token"),
+        (["--token-file", "empty"], "is empty"),
+        (["--token-file", "short"], "at least 16"),
+        (["--job-queue", "emails"], "--job-provider"),
+        (["--host", "no.such.host.example", "--token-file", "good"], "cannot listen"),
+        (["--port", "70000"], "--port"),
+    ],
+)
+def test_wrong_usage(
+    cli: Cli, shop_file: None, folder: Path, arguments: list[str], said: str
+) -> None:
+    for name, text in (("empty", " \n"), ("short", "abc"), ("good", TOKEN)):
+        (folder / name).write_text(text)
+    result = cli("dashboard", "shop.py", "--history", "h.db", "--port", "0", *arguments)
+    assert result.code == 2, result.err
+    assert said in result.err
+    assert TOKEN not in result.err
+
+
+def test_it_makes_no_database(cli: Cli, folder: Path) -> None:
+    result = cli("dashboard", "shop.py", "--history", "h.db")
+    assert result.code == 1
+    assert "does not exist yet" in result.err
+    assert not (folder / "shop.db").exists()
+
+
+def test_it_serves_live_pages_until_a_signal(start: Start, cli: Cli, shop_file: None) -> None:
+    cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 500}')
+    worker = start("worker", "shop.py", "--history", "h.db")
+    worker.says("declined")
+    process = start("dashboard", "shop.py", "--port", "0", "--history", "h.db", "--json")
+    process.says("}")
+    url = json.loads(process.out)["url"]
+    assert url.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=url) as client:
+        assert "shop" in client.get("/", headers={"accept": "text/html"}).text
+        with client.stream("GET", "/live?page=queues", timeout=60) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            for line in stream.iter_lines():
+                if "shop.billing" in line:
+                    break
+            else:
+                pytest.fail("the stream ended without a queue")
+    process.signal(signal.SIGTERM)
+    assert process.ends() in (0, 143)
+    assert "Traceback" not in process.err
+    worker.signal(signal.SIGTERM)
+    worker.ends()
+
+
+def test_a_token_from_the_environment_is_asked_for_and_never_printed(
+    start: Start, cli: Cli, shop_file: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MATADOR_DASHBOARD_TOKEN", TOKEN)
+    process = start("dashboard", "shop.py", "--port", "0", "--history", "h.db", "--verbose")
+    process.says("dashboard on http://")
+    url = next(word for word in process.err.split() if word.startswith("http://"))
+    with httpx.Client(base_url=url) as client:
+        assert client.get("/queues").status_code == 401
+        form = {"token": TOKEN, "next": "/queues"}
+        answer = client.post("/login", data=form, headers={"origin": url})
+        assert answer.headers["location"] == "/queues"
+        assert client.get("/queues").status_code == 200
+    process.signal(signal.SIGINT)
+    assert process.ends() in (0, 130)
+    assert TOKEN not in process.out + process.err
+
+
+def test_the_default_history_is_in_the_home_folder(
+    start: Start, cli: Cli, shop_file: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    process = start("dashboard", "shop.py", "--port", "0", "--json")
+    process.says("}")
+    file = Path(json.loads(process.out)["history"])
+    assert file.parent == folder / "state" / "matador"
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    process.signal(signal.SIGTERM)
+    process.ends()

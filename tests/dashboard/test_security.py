@@ -1,0 +1,268 @@
+"""Who gets in, what they may do, and what is refused: outsiders, readers, forged forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.dashboard.conftest import HOST, OPERATOR, READER, Serve, fail_orders
+
+from matador import Matador
+from matador.dashboard import DashboardOptions
+from matador.dashboard.guard import HEADERS
+from matador.dashboard.options import is_known_host
+from matador.dashboard.sessions import Sessions
+from matador.errors import ConfigurationError
+
+PAGES = [
+    *("/", "/queues", "/events", "/jobs", "/messages", "/messages?id=x", "/dead-letters"),
+    *("/workers", "/lake", "/audit", "/live?page=overview", "/moves/x", "/dead-letters/1"),
+]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "shop.example.com"])
+def test_another_address_needs_a_token(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="--token-file"):
+        DashboardOptions(history="h.db", host=host)
+    DashboardOptions(history="h.db", host=host, token=OPERATOR)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_this_machine_needs_none(host: str) -> None:
+    assert not DashboardOptions(history="h.db", host=host).needs_login
+
+
+def test_tokens_are_long_different_and_never_shown() -> None:
+    with pytest.raises(ConfigurationError, match="at least 16"):
+        DashboardOptions(history="h.db", token="short")
+    with pytest.raises(ConfigurationError, match="the same"):
+        DashboardOptions(history="h.db", token=OPERATOR, read_token=OPERATOR)
+    shown = repr(DashboardOptions(history="h.db", token=OPERATOR, read_token=READER))
+    assert OPERATOR not in shown
+    assert READER not in shown
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_an_outsider_gets_nothing(
+    serve: Serve, shop: Callable[..., Matador], path: str
+) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        page = await browser.client.get(path, headers={"accept": "text/html"})
+        assert page.status_code == 303
+        assert page.headers["location"].startswith("/login?next=")
+        plain = await browser.client.get(path)
+        assert plain.status_code == 401
+        assert len(plain.text) < 100
+
+
+async def test_an_outsider_can_change_nothing(serve: Serve, shop: Callable[..., Matador]) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        answer = await browser.raw_post("/dead-letters/move", {"verb": "purge", "scope": "all"})
+        assert answer.status_code == 401
+
+
+async def test_a_wrong_token_is_refused_recorded_and_finally_blocked(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matador.dashboard.pages.access._PAUSE", 0.0)
+    async with serve(shop(), token=OPERATOR) as browser:
+        for _ in range(10):
+            assert (await browser.login("wrong-token-wrong-token")).status_code == 403
+        assert (await browser.login(OPERATOR)).status_code == 429
+        assert browser.client.cookies == {}
+    log = (tmp_path / "history.db.audit.jsonl").read_text()
+    assert log.count("login refused") == 10
+    assert "wrong-token" not in log
+
+
+async def test_the_right_token_opens_a_session(serve: Serve, shop: Callable[..., Matador]) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        answer = await browser.login(OPERATOR)
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert OPERATOR not in cookie
+        assert "operator" in await browser.get("/")
+        await browser.post("/logout")
+        assert (await browser.client.get("/")).status_code == 401
+
+
+async def test_a_login_leads_to_no_other_site(serve: Serve, shop: Callable[..., Matador]) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        for evil in ("https://evil.example", "//evil.example", "/\\evil.example"):
+            answer = await browser.raw_post("/login", {"token": OPERATOR, "next": evil})
+            assert answer.headers["location"] == "/"
+
+
+async def test_a_reader_sees_but_cannot_redrive_purge_or_edit(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    app = shop()
+    await fail_orders(app, [500])
+    async with serve(app, token=OPERATOR, read_token=READER) as browser:
+        await browser.login(READER)
+        await browser.letters_known(1)
+        page = await browser.get("/dead-letters")
+        assert "was declined" in page
+        assert "Redrive" not in page
+        for path, form in (
+            ("/dead-letters/move", {"verb": "redrive", "scope": "all"}),
+            ("/dead-letters/1/edit", {"payload": "{}"}),
+            ("/moves/x/confirm", {}),
+            ("/jobs/emails/change", {"action": "pause"}),
+            ("/lake/replays", {"event": "order.placed"}),
+        ):
+            await browser.post(path, 403, **form)
+        await browser.letters_known(1)
+        assert not browser.desk.moves.recent
+
+
+@pytest.mark.parametrize(
+    ("form", "headers"),
+    [
+        ({"csrf": "forged"}, {}),
+        ({}, {}),
+        ({"csrf": True}, {"origin": "https://evil.example"}),
+        ({"csrf": True}, {"origin": "null"}),
+        ({"csrf": True}, {"origin": ""}),
+    ],
+)
+async def test_forged_forms_are_refused(
+    serve: Serve, shop: Callable[..., Matador], form: dict[str, object], headers: dict[str, str]
+) -> None:
+    async with serve(shop()) as browser:
+        if form.get("csrf") is True:
+            form = {"csrf": await browser.csrf()}
+        await browser.get("/")
+        sent = {"verb": "purge", "scope": "all", **form}
+        answer = await browser.raw_post("/dead-letters/move", sent, **headers)
+        assert answer.status_code == 403
+        assert not browser.desk.moves.recent
+
+
+async def test_a_foreign_name_is_refused(serve: Serve, shop: Callable[..., Matador]) -> None:
+    async with serve(shop(), allowed_hosts=("shop.example.com",)) as browser:
+        assert (await browser.client.get("/", headers={"host": "evil.example"})).status_code == 421
+        assert (await browser.client.get("/", headers={"host": ""})).status_code == 421
+        known = {"host": "shop.example.com:8080"}
+        assert (await browser.client.get("/", headers=known)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("localhost:8080", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("10.0.0.5:80", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("localhost.evil.example:80", False),
+    ],
+)
+def test_which_names_are_known(host: str, known: bool) -> None:
+    assert is_known_host(host, ()) is known
+
+
+async def test_every_answer_has_the_security_headers(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        for path in ("/login", "/", "/static/style.css", "/nowhere", "/static/../app.py"):
+            answer = await browser.client.get(path)
+            for name, value in HEADERS.items():
+                assert answer.headers[name] == value
+        policy = HEADERS["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+async def test_no_page_has_inline_script_or_style(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    app = shop()
+    await fail_orders(app, [500, 1])
+    async with serve(app) as browser:
+        await browser.letters_known(1)
+        for path in PAGES[:10]:
+            page = await browser.get(path)
+            assert "<style" not in page
+            assert " style=" not in page
+            assert " onclick" not in page
+            assert page.count("<script") == page.count('<script src="/static/dashboard.js" defer>')
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_other_methods_are_refused(
+    serve: Serve, shop: Callable[..., Matador], method: str
+) -> None:
+    async with serve(shop()) as browser:
+        assert (await browser.client.request(method, "/dead-letters")).status_code == 405
+
+
+async def test_huge_and_odd_forms_are_refused(serve: Serve, shop: Callable[..., Matador]) -> None:
+    async with serve(shop()) as browser:
+        csrf = await browser.csrf()
+        large = await browser.raw_post("/lake/query", {"csrf": csrf, "sql": "x" * (3 << 20)})
+        assert large.status_code == 413
+        headers = {"origin": f"http://{HOST}"}
+        json_ = await browser.client.post("/lake/query", json={"csrf": csrf}, headers=headers)
+        assert json_.status_code == 415
+        form = {**headers, "content-type": "application/x-www-form-urlencoded"}
+        broken = await browser.client.post("/lake/query", content=b"\xff=%ff", headers=form)
+        assert broken.status_code == 400
+
+
+def test_a_session_ends_and_their_number_is_bounded() -> None:
+    now = 0.0
+    sessions = Sessions(DashboardOptions(history="h.db"), lambda: now)
+    first = sessions.begin("operator")
+    assert sessions.find(first.id) == first
+    now = 13 * 3600.0
+    assert sessions.find(first.id) is None
+    old = sessions.begin("operator")
+    for _ in range(1000):
+        sessions.begin("operator")
+    assert sessions.find(old.id) is None
+
+
+async def test_nothing_is_done_that_cannot_be_recorded(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path
+) -> None:
+    app = shop()
+    await fail_orders(app, [500])
+    (tmp_path / "audit").mkdir()  # a folder is no file
+    async with serve(app, audit=tmp_path / "audit") as browser:
+        await browser.letters_known(1)
+        answer = await browser.post("/dead-letters/move", verb="redrive", scope="all")
+        location = answer.headers["location"]
+        move = browser.desk.moves.find(location.rpartition("/")[2])
+        assert move is not None
+        assert move.task is not None
+        await move.task
+        refused = await browser.post(f"{location}/confirm", 503)
+        assert "so nothing was done" in refused.text
+        assert move.state == "counted"
+        assert browser.desk.monitor.snapshot.dead == 1
+
+
+async def test_the_audit_log_names_who_did_what(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path
+) -> None:
+    app = shop()
+    await fail_orders(app, [500, 600])
+    async with serve(app, token=OPERATOR) as browser:
+        await browser.login(OPERATOR)
+        await browser.letters_known(2)
+        await browser.move(verb="redrive", scope="all")
+        page = await browser.get("/audit")
+        assert "redrive done" in page
+    path = tmp_path / "history.db.audit.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [one["action"] for one in entries] == ["login", "redrive", "redrive done"]
+    assert entries[1]["letters"] == 2
+    assert entries[1]["who"].startswith("operator ")
