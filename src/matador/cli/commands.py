@@ -47,9 +47,6 @@ from matador.transports.credentials import without_secrets
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Exit = typer.Exit
-"""Ends a command with an exit code, once what went wrong has been said."""
-
 # -- ways to declare an option --------------------------------------------------------------------
 
 

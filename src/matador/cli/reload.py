@@ -34,6 +34,13 @@ _MOST_FILES = 20_000
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
 
 
+class WorkersFailed(typer.Exit):
+    """One of several worker processes failed, or the last one that was reloaded."""
+
+    def __init__(self) -> None:
+        super().__init__(FAILED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloading:
     """The options of worker commands that are about restarts during development."""
@@ -64,7 +71,7 @@ class Reloading:
         """Run a command again and again, until a signal.
 
         Raises:
-            typer.Exit: the last one failed.
+            WorkersFailed: the last one failed.
         """
         where, _ = split_reference(reference)
         home = Path(where).parent if is_file(where) else Path()
@@ -73,7 +80,7 @@ class Reloading:
         )
         code = asyncio.run(_Reloader([*command, "--with-parent"], list(folders)).run())
         if code not in (0, TERMINATED, -signal.SIGTERM):
-            raise typer.Exit(FAILED)
+            raise WorkersFailed
 
 
 class _Reloader:

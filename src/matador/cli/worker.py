@@ -7,14 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from matador.cli.commands import App, Common, Concurrency, Queues, option
 from matador.cli.connection import queues_to_consume
 from matador.cli.observing import Observing
-from matador.cli.output import FAILED, err, say_json_line, table
-from matador.cli.reload import Reloading
+from matador.cli.output import err, say_json_line, table
+from matador.cli.reload import Reloading, WorkersFailed
 from matador.cli.supervisor import stop_with_supervisor, supervise
 from matador.cli.worker_counts import QueueWatch, WorkerCounts, display, summaries
 from matador.events.app import Matador
@@ -100,13 +99,6 @@ def work(
     counts = WorkerCounts([target.topology.full_name(name) for name in names], counter)
     served = observing.served(target, metrics, process)
     run_counted(served, counts, _watch(target), process, common, observing)
-
-
-class WorkersFailed(typer.Exit):
-    """One of several worker processes failed."""
-
-    def __init__(self) -> None:
-        super().__init__(FAILED)
 
 
 def run_processes(

@@ -10,11 +10,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from matador.cli.commands import Common, Exit
+from matador.cli.commands import Common
 from matador.cli.connection import imported
 from matador.cli.observing import LOG_FORMATS, Observing
 from matador.cli.output import CommandError as CliError
-from matador.cli.reload import Reloading
+from matador.cli.reload import Reloading, WorkersFailed
 from matador.cli.worker import with_options, work
 from matador.django import application
 from matador.errors import MatadorError
@@ -89,7 +89,7 @@ class Command(BaseCommand):
             work(target, line, queues, processes, concurrency, process, common, observing)
         except (MatadorError, CliError) as error:
             raise CommandError(str(error)) from error
-        except Exit as error:
+        except WorkersFailed as error:
             raise SystemExit(error.exit_code) from error
 
 
