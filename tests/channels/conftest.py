@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.support.brokers import broker_url
+from tests.support.kafka import Sweeper
 
 from matador.channels import QueueService, QueueSettings, RetrySettings, Settings
 from matador.channels.settings import DeadLetterQueueSettings, ShutdownSettings
@@ -54,13 +55,43 @@ class Bench:
     def service(self, *channels: object, **options: object) -> QueueService:
         return QueueService(self.settings(**options), channels=channels)
 
+    def close(self, sweeper: Callable[[], Sweeper]) -> None:
+        if self.kind == "kafka":
+            sweeper().forget_with(f"-{self._unique}")
+
+
+@pytest.fixture(scope="session")
+def sweeper() -> Iterator[Callable[[], Sweeper]]:
+    made: list[Sweeper] = []
+
+    def get() -> Sweeper:
+        if not made:
+            made.append(Sweeper(broker_url("kafka")))
+        return made[0]
+
+    yield get
+    for one in made:
+        one.close()
+
 
 @pytest.fixture(params=BROKERS)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    return Bench(request.param, tmp_path)
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, sweeper: Callable[[], Sweeper]
+) -> Iterator[Bench]:
+    made = Bench(request.param, tmp_path)
+    yield made
+    made.close(sweeper)
 
 
 @pytest.fixture
-def on(tmp_path: Path) -> Callable[[str], Bench]:
+def on(tmp_path: Path, sweeper: Callable[[], Sweeper]) -> Iterator[Callable[[str], Bench]]:
     """A bench on one broker."""
-    return lambda kind: Bench(kind, tmp_path)
+    made: list[Bench] = []
+
+    def make(kind: str) -> Bench:
+        made.append(Bench(kind, tmp_path))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(sweeper)

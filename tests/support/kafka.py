@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,15 @@ class Sweeper:
 
     def forget(self, *prefixes: str) -> None:
         """Delete all topics whose names begin like this."""
+        self._delete(lambda name: name.startswith(prefixes))
+
+    def forget_with(self, part: str) -> None:
+        """Delete all topics that have this in their names."""
+        self._delete(lambda name: part in name)
+
+    def _delete(self, wanted: Callable[[str], bool]) -> None:
         topics = self._admin.list_topics(timeout=10).topics
-        if found := [name for name in topics if name.startswith(prefixes)]:
+        if found := [name for name in topics if wanted(name)]:
             self._futures += self._admin.delete_topics(found).values()
 
     def close(self) -> None:

@@ -10,12 +10,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage] - public
 
 from matador.errors import MatadorError, QueueNotFoundError, UnsupportedError
@@ -26,7 +27,7 @@ from matador.transports.kafka.deliveries import hold_of
 from matador.transports.kafka.errors import has_no_leader
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.reader import read_range
+from matador.transports.kafka.reader import read_commits, read_range
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.wire import read, record_of
 from matador.transports.kit.errors import no_retention
@@ -136,19 +137,10 @@ class KafkaBrowser:
         """For each partition the offset and the text that a group has committed; -1 for none."""
         numbers = range(await self._topics.find(topic))
         places = [TopicPartition(topic, number) for number in numbers]
-        asked = ConsumerGroupTopicPartitions(group, places)
-        answers = await self._client.ask(
-            lambda admin: admin.list_consumer_group_offsets([asked]), queue=topic
+        committed = await self._client.blocking(
+            partial(read_commits, self._client.address, group, places)
         )
-        found: dict[int, tuple[int, str | None]] = {}
-        for answer in answers.values():
-            if isinstance(answer, QueueNotFoundError):
-                continue  # nobody has consumed it yet
-            if isinstance(answer, MatadorError):
-                raise answer
-            for place in answer.topic_partitions:
-                found[place.partition] = place.offset, place.metadata
-        return found
+        return {one.partition: (max(-1, one.offset), one.metadata) for one in committed}
 
     # -- what --------------------------------------------------------------------------------------
 

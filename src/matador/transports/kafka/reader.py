@@ -21,6 +21,24 @@ def read_one(address: KafkaAddress, topic: str, partition: int, offset: int) -> 
     return None
 
 
+def read_commits(
+    address: KafkaAddress, group: str, places: list[TopicPartition]
+) -> list[TopicPartition]:
+    """What a group has committed for partitions.
+
+    By a consumer that does not join the group: librdkafka 2.16 ends the process if a coordinator
+    refuses to answer an ``AdminClient`` that asks for it.
+
+    Raises:
+        KafkaException: nobody could be asked.
+    """
+    consumer = Consumer(address.consumer_settings(group))
+    try:
+        return consumer.committed(places, timeout=address.timeout)
+    finally:
+        consumer.close()
+
+
 def read_range(
     address: KafkaAddress, topic: str, ranges: Mapping[int, tuple[int, int]]
 ) -> Generator[KafkaMessage]:

@@ -90,7 +90,11 @@ class Topics:
             NewTopic(one, self._declared[one][0], replication, config=dict(self._declared[one][1]))
             for one in topics
         ]
+        until, backoff = time.monotonic() + self._address.timeout, Backoff(0.1, 1.0)
         made = await self._client.ask(lambda admin: admin.create_topics(new))
+        while any(map(_lacks_brokers, made.values())) and time.monotonic() < until:
+            await backoff.sleep()
+            made = await self._client.ask(lambda admin: admin.create_topics(new))
         for topic, outcome in made.items():
             if isinstance(outcome, MatadorError):
                 code = error_of(outcome.__cause__) if outcome.__cause__ else None
@@ -189,6 +193,13 @@ class Topics:
             limited = {} if ttl is None else {"retention.ms": str(max(1, round(ttl * 1000)))}
             wanted[topic_name(full_name)] = 1, kept | limited
         return wanted
+
+
+def _lacks_brokers(outcome: object) -> bool:
+    """Whether brokers are missing for the replicas: for a moment only, if one is just starting."""
+    cause = outcome.__cause__ if isinstance(outcome, MatadorError) else None
+    error = error_of(cause) if cause is not None else None
+    return error is not None and error.name() == "INVALID_REPLICATION_FACTOR"
 
 
 def _notes(topology: Topology) -> Iterator[TopologyNote]:
