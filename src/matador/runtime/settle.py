@@ -7,7 +7,6 @@ can never store is settled in a simpler form instead, down to one that always fi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -149,10 +148,13 @@ class Settler:
 
     async def settle_now(self, settlement: Settlement) -> MatadorError | None:
         """Settle and wait for it: why it could not be, or None. Not tried again."""
-        with self._settling([settlement.receipt]):
+        leases = self._leases
+        if leases is None:
+            return (await self._settle([settlement]))[0]
+        with leases.settling([settlement.receipt]):
             error = (await self._settle([settlement]))[0]
-            if error is None and self._leases is not None:
-                self._leases.let_go(settlement.receipt)
+            if error is None:
+                leases.let_go(settlement.receipt)
         return error
 
     async def room(self, most: int, unless: Callable[[], bool] = lambda: False) -> None:
@@ -192,8 +194,11 @@ class Settler:
             while self._pending:
                 batch = self._pending[:_MAX_BATCH]
                 del self._pending[:_MAX_BATCH]
-                with self._settling([outcome.receipt for outcome in batch]):
+                if self._leases is None:
                     failed, simpler = await self._flush_batch(batch)
+                else:
+                    with self._leases.settling([outcome.receipt for outcome in batch]):
+                        failed, simpler = await self._flush_batch(batch)
                 self._pending[:0] = simpler
                 if failed:
                     self._later(failed, self._pause)
@@ -206,6 +211,9 @@ class Settler:
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
+        if self._leases is None and not any(errors) and all(o.then is None for o in batch):
+            self._done(len(batch))  # nearly every batch
+            return [], []
         position = 0
         failed: list[Outcome] = []
         simpler: list[Outcome] = []
@@ -241,14 +249,13 @@ class Settler:
                     slow.append(outcome.then)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
             await asyncio.gather(*map(_afterwards, slow))
-        self._waiting -= done
-        self._activity.finished_processing(done)
-        self._wake()
+        self._done(done)
         return failed, simpler
 
-    def _settling(self, receipts: Sequence[Receipt]) -> contextlib.AbstractContextManager[None]:
-        leases = self._leases
-        return contextlib.nullcontext() if leases is None else leases.settling(receipts)
+    def _done(self, number: int) -> None:
+        self._waiting -= number
+        self._activity.finished_processing(number)
+        self._wake()
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         if not settlements:

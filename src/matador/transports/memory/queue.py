@@ -231,7 +231,11 @@ class MemoryQueue:
             del self.entries[entry.seq]
         else:
             self._finished.append((now + self.retention, entry.seq))
-        self._finish(entry)
+        if self.jobs is None and self._limiter is None and entry.message.ordering_key is None:
+            self.held -= 1  # nearly every message
+            entry.state = "done"
+        else:
+            self._finish(entry)
 
     def remove(self, entry: Entry) -> None:
         """Delete an unfinished message, even if it is held."""

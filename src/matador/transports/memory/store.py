@@ -196,9 +196,16 @@ class MemoryStore:
         touched: set[MemoryQueue] = set()
         outcomes: list[MatadorError | None] = []
         for message in messages:
-            error = self._refusal(message)
-            queue = self._queues.get(message.queue) if error is None else None
-            if queue is not None:  # None without an error: a reply to somebody who is gone
+            queue = self._queues.get(message.queue)
+            error = None
+            if (
+                queue is None
+                or message.delay != 0
+                or message.properties is not None
+                or not _is_sound(message)
+            ):
+                error = self._refusal(message)
+            if queue is not None and error is None:  # None: a reply to somebody who is gone
                 queue.put(message, now)
                 touched.add(queue)
             outcomes.append(error)
@@ -297,7 +304,11 @@ class MemoryStore:
                 outcomes.append(lease_lost(receipt.queue, "was taken back"))
                 continue
             touched.add(queue)
-            outcomes.append(self._settle(settlement, queue, hold.entry, now, touched))
+            if type(settlement) is Complete and queue.jobs is None:  # nearly every one
+                queue.complete(hold.entry, now)
+                outcomes.append(None)
+            else:
+                outcomes.append(self._settle(settlement, queue, hold.entry, now, touched))
         self._tend(touched)
         return outcomes
 
