@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pika
 
+from matador.jobs.message_jobs import NAMESPACE as JOBS
 from matador.model.message import ConnectionState, Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
@@ -82,18 +83,23 @@ class Raw:
         return int(self.channel.queue_declare(queue, passive=True).method.message_count)
 
     def delete(self, topologies: Iterable[Topology], queues: Iterable[str] = ()) -> None:
-        """Delete everything of these topologies, and some queues."""
+        """Delete everything of these topologies, and some queues.
+
+        Exchanges that other tests use, too, stay: those of jobs, and ``dlx``.
+        """
         for topology in topologies:
+            shared = topology.namespace == JOBS
             for thing in plan_for(topology, due_exchange=None, plugin=False):
                 match thing:
                     case AmqpQueue(name):
                         self.channel.queue_delete(name)
                     case AmqpExchange(name):
-                        if name != "dlx":  # other tests use it, too
+                        if name != "dlx" and not shared:
                             self.channel.exchange_delete(name)
                     case AmqpBinding():
                         pass
-            self.channel.exchange_delete(delayed_exchange(topology.namespace))
+            if not shared:
+                self.channel.exchange_delete(delayed_exchange(topology.namespace))
         for queue in queues:
             self.channel.queue_delete(queue)
 
