@@ -16,6 +16,8 @@ from tests.cli.test_jobs import PROVIDER
 from tests.cli.test_jobs_worker import JOBS
 from tests.support.ports import free_ports
 
+pytestmark = pytest.mark.slow  # it starts many processes
+
 ORDER = '{"order_id": "1", "amount": 500}'
 
 

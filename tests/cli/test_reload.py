@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli, Process, Start, dedent, wait
 
+pytestmark = pytest.mark.slow  # it starts many processes
+
 ORDER = '{"order_id": "1", "amount": 5}'
 
 APP = dedent("""

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Cli, Process, Start, dedent
 
+pytestmark = pytest.mark.slow  # it starts many processes
+
 ORDER = '{"order_id": "1", "amount": 5}'
 EXPENSIVE = '{"order_id": "2", "amount": 500}'
 

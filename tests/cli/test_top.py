@@ -6,9 +6,12 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Cli, Shop, Start, dedent
 from tests.cli.test_terminal import Open
 from tests.cli.test_terminal import terminal as terminal
+
+pytestmark = pytest.mark.slow  # it starts many processes
 
 ORDER = '{"order_id": "1", "amount": 5}'
 
