@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from pathlib import Path
 from typing import TypeAlias
 
 from matador.charts.markup import Html, element, joined
+
+STYLE_SHEET = Path(__file__).with_name("charts.css")
+"""How charts look. A page with charts has these rules, and defines the colours."""
 
 WIDE, NARROW, PHONE = 1120, 540, 340
 """Widths of a chart: the whole page, half of it, and the screen of a phone."""

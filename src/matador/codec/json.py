@@ -129,11 +129,11 @@ class JsonCodec(PayloadCodec):
             envelope = self._read_otherwise(body, headers, stamp)
             refuse_duplicate_keys(body)
             return envelope
-        if not self._has_room_for_nothing(body, envelope):
+        if not self._is_minimal(body, envelope):
             refuse_duplicate_keys(body)
         return envelope
 
-    def _has_room_for_nothing(self, body: bytes, envelope: RawEnvelope) -> bool:
+    def _is_minimal(self, body: bytes, envelope: RawEnvelope) -> bool:
         """Is a body as short as it can be, so that only its payload can have a duplicate key?
 
         ``decode_payload`` looks for those. Most bodies are written by ``_encode_quickly``, so their

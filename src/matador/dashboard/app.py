@@ -10,11 +10,12 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from matador.charts.svg import STYLE_SHEET
 from matador.dashboard.audit import AuditLog
 from matador.dashboard.desk import Desk
 from matador.dashboard.guard import Guard
@@ -39,6 +40,10 @@ from matador.observe.history.store import HistoryStore
 
 async def _favicon(request: Request) -> Response:
     return RedirectResponse("/static/icon.svg", HTTPStatus.MOVED_PERMANENTLY)
+
+
+async def _chart_style(request: Request) -> Response:
+    return FileResponse(STYLE_SHEET)
 
 
 def _routes() -> list[Route | Mount]:
@@ -75,6 +80,7 @@ def _routes() -> list[Route | Mount]:
         Route("/logout", access.logout, methods=post),
         Route("/live", live, methods=get),
         Route("/favicon.ico", _favicon, methods=get),
+        Route("/static/charts.css", _chart_style, methods=get),
         Mount("/static", StaticFiles(directory=FOLDER / "static")),
     ]
 

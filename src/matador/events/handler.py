@@ -312,16 +312,7 @@ class EventHandler:
         tell = hooks.tell_success
         if tell is None:
             return Outcome(receipt, Complete(receipt))
-        success = WorkerSuccess(
-            envelope,
-            subscriber,
-            ran.result,
-            receipt.queue,
-            self._transport,
-            receipt,
-            started_at,
-            duration,
-        )
+        success = self._success(attempt, ran, started_at, duration)
         return Outcome(receipt, Complete(receipt), partial(tell, success), True)
 
     async def _run_at_most_once(self, attempt: _Attempt) -> Outcome:
@@ -356,9 +347,17 @@ class EventHandler:
                 del ran
         if self._hooks.on_worker_success is None and steps is None:
             return Outcome(receipt, Complete(receipt))
-        success = WorkerSuccess(
-            envelope,
-            subscriber,
+        success = self._success(attempt, ran, started_at, duration)
+        quick = steps is None and self._hooks.quick
+        return Outcome(receipt, Complete(receipt), self._after_success(success, steps), quick)
+
+    def _success(
+        self, attempt: _Attempt, ran: Ran, started_at: float, duration: float
+    ) -> WorkerSuccess:
+        receipt = attempt.receipt
+        return WorkerSuccess(
+            attempt.envelope,
+            attempt.subscriber,
             ran.result,
             receipt.queue,
             self._transport,
@@ -366,8 +365,6 @@ class EventHandler:
             started_at,
             duration,
         )
-        quick = steps is None and self._hooks.quick
-        return Outcome(receipt, Complete(receipt), self._after_success(success, steps), quick)
 
     async def _run_inside_hooks(self, attempt: _Attempt, steps: Steps | None) -> Ran:
         """Run a callback inside the hooks. The hooks do not see its errors."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from matador.charts.markup import Child, Html, element, joined, titled
 from matador.charts.svg import (
     NARROW,
+    STYLE_SHEET,
     WIDE,
     Series,
     duration,
@@ -42,7 +43,8 @@ class _Cell(NamedTuple):
 
 def page(findings: Findings) -> str:
     """The whole page."""
-    style = Path(__file__).with_name("style.css").read_text("utf-8")
+    own = Path(__file__).with_name("style.css")
+    style = STYLE_SHEET.read_text("utf-8") + own.read_text("utf-8")
     head = joined(
         Html('<meta charset="utf-8">'),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
