@@ -45,6 +45,16 @@ async def test_the_overview_says_that_nothing_is_wrong(serve: Serve, shop: Shop)
         assert "Nothing is wrong" in await browser.get("/")
 
 
+async def test_charts_have_their_style(serve: Serve, shop: Shop) -> None:
+    async with serve(shop()) as browser:
+        page = await browser.get("/")
+        sheets = re.findall(r'<link rel="stylesheet" href="([^"]+)">', page)
+        assert sheets == ["/static/charts.css", "/static/style.css"]
+        found = await browser.client.get(sheets[0])
+        assert found.headers["content-type"].startswith("text/css")
+        assert "svg.chart" in found.text
+
+
 async def test_a_history_shows_throughput_failures_and_workers(
     serve: Serve, shop: Shop, tmp_path: Path
 ) -> None:
