@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Literal, TypeAlias
 from benchmarks.peers import environment
 from benchmarks.rounds import Bar, Contest, Outcome, hold, table
 
-Role: TypeAlias = Literal["ours", "variant", "raw", "peer", "node"]
+Role: TypeAlias = Literal["ours", "variant", "raw", "bulk", "peer", "node"]
 CONTESTS = ("send-many", "send-one", "consume", "latency")
 _TITLES = {
     "send-many": "send, concurrent",
@@ -97,18 +98,25 @@ def running(broker: str) -> str:
 def compete(contestants: Sequence[Contestant], url: str, chosen: argparse.Namespace) -> int:
     """Hold the contests, print the table; 1 if a bar is not met."""
     taking_part = [one for one in contestants if one.name not in chosen.without]
-    for requirements in {one.requirements for one in taking_part if one.role in ("raw", "peer")}:
+    for requirements in {
+        one.requirements for one in taking_part if one.script and one.role != "node"
+    }:
         environment.python(requirements)
     if any(one.role == "node" for one in taking_part) and environment.node() is None:
         print("THERE IS NO NODE: what runs on it is left out", file=sys.stderr)
         taking_part = [one for one in taking_part if one.role != "node"]
     failures: list[str] = []
+    efforts: list[tuple[str, str, list[float]]] = []
     outcomes: list[Outcome] = []
     for contest in chosen.only or CONTESTS:
         own = [one for one in taking_part if contest in one.contests]
-        held = [hold(one, chosen.rounds) for one in _contests(contest, own, url, chosen, failures)]
+        held = [
+            hold(one, chosen.rounds)
+            for one in _contests(contest, own, url, chosen, failures, efforts)
+        ]
         outcomes += map(_without_failed, held)
     print(table(outcomes))
+    _print_efforts(efforts)
     for failure in failures:
         print(f"\nleft out: {failure}")
     return 0 if all(outcome.met for outcome in outcomes) else 1
@@ -120,6 +128,7 @@ def _contests(
     url: str,
     chosen: argparse.Namespace,
     failures: list[str],
+    efforts: list[tuple[str, str, list[float]]],
 ) -> list[Contest]:
     ours = next(one.name for one in contestants if one.role == "ours")
     wanted = _BARS[contest]
@@ -140,7 +149,15 @@ def _contests(
         return [math.nan, math.nan]
 
     def rate(one: Contestant) -> Callable[[], float]:
-        return lambda: figures(one)[0]
+        used: list[float] = []
+        efforts.append((_TITLES[contest], one.name, used))
+
+        def turn() -> float:
+            rate, *cpu = figures(one)
+            used.extend(figure for figure in cpu if not math.isnan(figure))
+            return rate
+
+        return turn
 
     if contest != "latency":
         turns = {one.name: rate(one) for one in contestants}
@@ -164,6 +181,16 @@ def _contests(
     )
     end = {one.name: tail(one) for one in contestants}
     return [middle, replace(middle, name="latency, p99", contestants=end)]
+
+
+def _print_efforts(efforts: list[tuple[str, str, list[float]]]) -> None:
+    """CPU time is less at the mercy of other programs than rates are. Of the process alone: a
+    contestant with processes of its own takes more."""
+    known = [(what, name, used) for what, name, used in efforts if used]
+    if known:
+        print("\nCPU time of the process for a message, the median:\n")
+    for what, name, used in known:
+        print(f"- {what}, {name}: {statistics.median(used):.1f} µs")
 
 
 def _without_failed(outcome: Outcome) -> Outcome:

@@ -94,14 +94,15 @@ def _server(library: str) -> Server:
 
 
 class KafkaProfile:
-    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues`` and
-    ``RefusesDeadLetters``."""
+    """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues``,
+    ``RefusesDeadLetters`` and ``ReadsAhead``."""
 
     durable = True
     leases = True
     ordered = True
     atomic = False
     rereads_queues = True
+    buffers = 8 << 20  # a fetch is under way while the one before is read, of delays as well
 
     def __init__(self, folder: Path) -> None:
         shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", ROOT / ".brokers"))

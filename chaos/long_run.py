@@ -128,6 +128,7 @@ def long_run(
         expect(time.monotonic() < deadline, f"not done after {_PATIENCE:g} s: {handled:,} handled")
         time.sleep(_LOOK)
 
+    crew.tend()  # one may have been killed at the very end
     for worker in crew.workers:
         arena.wait_ready(worker)  # one that has just replaced another cannot end in good order yet
         worker.terminate()

@@ -76,6 +76,16 @@ class Profile(Protocol):
 
 
 @runtime_checkable
+class ReadsAhead(Protocol):
+    """The client library has buffers of its own, whatever the product asks for."""
+
+    @property
+    def buffers(self) -> int:
+        """How many bytes these take for a queue, about."""
+        ...
+
+
+@runtime_checkable
 class FillsUp(Protocol):
     """The broker can run out of room."""
 

@@ -2,12 +2,17 @@
 
 A script defines a contestant and calls ``run_async`` or ``run_sync`` with it. It is started as
 
-    SCRIPT send-many|send-one|consume URL NUMBER      prints messages per second
+    SCRIPT send-many|consume URL NUMBER               prints messages per second, and the CPU time
+                                                      of the process for each, in microseconds
+    SCRIPT send-one URL NUMBER                        prints messages per second
     SCRIPT latency URL NUMBER                         prints p50 and p99 in milliseconds
 
 Each ends with a check: all that was sent is stored, or all that was stored was handled and
 acknowledged. If not, the script fails, and prints no figure.
 
+Sending by many callers is measured once the first ``WARM_UP`` messages are confirmed: what a client
+does only once, when it connects or when it sends for the first time, does not count. An idempotent
+producer of librdkafka waits half a second for its number, and aiokafka has it when it is connected.
 Sending one by one is the inverse of the median time that a send takes: who waits for each send is
 slowed down by whatever else the machine does, and a median leaves that out. Consuming is measured
 from the first message handled to the last, so that it does not matter how long a worker takes to
@@ -28,6 +33,7 @@ from typing import Any, Protocol, TypeAlias
 
 CALLERS = 64
 CONCURRENCY = 64
+WARM_UP = 64
 RATE = 200  # messages a second while latency is measured
 PATIENCE = 120.0
 
@@ -100,21 +106,42 @@ class Counter:
         self.count = 0
         self.first = 0.0
         self.last = 0.0
+        self.used = 0.0
         self.finished = threading.Event()
 
     def handle(self, payload: Payload) -> None:
         """One more."""
         if self.count == 0:
             self.first = time.perf_counter()
+            self.used = -time.process_time()
         self.count += 1
         if self.count == self.expected:
             self.last = time.perf_counter()
+            self.used += time.process_time()
             self.finished.set()
 
     @property
     def rate(self) -> float:
         """Messages per second between the first and the last."""
         return (self.expected - 1) / (self.last - self.first)
+
+    @property
+    def cpu(self) -> float:
+        """Microseconds of CPU time of this process a message."""
+        return self.used / (self.expected - 1) * 1e6
+
+
+class Effort:
+    """What sending takes, from now on."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._used = time.process_time()
+
+    def figures(self, messages: int) -> list[float]:
+        """Messages per second, and microseconds of CPU time of this process a message."""
+        used = time.process_time() - self._used
+        return [messages / (time.perf_counter() - self._began), used / messages * 1e6]
 
 
 class Stopwatch:
@@ -219,11 +246,12 @@ async def _perform(
             start = time.perf_counter()
             await peer.send(payload)
             times.append(time.perf_counter() - start)
-        rate = 1 / statistics.median(times)
+        found = [1 / statistics.median(times)]
     else:
-        start = time.perf_counter()
-        await peer.send_many(all_)
-        rate = number / (time.perf_counter() - start)
+        await peer.send_many(all_[:WARM_UP])
+        effort = Effort()
+        await peer.send_many(all_[WARM_UP:])
+        found = effort.figures(number - WARM_UP)
     if action == "consume":
         counter = Counter(number)
         await peer.work(counter.handle)
@@ -231,11 +259,11 @@ async def _perform(
         await peer.close()
         check("messages handled", number, counter.count)
         check("messages left", 0, await _settled(peer, 0))
-        report(counter.rate)
+        report(counter.rate, counter.cpu)
     else:
         await peer.close()
         check("messages stored", number, await _settled(peer, number))
-        report(rate)
+        report(*found)
     await peer.fresh(url)
 
 
@@ -295,7 +323,7 @@ def run_sync(peer: SyncPeer) -> None:
         peer.close()
         check("messages handled", number, counter.count)
         check("messages left", 0, _settled_sync(peer, 0))
-        report(counter.rate)
+        report(counter.rate, counter.cpu)
     else:
         if action == "send-one":
             times: list[float] = []
@@ -303,14 +331,15 @@ def run_sync(peer: SyncPeer) -> None:
                 start = time.perf_counter()
                 peer.send(payload)
                 times.append(time.perf_counter() - start)
-            rate = 1 / statistics.median(times)
+            found = [1 / statistics.median(times)]
         else:
-            start = time.perf_counter()
-            by_threads(peer.send, all_)
-            rate = number / (time.perf_counter() - start)
+            by_threads(peer.send, all_[:WARM_UP])
+            effort = Effort()
+            by_threads(peer.send, all_[WARM_UP:])
+            found = effort.figures(number - WARM_UP)
         peer.close()
         check("messages stored", number, _settled_sync(peer, number))
-        report(rate)
+        report(*found)
     peer.fresh(url)
 
 

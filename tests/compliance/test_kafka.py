@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from tests.support.kafka import OwnKafka, Sweeper, delete_topics, make_topics
+from tests.support.kafka import SHARE_SETTINGS, OwnKafka, Sweeper, delete_topics, make_topics
 from tests.support.raw_kafka import RawKafka
 
+from matador.errors import UnsupportedError
 from matador.model.topology import WorkQueue
 from matador.testing import TransportCompliance
 from matador.testing.compliance.bench import bodies
@@ -18,12 +19,12 @@ from matador.transports.base import Transport
 from matador.transports.kafka import KafkaTransport
 from matador.transports.kafka.names import topic_name
 
-pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
-    own = OwnKafka(tmp_path_factory.mktemp("kafka"))
+    own = OwnKafka(tmp_path_factory.mktemp("kafka"), *SHARE_SETTINGS)
     own.start()
     yield own
     own.kill()
@@ -34,14 +35,15 @@ def sweeper(server: OwnKafka) -> Sweeper:
     return Sweeper(server.url)  # what it has not deleted ends with the server
 
 
-class TestKafka(TransportCompliance):
+class KafkaCompliance(TransportCompliance):
+    """On a server of its own: it may run beside the tests on the shared one."""
+
     patience = 30.0
     quiet = 1.0
     orders_without_keys = False
     counts_queues = False
     delay_step = 2.0  # all are due at once where joining the group takes longer
     body_limit = 900_000
-    transactional = False
     server: OwnKafka
 
     @pytest_asyncio.fixture(autouse=True)
@@ -52,7 +54,7 @@ class TestKafka(TransportCompliance):
         sweeper.forget(self._namespace, f"Owner.{self._namespace}")
 
     async def make_transport(self) -> Transport:
-        return KafkaTransport(self.server.url, session=6, transactional=self.transactional)
+        return KafkaTransport(self.server.url, session=6)
 
     async def make_exact_queue(self, name: str) -> None:
         make_topics(self.server.url, topic_name(name))
@@ -88,3 +90,24 @@ class TestKafka(TransportCompliance):
         (left,) = await bench.drain(bench.name(), 1)
         assert left.body not in [one.body for one in finished], "and not delivered again"
         assert await bench.count(bench.name()) == 0
+
+
+@pytest.mark.xdist_group("kafka-compliance")
+class TestKafka(KafkaCompliance):
+    pass
+
+
+@pytest.mark.xdist_group("kafka-share")
+class TestKafkaShareGroups(KafkaCompliance):
+    releases_keep_their_place = False
+
+    async def make_transport(self) -> Transport:
+        return KafkaTransport(self.server.url, session=6, groups="share")
+
+    async def test_what_is_finished_can_be_read_again(self) -> None:
+        """The client library does not say what a share group has finished."""
+        bench = await self.open(WorkQueue("events", retention=60))
+        transport = bench.transport
+        assert isinstance(transport, KafkaTransport)
+        with pytest.raises(UnsupportedError, match="share group"):
+            await transport.read(bench.name())

@@ -7,10 +7,21 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from matador import Envelope, Matador, Schema, Topology, WorkQueue, event, subscriber
+from matador import (
+    Envelope,
+    Matador,
+    MessagePackCodec,
+    Schema,
+    Topology,
+    WorkQueue,
+    event,
+    subscriber,
+)
+from matador.codec.base import DecodedPayload
 from matador.errors import (
     LifecycleError,
     MatadorError,
@@ -20,6 +31,7 @@ from matador.errors import (
 from matador.events.fanout import _IDS, derived_id
 from matador.model.message import Message, Once
 from matador.model.sending import SendOptions
+from matador.transports.clock import SystemClock
 from matador.transports.memory import MemoryTransport
 
 
@@ -92,6 +104,29 @@ async def test_ids_derived_from_an_id_are_the_same_again(app: Matador) -> None:
     (second,) = await app.publish([(parcel, ParcelSent(1), options)])
     assert [one.id for one in first.messages] == [one.id for one in second.messages]
     assert len({one.id for one in first.messages}) == 2, "each subscriber has its own"
+
+
+async def test_a_payload_that_was_decoded_from_json_is_sent_as_that_json(app: Matador) -> None:
+    text = msgspec.Raw(b'{"number": 1, "of_an_older_release": true}')
+    decoded = DecodedPayload(ParcelSent(1), text)
+    options = SendOptions(subscribers=("tell",))
+    await app.publish([(SCHEMA.event(ParcelSent), decoded, options)])
+    transport = app.transport
+    assert isinstance(transport, MemoryTransport)
+    (message,) = transport.messages("post.events")
+    assert bytes(text) in message.body
+
+
+async def test_another_codec_encodes_a_payload_that_was_decoded_from_json() -> None:
+    codec = MessagePackCodec()
+    transport = MemoryTransport()
+    async with Matador(transport, schema=SCHEMA, topology=TOPOLOGY, codec=codec) as app:
+        decoded = DecodedPayload(ParcelSent(1), msgspec.Raw(b'{"number": 1}'))
+        parcel = SCHEMA.event(ParcelSent)
+        await app.publish([(parcel, decoded, SendOptions(subscribers=("tell",)))])
+        (message,) = transport.messages("post.events")
+        envelope = codec.decode(message.body, message.headers, SystemClock())
+        assert codec.decode_payload(parcel, envelope.data) == ParcelSent(1)
 
 
 async def test_what_is_published_once_is_stored_once(app: Matador) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from tests.support.faulty import FaultyTransport
 from tests.support.shop import OrderPlaced, make_app, memory, settled, subscribed
 
 from matador import Context, Envelope, Matador, Topology
-from matador.model.message import Release
+from matador.errors import MatadorError
+from matador.model.message import Release, Settlement
 from matador.model.topology import WorkQueue
 from matador.runtime import consumer as consumer_module
-from matador.runtime.consumer import MOST_HELD
+from matador.runtime.consumer import MOST_COUNTED, MOST_HELD
 from matador.testing import wait_for
 from matador.transports.base import Subscription
 
@@ -203,4 +205,36 @@ async def test_counting_ahead_is_allowed_where_reading_ahead_is(
         await send(app, 2000)
         await settled(app)
     assert bool(transport.ahead) == told
-    assert all(0 <= one <= 2 * MOST_HELD for one in transport.ahead)
+    assert all(0 <= one <= MOST_COUNTED for one in transport.ahead)
+
+
+class SlowToSettle(Counting):
+    """Settles nothing while its door is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.door = asyncio.Event()
+        self.door.set()
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        await self.door.wait()
+        return await super().settle(settlements)
+
+
+async def test_as_much_as_is_counted_ahead_is_handled_while_others_are_being_settled() -> None:
+    transport, handler = SlowToSettle(), subscribed(quick := QuickThenSlow(10_000))
+    async with make_app(transport, handler, topology=TOPOLOGY) as app:
+        await send(app, 2000)
+        await settled(app)
+        assert transport.ahead[-1] == MOST_COUNTED
+        transport.door.clear()
+        before = quick.ended
+        await send(app, 2000)
+        unsettled = 2 * MOST_HELD + MOST_COUNTED
+        await wait_for(lambda: quick.ended - before > unsettled)
+        for _ in range(100):  # more would begin meanwhile
+            await asyncio.sleep(0)
+        assert quick.ended - before <= unsettled + MOST_HELD
+        transport.door.set()
+        await settled(app)
+    assert (quick.ended, set(quick.deliveries)) == (4000, {1})

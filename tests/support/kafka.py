@@ -14,29 +14,64 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
 from tests.support.ports import free_ports
 
+# A member of a share group hears of its partitions with a heartbeat: seldom, by default.
+SHARE_SETTINGS = (
+    "group.share.min.heartbeat.interval.ms=200",
+    "group.share.heartbeat.interval.ms=200",
+    "group.share.min.session.timeout.ms=6000",
+    "group.share.session.timeout.ms=6000",
+    "group.share.assignment.interval.ms=0",
+    "group.share.min.record.lock.duration.ms=1000",
+    "group.share.max.delivery.count.limit=5",
+)
+
 
 class OwnKafka:
     """A server that a test may kill and start again."""
 
-    def __init__(self, folder: Path) -> None:
-        shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", SCRIPT.parents[1] / ".brokers"))
-        library = shared / "kafka" / "lib"
+    def __init__(self, folder: Path, *settings: str, features: str = "") -> None:
+        folder_of_all = Path(
+            os.environ.get("MATADOR_BROKERS_FOLDER", SCRIPT.parents[1] / ".brokers")
+        )
+        library = Path(os.environ.get("MATADOR_KAFKA_LIB", folder_of_all / "kafka" / "lib"))
         if not library.is_dir():
             reason = "there is no Kafka: script/brokers up kafka downloads it"
             if os.environ.get("CI", "").lower() in ("1", "true"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        self.port = free_ports(2)  # clients, and the controller
+        self.port = free_ports(3)  # clients, the controller, and clients with a password
         self._environment = {
             **os.environ,
             "MATADOR_BROKERS_FOLDER": str(folder),
             "MATADOR_KAFKA_LIB": str(library),
             "MATADOR_KAFKA_PORT": str(self.port),
+            "MATADOR_KAFKA_SETTINGS": "\n".join(settings),
+            "MATADOR_KAFKA_FEATURES": features,
         }
 
     @property
     def url(self) -> str:
         return f"kafka://127.0.0.1:{self.port}"
+
+    @property
+    def sasl_port(self) -> int:
+        """Where clients have to say who they are; see ``ask_for_passwords``."""
+        return self.port + 2
+
+    def ask_for_passwords(self, user: str, password: str) -> None:
+        """Before it is started: have a second port, for this user."""
+        plain, sasl = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.sasl_port}"
+        clients = f"PLAINTEXT://{plain},SASL://{sasl}"
+        protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT"
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        settings = (
+            f"listeners={clients},CONTROLLER://127.0.0.1:{self.port + 1}",
+            f"advertised.listeners={clients}",
+            f"listener.security.protocol.map={protocols}",
+            "listener.name.sasl.sasl.enabled.mechanisms=PLAIN",
+            f'listener.name.sasl.plain.sasl.jaas.config={login} required user_{user}="{password}";',
+        )
+        self._environment["MATADOR_KAFKA_SETTINGS"] = "\n".join(settings)
 
     def start(self) -> None:
         self._run("up")

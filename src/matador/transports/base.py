@@ -12,13 +12,15 @@ original as its cause. ``matador.testing.TransportCompliance`` checks all that i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from matador.errors import MatadorError
 from matador.model.capabilities import Capabilities
 from matador.model.job import JobCapabilities, JobCounts, JobRecord, JobSchedule, JobStatus
 from matador.model.job_limits import JobLimits
+from matador.model.log import LogMessage, LogPartition, LogRange
 from matador.model.message import (
     ConnectionState,
     Delivery,
@@ -597,6 +599,54 @@ class Partitioned(Protocol):
 
         Offsets at which there is nothing (any more) are left out.
         """
+        ...
+
+    def log(self) -> QueueLog:
+        """The same for programs without an event loop, and for other processes.
+
+        It has connections of its own: the transport need not be connected.
+        """
+        ...
+
+
+class QueueLog(Protocol):
+    """Reads queues that are logs, from any process: it is pickled, with what it needs to connect.
+
+    All methods block. Nothing is consumed. An object belongs to one thread; its ``repr`` has no
+    secret.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word: ``kafka``."""
+        ...
+
+    def partitions(self, queues: Sequence[str]) -> Sequence[LogPartition]:
+        """All partitions of some queues. What is in an open transaction is behind their ends.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+    def offsets_at(self, partitions: Sequence[LogPartition], moment: datetime) -> Sequence[int]:
+        """Of each partition the offset of the first message stored at a time or later."""
+        ...
+
+    def read(self, ranges: Sequence[LogRange]) -> Iterator[tuple[LogRange, LogMessage]]:
+        """The messages of ranges, each of another partition; in order within each of them.
+
+        Offsets at which there is no message are left out. When it ends, all of the ranges were
+        read.
+
+        Raises:
+            MessagesDeletedError: a range begins before what is there.
+            TransportError: not all could be read, or not in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
         ...
 
 

@@ -11,6 +11,7 @@ from matador.model.message import Complete, Delivery, Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.kafka import KafkaTransport
+from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.subscription import KafkaSubscription
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("kafka")]
@@ -76,3 +77,19 @@ async def test_what_nobody_asks_for_is_given_back_after_a_while(
         return (await transport.depth(topology.full_name("events"))).in_flight == len(taken)
 
     await wait_for(given_back, timeout=10)
+
+
+async def test_of_large_messages_few_are_held(open_transport: Open, topology: Topology) -> None:
+    """Memory is bounded by bytes, too: two of a megabyte each."""
+    queue = topology.full_name("events")
+    transport = await open_transport(partitions=1)
+    large = b"x" * 900_000
+    for number in range(8):
+        assert await transport.send([Message(str(number), queue, large)]) == [None]
+    subscription = await transport.subscribe(queue, prefetch=8)
+    async with asyncio.timeout(30):
+        await subscription.receive(1)
+    subscription.read_ahead(6)
+    (consumer,) = subscription._consumers
+    assert isinstance(consumer, QueueConsumer)
+    assert consumer._shelf.ahead == 2

@@ -15,8 +15,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka import Message as KafkaMessage
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage] - public
 
 from matador.errors import MatadorError, QueueNotFoundError, UnsupportedError
@@ -113,16 +113,38 @@ class KafkaBrowser:
             found[number] = Extent(start, ends[number], progress)
         return found
 
+    async def committed_offsets(self, topic: str, queue: str) -> dict[int, tuple[int, int]]:
+        """For each partition the first offset, and the one behind what readers can see: the first
+        of an open transaction hides all that comes after it.
+
+        Raises:
+            QueueNotFoundError: there is no such topic.
+        """
+        numbers = range(await self._topics.find(topic, queue=queue))
+        starts, ends = await asyncio.gather(
+            self._offsets(topic, numbers, OffsetSpec.earliest()),
+            self._offsets(topic, numbers, OffsetSpec.latest(), committed=True),
+        )
+        return {number: (starts[number], ends[number]) for number in numbers}
+
     async def ends(self, topic: str) -> dict[int, int]:
         """For each partition of a topic the offset that is next."""
         numbers = range(await self._topics.find(topic))
         return await self._offsets(topic, numbers, OffsetSpec.latest())
 
     async def _offsets(
-        self, topic: str, numbers: Sequence[int], which: OffsetSpec | None
+        self,
+        topic: str,
+        numbers: Sequence[int],
+        which: OffsetSpec | None,
+        *,
+        committed: bool = False,
     ) -> dict[int, int]:
         asked: Any = {TopicPartition(topic, number): which for number in numbers}
-        answers = await self._client.ask(lambda admin: admin.list_offsets(asked), queue=topic)
+        seen = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        answers = await self._client.ask(
+            lambda admin: admin.list_offsets(asked, isolation_level=seen), queue=topic
+        )
         found: dict[int, int] = {}
         for place, answer in answers.items():
             if isinstance(answer, MatadorError):
@@ -187,7 +209,7 @@ class KafkaBrowser:
         if extent is None:
             return
         within = max(start, extent.start), min(end, extent.end)
-        messages = read_range(self._client.address, topic, {number: within})
+        messages = read_range(self._client.address, topic, {number: within}, whole=True)
         try:
             while page := await self._client.blocking(lambda: list(islice(messages, _PAGE))):
                 for message in page:

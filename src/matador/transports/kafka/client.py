@@ -217,7 +217,9 @@ class KafkaClient:
                 )
             await asyncio.get_running_loop().run_in_executor(self._threads, self.cluster)
         except (KafkaException, ValueError, TypeError) as error:
-            raise translate(error, self.where, opening=True) from error
+            await asyncio.sleep(0)  # what the client had to say meanwhile says more than a timeout
+            found = session.lost.result() if session.lost.done() else error
+            raise translate(found, self.where, opening=True) from found
         if session.lost.done():
             session = self._session = _Session()  # what failed on the way here does not count
         return session

@@ -28,6 +28,7 @@ from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.wakeup import Waiters, Wakeup
 
 _FEWEST_WAITING = 1000
+_AHEAD_BYTES = 1 << 21
 _LAST_COMMITS = 2.0
 _WATCH_EVERY, _WATCH_PAUSE = 3.0, 0.1
 
@@ -64,6 +65,7 @@ class QueueConsumer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._problem: MatadorError | None = None
         self._keeping = 0
+        self._size = 1  # bytes of the message that was read last
         self._asking = False
         self._stopping = False
         self._forced = False
@@ -123,8 +125,8 @@ class QueueConsumer:
         return []
 
     def read_ahead(self, messages: int) -> None:
-        """Count up to so many as delivered before they are asked for."""
-        self._shelf.ahead = messages
+        """Count up to so many as delivered before they are asked for; fewer if they are large."""
+        self._shelf.ahead = min(messages, _AHEAD_BYTES // self._size)
         self._update()
 
     async def hold_nothing(self) -> None:
@@ -229,7 +231,18 @@ class QueueConsumer:
             self._offer(successor, front=True)
         elif hold.key is not None and (following := partition.leave(hold)) is not None:
             self._offer(following)
-        if not self._change_soon:  # once for all that are settled together
+        self._change_once()
+
+    def all_done(self, partition: Partition, holds: Sequence[Hold]) -> None:
+        """See ``Keeper``."""
+        for hold in holds:
+            if hold.key is not None and (following := partition.leave(hold)) is not None:
+                self._offer(following)
+        self._change_once()
+
+    def _change_once(self) -> None:
+        """Once for all that are settled together."""
+        if not self._change_soon:
             self._change_soon = True
             self._loop.call_soon(self._change)
 
@@ -268,14 +281,17 @@ class QueueConsumer:
     def arrived(self, messages: list[tuple[Partition, KafkaMessage]]) -> None:
         """See ``Owner``."""
         self._poller.took(len(messages))
+        self._size = max(1, len(messages[-1][1]))
+        self._shelf.ahead = min(self._shelf.ahead, _AHEAD_BYTES // self._size)
         skipped: set[Partition] = set()
         ready: list[Hold] = []
+        queue, wants = self.queue, self._wants
         for partition, message in messages:
             if partition.owned and partition.arrived(offset := message.offset() or 0):
                 hold = (
-                    Hold(self.queue, partition, offset, message)
-                    if self._wants is None
-                    else self._wanted(self._wants, partition, message)
+                    Hold(queue, partition, offset, message)
+                    if wants is None
+                    else self._wanted(wants, partition, message)
                 )
                 if hold is None:
                     skipped.add(partition)

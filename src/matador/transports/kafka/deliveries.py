@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from confluent_kafka import Message as KafkaMessage
@@ -11,7 +12,7 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import MatadorError
 from matador.model.message import Delivery, Message, Receipt
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.wire import Record, content_of, key_of, read, record_of
+from matador.transports.kafka.wire import Record, content_of, read, record_of
 
 
 class Keeper(Protocol):
@@ -38,6 +39,10 @@ class Keeper(Protocol):
         """It is settled, and that is stored. ``successor`` is next in its place."""
         ...
 
+    def all_done(self, partition: Partition, holds: Sequence[Hold]) -> None:
+        """The same for many of a partition, which have no successors."""
+        ...
+
 
 class Hold:
     """A message in our hands.
@@ -61,19 +66,15 @@ class Hold:
     ) -> None:
         self.queue = queue
         self.partition = partition
-        self.offset = offset
-        self.root = offset
+        self.offset = self.root = offset
         self._source = source
         self._stored_at = stored_at
-        self.key: bytes | None
         if isinstance(source, Record):
             self.key, self.content = source.key, read(source)
         else:
-            self.key = key_of(source)
-            self.content = content_of(source, self.key)
+            self.key, self.content = content_of(source)
         self.count = 0
-        self.settled = False
-        self.stored = False
+        self.settled = self.stored = False
         self.successor: Hold | None = None
 
     @property
@@ -152,6 +153,10 @@ class Partition:
 
     def arrived(self, offset: int) -> bool:
         """A message was read. False: it is not to be handled (again)."""
+        if offset == self._next and not self.early:  # as most often
+            self._next = offset + 1
+            assert self.progress is not None
+            return not self.progress.is_finished(offset)
         if self.progress is None:
             self.progress = Progress(offset)
         expected = self.progress.offset if self._next is None else self._next

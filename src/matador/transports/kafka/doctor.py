@@ -34,8 +34,7 @@ async def examine(client: KafkaClient) -> list[Finding]:
                 "run at least three brokers, with replication=3 and min.insync.replicas=2",
             )
         )
-    broker = next(iter(cluster.brokers), None)
-    settings = await _settings(client, ConfigResource(ResourceType.BROKER, str(broker)))
+    settings = await broker_settings(client)
     if settings.get("auto.create.topics.enable") == "true":
         findings.append(
             Finding(
@@ -44,7 +43,7 @@ async def examine(client: KafkaClient) -> list[Finding]:
                 "set auto.create.topics.enable=false; Matador makes its own topics",
             )
         )
-    if _whole(settings.get("offsets.retention.minutes"), _HALF_A_DAY) < _HALF_A_DAY:
+    if whole_of(settings.get("offsets.retention.minutes"), _HALF_A_DAY) < _HALF_A_DAY:
         findings.append(
             Finding(
                 "offsets.retention.minutes",
@@ -69,7 +68,7 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
     for topic, found in (await topics.describe(list(names))).items():
         if isinstance(found, MatadorError):
             continue
-        settings = await _settings(client, ConfigResource(ResourceType.TOPIC, topic))
+        settings = await settings_of(client, ConfigResource(ResourceType.TOPIC, topic))
         replicas = min((len(one.replicas) for one in found.partitions), default=1)
         count = len(found.partitions)
         if topic in wanted and topic.endswith(delayed_topic("")) and count < wanted[topic][0]:
@@ -84,7 +83,7 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
 
 def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator[str]:
     """What is wrong with a topic with these settings; ``kept``: its messages wait for long."""
-    in_sync = _whole(settings.get("min.insync.replicas"), 1)
+    in_sync = whole_of(settings.get("min.insync.replicas"), 1)
     if replicas == 1:
         yield "there is one replica: the loss of a broker loses messages; use replication=3"
     elif in_sync < 2:
@@ -94,7 +93,7 @@ def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator
             f"min.insync.replicas is {in_sync} of {replicas} replicas: nothing can be sent while "
             f"one broker is down; lower it by one"
         )
-    retention = _whole(settings.get("retention.ms"), -1)
+    retention = whole_of(settings.get("retention.ms"), -1)
     if 0 <= retention < _DAY and not kept:
         yield (
             f"Kafka deletes messages after {retention / 1000:g} s, handled or not; raise "
@@ -109,7 +108,15 @@ def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator
         )
 
 
-async def _settings(client: KafkaClient, resource: ConfigResource) -> dict[str, str]:
+async def broker_settings(client: KafkaClient) -> dict[str, str]:
+    """The settings of one of the brokers; none if we may not see them."""
+    cluster: Any = await client.blocking(client.cluster)
+    broker = next(iter(cluster.brokers), None)
+    return await settings_of(client, ConfigResource(ResourceType.BROKER, str(broker)))
+
+
+async def settings_of(client: KafkaClient, resource: ConfigResource) -> dict[str, str]:
+    """The settings of a broker, a topic or a group; none if we may not see them."""
     answers = await client.ask(lambda admin: admin.describe_configs([resource]))
     found: Any = next(iter(answers.values()), None)
     if found is None or isinstance(found, MatadorError):
@@ -117,7 +124,8 @@ async def _settings(client: KafkaClient, resource: ConfigResource) -> dict[str, 
     return {name: str(entry.value) for name, entry in found.items() if entry.value is not None}
 
 
-def _whole(text: str | None, default: int) -> int:
+def whole_of(text: str | None, default: int) -> int:
+    """A setting that is a whole number, or the default."""
     try:
         return default if text is None else int(text)
     except ValueError:

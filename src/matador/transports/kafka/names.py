@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from matador.errors import ConfigurationError
 from matador.model.topology import DEAD_LETTER_KINDS
@@ -13,6 +14,7 @@ _DELAYED = ".delayed"
 _EXCHANGE = ".exchange"
 
 
+@lru_cache(1000)
 def topic_name(queue: str) -> str:
     """The topic of a queue. Its own name, but for characters that Kafka does not allow.
 

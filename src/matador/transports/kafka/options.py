@@ -21,6 +21,7 @@ from matador.transports.kit.options import (
 )
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Groups: TypeAlias = Literal["consumer", "share"]
 Settings: TypeAlias = dict[str, Any]
 """Settings of librdkafka by their names."""
 
@@ -28,11 +29,14 @@ LOG = logging.getLogger("matador.transports.kafka")
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WEEK = 7 * 86_400.0
+_DAY_MS = 86_400_000
+_SHARE_BATCH = 64
 # What the transport stands on: a setting of the user's own here would lose or repeat messages.
 _OURS = frozenset(
     (
         *("bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store"),
         *("auto.offset.reset", "partition.assignment.strategy", "enable.idempotence", "acks"),
+        *("share.acknowledgement.mode", "max.poll.records"),
         *("transactional.id", "isolation.level", "error_cb", "on_commit", "logger", "log_cb"),
     )
 )
@@ -43,6 +47,9 @@ class KafkaOptions(TypedDict, total=False):
 
     name: str
     group: str | None
+    groups: Groups | None
+    members: int | None
+    lock: Seconds | None
     partitions: int | None
     replication: int | None
     retention: Seconds | None
@@ -79,6 +86,9 @@ class KafkaAddress(ServerAddress):
 
     name: str = text("kafka", empty=False)
     group: str | None = text(None, empty=False)
+    groups: str = choice("consumer", ("consumer", "share"))
+    members: int = whole(16, minimum=1)
+    lock: float = duration(0.0)
     partitions: int = whole(0)
     replication: int = whole(0)
     retention: float = duration(_WEEK, minimum=60)
@@ -110,11 +120,21 @@ class KafkaAddress(ServerAddress):
             )
         if self.linger > 1:
             raise ConfigurationError(f"Kafka: linger must be at most 1 s, got {self.linger:g}")
+        if self.groups == "share" and self.transactional:
+            raise ConfigurationError(
+                "Kafka: transactional=true and groups=share exclude each other: a share group "
+                "cannot acknowledge in a transaction"
+            )
         for name in self.config:
             if name in _OURS:
                 raise ConfigurationError(
                     f"Kafka: config must not set {name!r}, which the transport depends on"
                 )
+
+    @property
+    def shares(self) -> bool:
+        """Whether work queues are read by share groups."""
+        return self.groups == "share"
 
     @property
     def where(self) -> str:
@@ -156,7 +176,10 @@ class KafkaAddress(ServerAddress):
 
     def producer_settings(self) -> Settings:
         """Each message is confirmed by all replicas that are in sync, and stored once."""
-        return self.client_settings() | {
+        settings = self.client_settings()
+        if self.shares:  # what is stored together is delivered to one member
+            settings["batch.num.messages"] = _SHARE_BATCH
+        return settings | {
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": self.linger * 1000,
@@ -181,7 +204,17 @@ class KafkaAddress(ServerAddress):
             "fetch.wait.max.ms": 100,
             "fetch.queue.backoff.ms": 10,  # or reading stops for a second whenever it was ahead
             "queued.min.messages": 10_000,
-            "queued.max.messages.kbytes": 8_192,
+            "queued.max.messages.kbytes": 1_024,  # of a queue; more is not faster
+        }
+
+    def share_settings(self, group: str, most: int) -> Settings:
+        """Every message is acknowledged by us. Handlers may take longer than a poll."""
+        return self.client_settings() | {
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+            "max.poll.records": most,
+            "max.poll.interval.ms": _DAY_MS,
+            "fetch.wait.max.ms": 500,
         }
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, SendUnconfirmedError
 from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import Settings
 from matador.transports.kafka.wire import Record
@@ -147,8 +147,22 @@ class KafkaProducer:
     ) -> None:
         if error is not None:
             batch.put(index, self._translate(error, record))
+        elif message.offset() is None:
+            batch.put(index, self._unplaced(message))
         else:
             batch.put(index, Location(message) if record.located else None)
+
+    def _unplaced(self, message: KafkaMessage) -> MatadorError:
+        """What the client library calls stored because the broker calls it a duplicate.
+
+        The broker also does that to the first record of a producer in a partition if one that was
+        sent after it arrives first: when a partition that is new, or is changing its leader,
+        refuses the one and takes the other. Then it is not stored. A true duplicate has a place.
+        """
+        return SendUnconfirmedError(
+            f"{self._where}: {message.topic()}, partition {message.partition()}, calls a message a "
+            f"duplicate and does not say where it is; it is probably not stored, so send it again"
+        )
 
     def _translate(self, error: BaseException | KafkaError, record: Record) -> MatadorError:
         return translate(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import zlib
 from base64 import b64decode, b64encode, b85decode, b85encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -120,6 +121,8 @@ class Progress:
         """Whether a message was finished."""
         if offset < self.offset:
             return True
+        if not self._starts:  # as most often
+            return False
         at = bisect_right(self._starts, offset) - 1
         return at >= 0 and offset < self._ends[at]
 
@@ -140,8 +143,8 @@ class Progress:
             if count > 1 or offset not in self.flying
         }
         notes = _Notes(
-            list(_steps(bounds, base)),
-            list(_steps(sorted(self.flying), base)),
+            _steps(bounds, base),
+            _steps(sorted(self.flying), base),
             counts,
             {offset - base: successor - base for offset, successor in self.moved.items()},
         )
@@ -190,10 +193,8 @@ class Progress:
         self.flying.clear()
 
 
-def _steps(offsets: Iterable[int], base: int) -> Iterator[int]:
-    for offset in offsets:
-        yield offset - base
-        base = offset
+def _steps(offsets: Sequence[int], base: int) -> list[int]:
+    return [after - before for before, after in pairwise((base, *offsets))]
 
 
 def _absolute(steps: Iterable[int], base: int) -> Iterator[int]:

@@ -40,10 +40,17 @@ def read_commits(
 
 
 def read_range(
-    address: KafkaAddress, topic: str, ranges: Mapping[int, tuple[int, int]]
+    address: KafkaAddress,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    whole: bool = False,
 ) -> Generator[KafkaMessage]:
     """The records of some partitions from one offset to the one before another, in any order of
     partitions. Offsets that do not exist are left out.
+
+    A partition that ends earlier is done with its end. ``whole``: that is an error, after a while;
+    it may only seem to end there, when another broker has become its leader.
 
     Raises:
         KafkaException: they could not be read, or not in time.
@@ -63,17 +70,18 @@ def read_range(
             elif time.monotonic() > until:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}"))
             for message in messages:
-                yield from _within(message, left)
+                yield from _within(message, left, whole)
     finally:
         consumer.close()
 
 
-def _within(message: KafkaMessage, left: dict[int, int]) -> Iterator[KafkaMessage]:
+def _within(message: KafkaMessage, left: dict[int, int], whole: bool) -> Iterator[KafkaMessage]:
     number = message.partition() or 0
     error = message.error()
     if error is not None:
         if error.code() == KafkaError._PARTITION_EOF:
-            left.pop(number, None)
+            if not whole or (message.offset() or 0) >= left.get(number, 0):
+                left.pop(number, None)
         elif not error.retriable():
             raise KafkaException(error)
         return

@@ -24,6 +24,7 @@ from matador.transports.kafka.wire import Record, read, record_of, written
 from matador.transports.kit.replies import ReplySubscription
 
 REPLIES = "matador.replies"
+_ADDRESS = f"{REPLIES}/"
 _PARTITIONS = 16
 _KEPT = {"retention.ms": "3600000", "message.timestamp.type": "LogAppendTime"}
 _FOR = "x-matador-reply-for"
@@ -33,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 def is_reply(queue: str) -> bool:
     """Whether a queue is the address of somebody who waits for answers."""
-    return queue.startswith(f"{REPLIES}/")
+    return queue.startswith(_ADDRESS)
 
 
 def reply_record(message: Message, limit: int) -> Record:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 from confluent_kafka import TopicPartition
 
 from matador.errors import LeaseLostError, MatadorError, SendUnconfirmedError
-from matador.model.message import Complete, DeadLetter, Release, Retry, Settlement
+from matador.model.message import Complete, DeadLetter, Message, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.deliveries import Hold, Keeper, Partition
 from matador.transports.kafka.errors import still_ours
@@ -26,6 +27,9 @@ from matador.transports.kafka.transactions import KafkaTransactions
 from matador.transports.kafka.wire import Record, bare, with_reason
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
+
+_Done: TypeAlias = dict[Partition, list[tuple[int, Hold]]]
+"""What is complete, and its place among the settlements."""
 
 _AGAIN = SendUnconfirmedError("the transaction was aborted for the sake of another message")
 
@@ -52,18 +56,20 @@ class KafkaSettler:
     async def settle(self, settlements: Sequence[Settlement]) -> list[MatadorError | None]:
         """For each None, or why it failed."""
         outcomes: list[MatadorError | None] = [None] * len(settlements)
-        done: list[tuple[int, Hold]] = []
+        done: _Done = {}
         works: list[tuple[int, _Work]] = []
         for at, one in enumerate(settlements):
             hold = one.receipt.handle
-            if not isinstance(hold, Hold) or not hold.is_ours:
+            if not isinstance(hold, Hold) or hold.settled or not hold.partition.owned:
                 outcomes[at] = lease_lost(one.receipt.queue, "its partition is another worker's")
                 continue
             hold.settled = True  # nobody else settles it meanwhile
-            if type(one) is Complete and hold.root == hold.offset:  # as most often
-                done.append((at, hold))
-            else:
+            if type(one) is not Complete or hold.root != hold.offset:
                 works.append((at, _Work(one, hold)))
+            elif (part := done.get(hold.partition)) is not None:  # as most often
+                part.append((at, hold))
+            else:
+                done[hold.partition] = [(at, hold)]
         try:
             if works:
                 mine = [work for _, work in works]
@@ -71,27 +77,33 @@ class KafkaSettler:
             else:
                 found = await self._finish(done)
         except BaseException:  # cancelled
-            for hold in (*[hold for _, hold in done], *[work.hold for _, work in works]):
+            for hold in (
+                *[hold for part in done.values() for _, hold in part],
+                *[work.hold for _, work in works],
+            ):
                 hold.settled = False
             raise
-        for at, hold in done:
-            outcomes[at] = outcome = found[hold.partition]
-            _settled(hold, outcome)
+        for partition, part in done.items():
+            if (outcome := found[partition]) is None:
+                partition.keeper.all_done(partition, [hold for _, hold in part])
+                continue
+            for at, hold in part:
+                outcomes[at] = outcome
+                _settled(hold, outcome)
         for at, work in works:
             outcomes[at] = work.outcome
             _settled(work.hold, work.outcome, work.successor)
         return outcomes
 
     @staticmethod
-    async def _finish(done: Sequence[tuple[int, Hold]]) -> dict[Partition, MatadorError | None]:
+    async def _finish(done: _Done) -> dict[Partition, MatadorError | None]:
         """Complete messages that have no successors: one commit for all of a partition."""
-        partitions: dict[Partition, None] = {}
-        for _, hold in done:
-            partition = hold.partition
+        for partition, part in done.items():
             assert partition.progress is not None
-            partition.progress.finish(hold.offset)
-            partitions[partition] = None
-        commits = [(one, one.keeper.commit(one)) for one in partitions]
+            finish = partition.progress.finish
+            for _, hold in part:
+                finish(hold.offset)
+        commits = [(one, one.keeper.commit(one)) for one in done]
         return {one: await commit for one, commit in commits}
 
     async def _carry_out(self, works: Sequence[_Work]) -> None:
@@ -199,22 +211,46 @@ class KafkaSettler:
                 work.successor = work.hold.successor = _in_place(work, record, report)
 
     def _successor(self, work: _Work) -> Made:
-        hold, settlement = work.hold, work.settlement
-        try:
-            if isinstance(settlement, DeadLetter):
-                topic = topic_name(dead_letter_name(hold.queue, settlement.kind))
-                if settlement.bare:
-                    return bare(hold.record, topic, settlement.reason)
-                if settlement.message is None:
-                    return with_reason(hold.record, topic, settlement.reason)
-                return self._store.record(dead_letter_of(settlement, hold.message))
-            assert isinstance(settlement, Retry)
-            made = self._store.record(settlement.message)
-        except MatadorError as error:
-            return error
-        if isinstance(made, Record) and _keeps_place(hold, made):
+        hold = work.hold
+        made = successor_of(self._store, work.settlement, hold)
+        if isinstance(made, Record) and _keeps_place(work, made):
             return msgspec.structs.replace(made, located=True)
         return made
+
+
+class Held(Protocol):
+    """A message that was delivered, however."""
+
+    @property
+    def queue(self) -> str:
+        """Where it is from."""
+        ...
+
+    @property
+    def record(self) -> Record:
+        """What is stored."""
+        ...
+
+    @property
+    def message(self) -> Message:
+        """The message as it was sent."""
+        ...
+
+
+def successor_of(store: KafkaStore, settlement: Settlement, held: Held) -> Made:
+    """What is stored in the place of a message that is retried, or becomes a dead letter."""
+    try:
+        if isinstance(settlement, DeadLetter):
+            topic = topic_name(dead_letter_name(held.queue, settlement.kind))
+            if settlement.bare:
+                return bare(held.record, topic, settlement.reason)
+            if settlement.message is None:
+                return with_reason(held.record, topic, settlement.reason)
+            return store.record(dead_letter_of(settlement, held.message))
+        assert isinstance(settlement, Retry)
+        return store.record(settlement.message)
+    except MatadorError as error:
+        return error
 
 
 def _settled(hold: Hold, outcome: MatadorError | None, successor: Hold | None = None) -> None:
@@ -228,7 +264,10 @@ def _has_successor(work: _Work) -> bool:
     return isinstance(work.settlement, Retry | DeadLetter) and not work.hold.stored
 
 
-def _keeps_place(hold: Hold, record: Record) -> bool:
+def _keeps_place(work: _Work, record: Record) -> bool:
+    if not isinstance(work.settlement, Retry):
+        return False
+    hold = work.hold
     same = record.topic == hold.partition.topic and record.key == hold.key
     return same and record.key is not None
 

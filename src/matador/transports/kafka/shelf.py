@@ -90,7 +90,7 @@ class Shelf:
         if taken:
             self._taken_at = self._loop.time()
             self._taken = len(taken)
-            if self.ahead:
+            if self.ahead and 2 * len(counted) <= self.ahead:  # few at a time cost most
                 self.count(self.ahead - len(counted))
         return taken
 

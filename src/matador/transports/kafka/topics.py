@@ -9,8 +9,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import NewTopic  # pyright: ignore[reportPrivateImportUsage] - public
+from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    NewTopic,  # pyright: ignore[reportPrivateImportUsage] - public
+    OffsetSpec,  # pyright: ignore[reportPrivateImportUsage] - public
+)
 
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
 from matador.model.message import TopologyNote
@@ -106,15 +109,27 @@ class Topics:
         await self._wait_for(topics)
 
     async def _wait_for(self, topics: Sequence[str]) -> None:
-        """A topic that was made is there for everybody a little later."""
+        """A topic that was made is there for everybody a little later, and its partitions take
+        records a little later still. Until then some are refused and those behind them are not."""
         backoff = Backoff(0.02, 0.5)
         until = time.monotonic() + self._address.timeout
         while True:
             found = await self.describe(topics)
             missing = [one for one in found.values() if isinstance(one, QueueNotFoundError)]
-            if not missing or time.monotonic() > until:
+            if (not missing and await self._are_led(found)) or time.monotonic() > until:
                 return
             await backoff.sleep()
+
+    async def _are_led(self, found: Mapping[str, Any]) -> bool:
+        """Whether all partitions of topics answer."""
+        places: Any = {
+            TopicPartition(topic, partition.id): OffsetSpec.latest()
+            for topic, one in found.items()
+            if not isinstance(one, MatadorError)
+            for partition in one.partitions
+        }
+        answers = await self._client.ask(lambda admin: admin.list_offsets(places))
+        return not any(isinstance(one, MatadorError) for one in answers.values())
 
     async def wait_until_gone(self, topics: Sequence[str]) -> None:
         """A topic that was deleted is there a little longer."""
@@ -179,7 +194,7 @@ class Topics:
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))
             if queue.create:
-                partitions = self._address.partitions or queue.concurrency or _DEFAULT_PARTITIONS
+                partitions = self._address.partitions or self._default_partitions(queue.concurrency)
                 retention = max(self._address.retention, queue.retention or 0.0)
                 wanted[name] = partitions, stamped | {"retention.ms": str(round(retention * 1000))}
             wanted[delayed_topic(name)] = PARTITIONS, kept
@@ -193,6 +208,10 @@ class Topics:
             limited = {} if ttl is None else {"retention.ms": str(max(1, round(ttl * 1000)))}
             wanted[topic_name(full_name)] = 1, kept | limited
         return wanted
+
+    def _default_partitions(self, concurrency: int | None) -> int:
+        """Of a share group, each member is to reach every message."""
+        return 1 if self._address.shares else concurrency or _DEFAULT_PARTITIONS
 
 
 def _lacks_brokers(outcome: object) -> bool:

@@ -23,6 +23,7 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.consumer import QueueConsumer
 from matador.transports.kafka.delays import BrokerClock
 from matador.transports.kafka.doctor import check, examine
+from matador.transports.kafka.log import KafkaLog
 from matador.transports.kafka.names import (
     delayed_topic,
     exchange_topic,
@@ -34,8 +35,11 @@ from matador.transports.kafka.purge import Purger
 from matador.transports.kafka.replies import Replies
 from matador.transports.kafka.routes import Routes
 from matador.transports.kafka.settle import KafkaSettler
+from matador.transports.kafka.share_holds import ShareHold
+from matador.transports.kafka.share_settle import ShareSettler
+from matador.transports.kafka.shares import Shares
 from matador.transports.kafka.store import KafkaStore
-from matador.transports.kafka.subscription import KafkaSubscription
+from matador.transports.kafka.subscription import KafkaSubscription, Source
 from matador.transports.kafka.temporary import TemporaryQueues
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.transactions import KafkaTransactions
@@ -57,9 +61,14 @@ class KafkaTransport(BaseTransport):
     Args:
         url: ``kafka://user:password@host:9092,host:9092/?replication=3``; ``kafkas://`` for TLS.
         name: for logs and metrics.
+        groups: ``consumer``; ``share``: work queues are read by share groups, a preview of Kafka's.
+        members: of a share group for each queue of this process, at most.
+        lock: seconds for which a member of a share group may hold a message; 0: as long as the
+            brokers allow. It cannot be renewed.
         group: in front of the names of the consumer groups (``billing.shop.events``); without it a
             group is named like its topic. All workers and tools of a queue must use the same.
-        partitions: of the topics that are made here; 0: as many as the queue's concurrency, or 4.
+        partitions: of the topics that are made here; 0: as many as the queue's concurrency, or 4,
+            and 1 for share groups.
         replication: of the topics that are made here; 0: the default of the brokers.
         retention: seconds after which Kafka deletes messages of a queue, handled or not.
         create: make the topics of a topology that are missing.
@@ -101,23 +110,28 @@ class KafkaTransport(BaseTransport):
         self._replies = Replies(self._client, self._topics, self._browser)
         self._purger = Purger(self._client, self._browser)
         self._routes = Routes(self._client, self._topics, self._store, self._browser, self._group)
+        self._share_settler = ShareSettler(self._store)
+        self._shares = Shares(
+            self._client, self._topics, self._store, self._browser, self._clock, self._group
+        )
         self._temporary = TemporaryQueues(
             self._client, self._in_use, self._group, self.delete_queue
         )
         self._consumers: dict[tuple[str, str], QueueConsumer] = {}
         self._leaving: set[QueueConsumer] = set()
         self._subscriptions: set[KafkaSubscription] = set()
+        shares = address.shares
         self._capabilities = Capabilities(
             delivery_modes=frozenset({"at-least-once", "at-most-once"}),
             delays=True,
             dead_letters="manual",
             attempt_tracking=True,
-            concurrency="partition",
-            ordering="partition",
+            concurrency="prefetch" if shares else "partition",
+            ordering="none" if shares else "partition",
             priorities=False,
-            purge=True,
-            depth=True,
-            replay=True,
+            purge=not shares,
+            depth=not shares,
+            replay=not shares,
             routing=True,
             properties=ALL_PROPERTIES,
             max_message_size=address.max_message_size,
@@ -133,6 +147,11 @@ class KafkaTransport(BaseTransport):
 
     async def _open(self) -> None:
         await self._client.start()
+        try:
+            await self._shares.require()
+        except BaseException:
+            await self._client.stop()
+            raise
 
     async def _close(self) -> None:
         """Others get what is still held."""
@@ -140,7 +159,7 @@ class KafkaTransport(BaseTransport):
         await asyncio.gather(*[one.close() for one in list(self._subscriptions)])
         await self._replies.close()
         consumers = [*self._consumers.values(), *self._leaving]
-        await asyncio.gather(*[one.close() for one in consumers])
+        await asyncio.gather(self._shares.close(), *[one.close() for one in consumers])
         if self._transactions is not None:
             await self._transactions.close()
         await self._client.stop()
@@ -150,6 +169,7 @@ class KafkaTransport(BaseTransport):
         await self._client.require()
         notes = await self._topics.declare(topology)
         notes += await self._routes.apply(topology)
+        notes += await self._shares.apply(topology)
         self._temporary.apply(topology)
         queues = {topology.full_name(one.queue) for one in topology.bindings}
         for subscription in [one for one in self._subscriptions if one.queue in queues]:
@@ -174,7 +194,16 @@ class KafkaTransport(BaseTransport):
     async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
         """See ``Transport``."""
         await self._client.require()
-        return await self._settler.settle(settlements)
+        if not self._address.shares:
+            return await self._settler.settle(settlements)
+        shared = [isinstance(one.receipt.handle, ShareHold) for one in settlements]
+        pairs = list(zip(settlements, shared, strict=True))
+        ours, others = await asyncio.gather(
+            self._share_settler.settle([one for one, is_shared in pairs if is_shared]),
+            self._settler.settle([one for one, is_shared in pairs if not is_shared]),
+        )
+        first, second = iter(ours), iter(others)
+        return [next(first) if is_shared else next(second) for is_shared in shared]
 
     # -- optional abilities ------------------------------------------------------------------------
 
@@ -203,6 +232,7 @@ class KafkaTransport(BaseTransport):
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``. What waits behind a message that another process holds stays."""
+        self._shares.refuse("emptied", queue)
         await self._client.require()
         purged = await self._purger.purge(queue, self._consumers.get((queue, topic_name(queue))))
         for exchange, extents in (await self._routes.extents(queue)).items():
@@ -216,6 +246,7 @@ class KafkaTransport(BaseTransport):
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. Counts what is in an exchange before it is known who wants it."""
+        self._shares.refuse("measured", queue)
         await self._client.require()
         own = await self._browser.depth(queue)
         found = [
@@ -233,6 +264,7 @@ class KafkaTransport(BaseTransport):
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
         """See ``Replaying``. In order of the time when Kafka stored them."""
+        self._shares.refuse("read again", queue)
         await self._client.require()
         return await self._browser.read(queue, after, limit)
 
@@ -255,7 +287,7 @@ class KafkaTransport(BaseTransport):
         await self._client.require()
         self._temporary.forget(queue)
         members = [one for (name, _), one in self._consumers.items() if name == queue]
-        await asyncio.gather(*[one.close() for one in members])
+        await asyncio.gather(self._shares.leave(queue), *[one.close() for one in members])
         await self._routes.delete_queue(queue)
 
     async def reply_address(self) -> str:
@@ -269,10 +301,9 @@ class KafkaTransport(BaseTransport):
         return await self._replies.subscribe()
 
     async def offsets(self, queue: str) -> Mapping[int, tuple[int, int]]:
-        """See ``Partitioned``."""
+        """See ``Partitioned``. What is in an open transaction is not there yet."""
         await self._client.require()
-        extents = await self._browser.extents(topic_name(queue), queue=queue)
-        return {number: (one.start, one.end) for number, one in extents.items()}
+        return await self._browser.committed_offsets(topic_name(queue), queue)
 
     async def read_offsets(
         self, queue: str, partition: int, start: int, end: int
@@ -282,6 +313,10 @@ class KafkaTransport(BaseTransport):
         async for stored in self._browser.read_offsets(queue, partition, start, end):
             yield stored
 
+    def log(self) -> KafkaLog:
+        """See ``Partitioned``."""
+        return KafkaLog(self._address)
+
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``."""
         await self._client.require()
@@ -290,7 +325,8 @@ class KafkaTransport(BaseTransport):
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Checking``: partitions, replicas, retention and cleanup that get in the way."""
         await self._client.require()
-        return await check(self._client, self._topics, topology)
+        notes = await check(self._client, self._topics, topology)
+        return [*notes, *await self._shares.check(topology)]
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -315,10 +351,11 @@ class KafkaTransport(BaseTransport):
         self._consumers[queue, topic] = consumer
         return consumer
 
-    async def _all_consumers(self, queue: str) -> list[QueueConsumer]:
+    async def _all_consumers(self, queue: str) -> list[Source]:
         """Of its own topic, and of its exchanges."""
+        shared = self._address.shares and not is_dead_letters(queue)
         return [
-            await self._consumer(queue),
+            await self._shares.find(queue) if shared else await self._consumer(queue),
             *[self._exchange_consumer(queue, one) for one in self._routes.exchanges(queue)],
         ]
 

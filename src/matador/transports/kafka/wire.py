@@ -3,7 +3,7 @@
 The value of a record is the body, the key is the ordering key, and every header is a header, in
 UTF-8. Whole numbers are decimal digits; ``x-matador-numbers`` names the headers that they are in.
 ``x-matador-id``, ``x-matador-priority`` and ``x-matador-delay`` (seconds after the record was
-stored) hold the rest; what is empty is left out.
+stored) hold the rest; what is empty is left out. ``x-matador-deliveries`` is for share groups.
 
 Foreign records are read, too: a value or a header that is null is empty, a header that is not
 UTF-8 is base64, and of several headers with one name the last one counts.
@@ -20,7 +20,7 @@ import msgspec
 from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import MessageTooLargeError, UnstorableError
-from matador.model.message import REASON_HEADER, Message, Properties
+from matador.model.message import REASON_HEADER, Headers, Message, Properties
 from matador.transports.kit.properties import (
     PROPERTIES_HEADER,
     headers_with_properties,
@@ -34,10 +34,13 @@ _NUMBERS = "x-matador-numbers"
 ROUTING_KEY_HEADER = "x-matador-routing-key"
 _ORDERING_KEY = "x-matador-ordering-key"
 _PUBLISHED = frozenset((ROUTING_KEY_HEADER, _ORDERING_KEY, DELAY_HEADER))
-_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS)) | _PUBLISHED
+_DELIVERIES = "x-matador-deliveries"
+_OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS, _DELIVERIES)) | _PUBLISHED
 _MOST = 2**63
 _LONGEST_DELAY = 100 * 366 * 86_400.0
 _LONGEST_REASON = 1000
+_MOST_DELIVERIES = 1_000_000
+_NO_HEADERS: Headers = {}
 
 RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
 
@@ -62,11 +65,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return size
 
 
-class Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True, gc=False):
     """The message in a record."""
 
     body: bytes
-    headers: dict[str, str | int]
+    headers: Headers
     id: str = ""
     priority: int | None = None
     ordering_key: str | None = None
@@ -182,7 +185,7 @@ def with_reason(record: Record, topic: str, reason: str) -> Record:
         encoded = reason.encode()
     except UnicodeEncodeError as error:
         raise UnstorableError(f"the reason of a dead letter cannot be encoded: {error}") from error
-    dropped = (REASON_HEADER, DELAY_HEADER)
+    dropped = (REASON_HEADER, DELAY_HEADER, _DELIVERIES)
     kept: RecordHeaders = [one for one in record.headers if one[0] not in dropped]
     return Record(topic, record.value, record.key, [*kept, (REASON_HEADER, encoded)])
 
@@ -193,6 +196,14 @@ def with_delay(record: Record, topic: str, delay: float, partition: int = -1) ->
     if delay > 0:
         headers.append((DELAY_HEADER, repr(delay).encode()))
     return Record(topic, record.value, record.key, headers, partition)
+
+
+def put_back(record: Record, deliveries: int) -> Record:
+    """The same record for the end of its topic; it was delivered so many times before."""
+    headers: RecordHeaders = [one for one in record.headers if one[0] != _DELIVERIES]
+    if deliveries > 0:
+        headers.append((_DELIVERIES, b"%d" % deliveries))
+    return Record(record.topic, record.value, record.key, headers)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -213,14 +224,9 @@ def record_of(message: KafkaMessage) -> Record:
     return Record(message.topic() or "", value, key, headers)
 
 
-def key_of(message: KafkaMessage) -> bytes | None:
-    """The key of what was received."""
+def content_of(message: KafkaMessage) -> tuple[bytes | None, Content]:
+    """The key and ``read`` of what was received; quick if its only header is its id, if any."""
     key: Any = message.key()
-    return key
-
-
-def content_of(message: KafkaMessage, key: bytes | None) -> Content:
-    """``read`` of what was received with a key; quick if its only header is its id, if any."""
     try:
         headers: Any = message.headers()
     except (UnicodeError, ValueError):
@@ -229,10 +235,18 @@ def content_of(message: KafkaMessage, key: bytes | None) -> Content:
         body: Any = message.value()
         id_ = _text(headers[0][1]) if headers else ""
         if key is None:
-            return Content(body or b"", {}, id_)
+            return None, Content(body or b"", _NO_HEADERS, id_)
         text, problem = _read_key(key)
-        return Content(body or b"", {}, id_, ordering_key=text, problem=problem)
-    return read(record_of(message))
+        return key, Content(body or b"", _NO_HEADERS, id_, ordering_key=text, problem=problem)
+    return key, read(record_of(message))
+
+
+def deliveries_of(record: Record) -> int:
+    """How often it was delivered before it was put back; 0 if it says nothing sensible."""
+    for name, value in record.headers:
+        if name == _DELIVERIES:
+            return min(max(0, _whole(_text(value)) or 0), _MOST_DELIVERIES)
+    return 0
 
 
 def delay_of(record: Record) -> float:

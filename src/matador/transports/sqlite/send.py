@@ -230,7 +230,9 @@ def store_once(
     if once.batch <= sealed:
         return outcomes
     execute = session.connection.execute
-    new = _new_ids(session, (scope, once.batch), [message.id for message in messages])
+    # Sorted, because the index takes them in their order in half the time.
+    ids = sorted([message.id for message in messages])
+    new = _new_ids(session, (scope, once.batch), ids)
     chosen: list[int] = []
     for index, message in enumerate(messages):
         if message.id in new:
