@@ -30,6 +30,7 @@ from matador import Envelope, Matador, Schema, Topology, subscriber
 from matador.codec.as_json import as_json
 from matador.spark import Lake, spark_session
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
+from matador.spark.tables.decode import EVENT
 from matador.spark.tables.delta import NEW
 from matador.spark.tables.layout import EVENTS
 from matador.spark.tables.parquet_writer import FileWriter
@@ -169,6 +170,7 @@ def _events(rows: int) -> Any:
     now = time.time_ns() // 1000
     data = [as_json(payload).decode() for payload in payloads(rows)]
     constants: dict[str, Any] = {
+        "way": EVENT,
         "event_key": "order.placed",
         "subscriber": "ship",
         "queue": "shop.events",

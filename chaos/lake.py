@@ -1,13 +1,18 @@
 """F27 for the lake: an ingest that is killed again and again ends with every row exactly once.
 
-    python -m chaos.lake [--envelopes 200000] [--kills 10] [--seed 1]
+    python -m chaos.lake [--envelopes 200000] [--kills 10] [--seed 1] [--without-java]
 
 A journal is generated, some of its segments a second time under another name. Processes ingest it,
 compact the tables now and then, and are killed with SIGKILL inside commits: a process says when it
 begins and ends a commit, and is killed a random moment after it has begun one that was chosen by
-dice, of an ingest and of a compaction in turn. This process counts the kills that fell between the
-two lines. It finishes the journal, and compares what Spark, Polars and pyarrow find in the tables
-with the journal.
+dice, of an ingest and of a compaction in turn. The moment is within what commits of that kind have
+taken so far. This process counts the kills that fell between the two lines, and goes on until half
+of ``--kills`` fell inside commits of ingests, and half inside those of compactions. Two processes
+then finish the journal at the same time. What Spark, Polars and pyarrow find in the tables is
+compared with the journal.
+
+``--without-java``: the processes do the work of Spark's tasks themselves. They start in a tenth of
+the time, and commit the same.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +38,12 @@ from matador.observe.journal.records import SentRecord, decode_record
 from matador.observe.journal.segments import finished
 from matador.spark import Lake, spark_session
 from matador.spark.runtime.executors import run_tasks
+from matador.spark.tables import ingest
 from matador.spark.tables.delta import DeltaTable
 
 _READY = "ready"
 _BEGUN, _ENDED = "begun", "ended"
-_LONGEST = 0.06  # seconds after the begin of a commit; it takes about 0.04
+_KINDS: tuple[str, ...] = ("ingest", "compaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +78,9 @@ class Played:
     same_ids: bool
     kills: tuple[Kill, ...]
 
-    @property
-    def inside(self) -> int:
-        """How many kills fell inside a commit."""
-        return sum(kill.inside for kill in self.kills)
+    def inside(self, kind: str) -> int:
+        """How many kills fell inside commits of that kind."""
+        return _inside(self.kills, kind)
 
     @property
     def exact(self) -> bool:
@@ -86,7 +92,13 @@ class Played:
         return self.same_ids and all(one == wanted for one in found)
 
 
-def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 1) -> Played:
+def _inside(kills: Sequence[Kill], kind: str) -> int:
+    return sum(kill.inside for kill in kills if kill.kind == kind)
+
+
+def play(
+    folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 1, java: bool = True
+) -> Played:
     """Ingest ``envelopes`` in about so many ``batches``, until ``kills`` fell inside commits."""
     chance = random.Random(seed)
     journal, lake = folder / "journal", folder / "lake"
@@ -94,15 +106,18 @@ def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 
     sent, deliveries = generate(journal, envelopes, seed=seed, segment=size)
     for path in list(finished(journal))[::5]:
         shutil.copy(path, journal / f"copy-of-{path.name}")
+    command = [sys.executable, "-m", "chaos.lake", "--ingest", journal, lake, str(size)]
+    if not java:
+        command.append("--without-java")
+    killer = _Killer(command, chance)
     killed: list[Kill] = []
-    while sum(kill.inside for kill in killed) < kills:
-        kind = ("ingest", "compaction")[len(killed) % 2]
-        kill = _killed(journal, lake, size, kind, chance)
+    while wanted := [kind for kind in _KINDS if 2 * _inside(killed, kind) < kills]:
+        kill = killer.kill_inside(wanted[len(killed) % len(wanted)])
         if kill is None:
             break  # the journal is at its end
         killed.append(kill)
         print(f"  {kill}", flush=True)
-    Lake(lake, spark=spark_session("local[2]")).ingest(journal, batch_size=size)
+    _finish_twice(command)
     with_pyarrow, ids = _by_pyarrow(lake)
     return Played(
         sent,
@@ -115,33 +130,58 @@ def play(folder: Path, *, envelopes: int, kills: int, batches: int, seed: int = 
     )
 
 
-def _killed(journal: Path, lake: Path, size: int, kind: str, chance: random.Random) -> Kill | None:
-    """Ingest in a process of its own, and kill it in a commit of that kind; None if it ended."""
-    command = [sys.executable, "-m", "chaos.lake", "--ingest", journal, lake, str(size)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != _READY:
-            raise RuntimeError(f"the ingest did not start: exit code {process.wait()}")
-        left = chance.randrange(1, 5)
-        for line in process.stdout:
-            what, begun, table = line.split()
-            if begun != _BEGUN or what != kind:
-                continue
-            left -= 1
-            if left:
-                continue
-            time.sleep(chance.uniform(0, _LONGEST))
-            if chance.random() < 0.5:
-                os.killpg(process.pid, signal.SIGKILL)  # with Java and its workers
-            else:
-                process.kill()
-            return Kill(kind, table, inside=not process.stdout.readline())
-        code = process.wait()
-        if code != 0:
-            raise RuntimeError(f"the ingest failed: exit code {code}")
-        return None
+class _Killer:
+    """Starts ingests in processes of their own, and kills them inside commits."""
+
+    def __init__(self, command: Sequence[str | Path], chance: random.Random) -> None:
+        self._command = command
+        self._chance = chance
+        self._taken = dict[str, float].fromkeys(
+            _KINDS, 0.02
+        )  # seconds of the last commit of that kind
+
+    def kill_inside(self, kind: str) -> Kill | None:
+        """Ingest, and be killed in a commit of that kind; None if the ingest came to its end."""
+        with subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != _READY:
+                raise RuntimeError(f"the ingest did not start: exit code {process.wait()}")
+            left = self._chance.randrange(2, 6)
+            begun = 0.0
+            for line in process.stdout:
+                what, where, table = line.split()
+                if what != kind:
+                    continue
+                if where == _ENDED:
+                    self._taken[kind] = time.monotonic() - begun
+                    continue
+                begun = time.monotonic()
+                left -= 1
+                if left:
+                    continue
+                time.sleep(self._chance.uniform(0, self._taken[kind]))
+                if self._chance.random() < 0.5:
+                    os.killpg(process.pid, signal.SIGKILL)  # with Java and its workers
+                else:
+                    process.kill()
+                return Kill(kind, table, inside=not process.stdout.readline())
+            code = process.wait()
+            if code != 0:
+                raise RuntimeError(f"the ingest failed: exit code {code}")
+            return None
+
+
+def _finish_twice(command: Sequence[str | Path]) -> None:
+    """Ingest what is left in two processes at the same time."""
+    both = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        for _ in range(2)
+    ]
+    codes = [process.wait() for process in both]
+    if any(codes):
+        raise RuntimeError(f"an ingest beside another failed: exit codes {codes}")
 
 
 def _telling_commits() -> None:
@@ -156,6 +196,21 @@ def _telling_commits() -> None:
         return version
 
     DeltaTable.commit = telling
+
+
+def _work_here() -> None:
+    """Have this process do the work of Spark's tasks itself."""
+
+    def run_here(spark: object, work: Callable[[int], bytes], count: int) -> list[bytes]:
+        return [work(number) for number in range(count)]
+
+    def two(spark: object) -> int:
+        return 2
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("matador.spark") and hasattr(module, "run_tasks"):
+            module.run_tasks = run_here  # pyright: ignore[reportAttributeAccessIssue]
+    ingest.parallelism = two
 
 
 def _warm_up(number: int) -> bytes:
@@ -206,6 +261,47 @@ def _by_pyarrow(path: Path) -> tuple[Counts, set[str]]:
     return Counts(len(ids), len(set(ids)), len(pairs), len(set(pairs)), quarantined), set(ids)
 
 
+def _ingest(journal: str, lake: str, size: str, *, java: bool) -> None:
+    """What a process that may be killed does."""
+    spark: Any = None
+    if java:
+        spark = spark_session("local[2]")
+        run_tasks(spark, _warm_up, 2)  # so that moments are spread over the work, not over this
+    else:
+        _work_here()
+        spark = "none"  # which nobody uses then
+    print(_READY, flush=True)
+    _telling_commits()
+    target = Lake(lake, spark=spark)
+    done = 0
+
+    def compact_now_and_then(_: object) -> None:
+        nonlocal done
+        done += 1
+        if done % 3 == 0:
+            target.compact()
+
+    target.ingest(journal, batch_size=int(size), progress=compact_now_and_then)
+
+
+def _play_kafka(envelopes: int, kills: int, seed: int) -> int:
+    from chaos import lake_kafka  # it needs the extra of Kafka
+
+    script = Path(__file__).parents[1] / "script" / "brokers"
+    url = subprocess.run([script, "url", "kafka"], capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory(prefix="matador-lake-") as folder:
+        played = lake_kafka.play(
+            Path(folder), url.stdout.strip(), envelopes=envelopes, kills=kills, seed=seed
+        )
+    print(f"{played.kills} kills, {played.inside} of them inside a commit")
+    print(f"{played.sent:,} envelopes and {played.foreign} foreign records were sent; with retries")
+    print(f"the topic has {played.records:,} records")
+    print(f"Polars and pyarrow found {played.by_polars}, {played.by_pyarrow} (rows, distinct)")
+    print(f"and {played.quarantined} rows in quarantine")
+    print("every event is there exactly once" if played.exact else "NOT EXACT")
+    return 0 if played.exact else 1
+
+
 def main() -> int:
     """Play it; 0 if every row is there exactly once."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -213,24 +309,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--kafka", action="store_true", help="ingest from Kafka; see lake_kafka.py")
     parser.add_argument("--ingest", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.kafka:
+        return _play_kafka(given.envelopes, given.kills, given.seed)
     if given.ingest:
-        journal, lake, size = given.ingest
-        spark = spark_session("local[2]")
-        run_tasks(spark, _warm_up, 2)  # so that moments are spread over the work, not over this
-        print(_READY, flush=True)
-        _telling_commits()
-        target = Lake(lake, spark=spark)
-        done = 0
-
-        def compact_now_and_then(_: object) -> None:
-            nonlocal done
-            done += 1
-            if done % 3 == 0:
-                target.compact()
-
-        target.ingest(journal, batch_size=int(size), progress=compact_now_and_then)
+        _ingest(*given.ingest, java=not given.without_java)
         return 0
     with tempfile.TemporaryDirectory(prefix="matador-lake-") as folder:
         played = play(
@@ -239,15 +325,20 @@ def main() -> int:
             kills=given.kills,
             batches=given.batches,
             seed=given.seed,
+            java=not given.without_java,
         )
-    print(f"{len(played.kills)} kills, {played.inside} of them inside a commit")
+    inside = [played.inside(kind) for kind in _KINDS]
+    print(
+        f"{len(played.kills)} kills, {inside[0]} of them inside commits of ingests and "
+        f"{inside[1]} inside those of compactions"
+    )
     print(f"the journal has {played.envelopes:,} envelopes and {played.deliveries:,} deliveries,")
     print("some of them twice")
     print(f"Spark found   {played.by_spark}")
     print(f"Polars found  {played.by_polars}")
     print(f"pyarrow found {played.by_pyarrow}")
     print("every row is there exactly once" if played.exact else "NOT EXACT")
-    return 0 if played.exact and played.inside >= given.kills else 1
+    return 0 if played.exact and sum(inside) >= given.kills else 1
 
 
 if __name__ == "__main__":

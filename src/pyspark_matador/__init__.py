@@ -53,9 +53,11 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream read."""
         from matador.spark.source.log_readers import LogStreamReader, is_log
+        from matador.spark.source.options import check_limits
         from matador.spark.source.readers import JournalStreamReader, QueueStreamReader
 
         options = self._checked(schema)
+        check_limits(self.options)
         if options.journal:
             return JournalStreamReader(options, schema)
         return (LogStreamReader if is_log(options) else QueueStreamReader)(options, schema)

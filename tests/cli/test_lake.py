@@ -377,9 +377,30 @@ def test_paths_of_other_storage_are_refused(
     before = sorted(folder.iterdir())
     result = cli("lake", *command)
     assert result.code == 2
-    assert "is not supported, only local paths" in result.err
+    said = " ".join(result.err.replace("│", " ").split())
+    assert "is not supported, only local paths" in said or "as storage options" in said
     assert "secret" not in result.err
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("shop.py",), "nothing to ingest: name a --journal, or the application and --kafka"),
+        (("--kafka",), "--kafka needs the application"),
+        (("shop.py", "--kafka", "--journal", "journal/"), "cannot be combined"),
+        (("shop.py", "--journal", "journal/", "--since", "latest"), "--since needs --kafka"),
+        (("shop.py", "--journal", "journal/", "--queues", "events"), "--queues needs --kafka"),
+        (("shop.py", "--kafka", "--missing", "skp"), "'skp' is not one of fail, skip"),
+        (("shop.py", "--kafka"), "the application is not on Kafka (sqlite)"),
+    ],
+)
+def test_what_to_ingest_is_checked(
+    cli: Cli, folder: Path, given: tuple[str, ...], problem: str
+) -> None:
+    result = cli("lake", "ingest", *given, *LAKE)
+    assert result.code == 2
+    assert problem in " ".join(result.err.split())
 
 
 def test_a_folder_that_is_no_journal(cli: Cli) -> None:
@@ -408,6 +429,9 @@ def test_settings_of_spark_that_cannot_be_are_refused(made: Path) -> None:
         (("--conf", "memory=2g"), "use spark.name=value"),
         (("--conf", "spark.executor.memory"), "use spark.name=value"),
         (("--master", "mars"), "use local[2], spark://host:7077"),
+        (("--remote", "mars"), "use sc://host:15002"),
+        (("--remote", "sc://host:15002/;token"), "use sc://host:15002"),
+        (("--remote", "sc://host", "--master", "local[2]"), "exclude each other"),
     ):
         result = shell(made, "lake", "compact", *LAKE, *wrong)
         assert result.code == 2

@@ -44,6 +44,9 @@ def test_a_worker_on_spark_empties_the_queues(shop: Shop, folder: Path) -> None:
         (("shop.py", "--queues", "biling"), "did you mean 'billing'?"),
         (("shop.py", "--tasks", "0"), "--tasks"),
         (("shop.py", "--master", "nonsense"), "nonsense"),
+        (("shop.py", "--remote", "nonsense"), "use sc://host:15002"),
+        (("shop.py", "--remote", "sc://host", "--master", "yarn"), "exclude each other"),
+        (("shop.py", "--conf", "memory=2g"), "use spark.name=value"),
     ],
 )
 def test_wrong_input_is_one_clear_line(cli: Cli, options: tuple[str, ...], says: str) -> None:

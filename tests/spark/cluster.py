@@ -19,14 +19,18 @@ from pathlib import Path
 
 import pyspark
 
-from matador.spark.runtime.java import find_java_home
+from matador.spark.runtime.java import class_archive_options, find_java_home
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0
 # A process that ends when our end of its stdin is closed: killed tests leave nothing behind.
 _LEASH = '"$@" & cat >/dev/null; kill -9 $!; wait'
-# Small and quick to start: compiled once over, one collector thread.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+
+
+def _java_options() -> str:
+    """Small and quick to start: compiled once over, one collector thread, classes as archived."""
+    options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss4m"]
+    return " ".join([*options, *class_archive_options()])
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Cluster:
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m",
+            "spark.executor.extraJavaOptions": _java_options(),
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
         }
@@ -122,7 +126,7 @@ class _Daemon:
                     "SPARK_HOME": str(package),
                     "SPARK_LOCAL_IP": LOOPBACK,
                     "SPARK_LOCAL_DIRS": str(home),
-                    "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+                    "SPARK_DAEMON_JAVA_OPTS": _java_options(),
                     "SPARK_DAEMON_MEMORY": "192m",
                     "PYSPARK_PYTHON": sys.executable,
                 },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +10,16 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from matador.events.app import Matador
 from matador.model.event import EventType
 from matador.model.schema import Schema
-from matador.spark.tables import append, ingest, maintenance, release, typed
+from matador.spark.tables import append, ingest, log_ingest, maintenance, release, typed
 from matador.spark.tables.ingest import Ingest, IngestOptions, IngestResult
 from matador.spark.tables.layout import TABLES, Layout
+from matador.spark.tables.log_offsets import LogStart
 from matador.spark.tables.maintenance import TARGET, CompactResult, ExpireResult
 from matador.spark.tables.release import ReleaseResult
+from matador.storage import FolderStorage, Storage
 
 SESSION = cast("SparkSession", None)
 
@@ -44,16 +47,48 @@ class TypesHere:
 class InlineLake:
     """A lake that is written in this process."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.layout = Layout(path)
-        for module in (ingest, append, maintenance, release, typed):
+    def __init__(
+        self,
+        path: Path | str,
+        monkeypatch: pytest.MonkeyPatch,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.layout = Layout(path, options)
+        for module in (ingest, log_ingest, append, maintenance, release, typed):
             monkeypatch.setattr(module, "run_tasks", run_here)
-        monkeypatch.setattr(ingest, "parallelism", two)
-        for module in (ingest, release):
+        for module in (ingest, log_ingest):
+            monkeypatch.setattr(module, "parallelism", two)
+        for module in (ingest, log_ingest, release):
             monkeypatch.setattr(module, "event_types", TypesHere)
 
     def ingest(self, journal: Path, schema: Schema | None = None, **options: Any) -> IngestResult:
+        return self.ingest_from(FolderStorage(str(journal)), schema, **options)
+
+    def ingest_from(
+        self, journal: Storage, schema: Schema | None = None, **options: Any
+    ) -> IngestResult:
         return Ingest(SESSION, self.layout, schema, IngestOptions(**options)).run(journal)
+
+    def ingest_log(
+        self,
+        app: Matador,
+        queues: Sequence[str] | None = None,
+        start: LogStart | None = None,
+        **options: Any,
+    ) -> IngestResult:
+        given: dict[str, Any] = {"batch_size": 500_000, **options}
+        made = log_ingest.LogIngest(
+            SESSION,
+            self.layout,
+            app.schema,
+            log_ingest.log_source(app),
+            start or LogStart(),
+            IngestOptions(**given),
+        )
+        return made.run(log_ingest.queues_of(app, queues))
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return self.layout.table(table).open().read().to_pylist()
 
     def publish(self, schema: Schema) -> dict[str, int]:
         return typed.publish(SESSION, self.layout, schema)

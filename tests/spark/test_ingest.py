@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.journal_files import NOW, delivery, files, lines, rows, segment, sent
@@ -154,6 +156,54 @@ def test_an_event_is_read_with_typed_columns(
     assert counted.n == 2
 
 
+def test_a_query_names_the_values_that_do_not_fit(
+    journal: Path, lake: Lake, spark: SparkSession
+) -> None:
+    huge = f'{{"order_id":"1","amount":{2**64}}}'
+    segment(
+        journal,
+        "a",
+        [
+            sent(1, huge),
+            sent(2, '{"order_id":"2","amount":"five"}'),  # of an older type
+            sent(3, before=msgspec.Raw(huge.encode())),
+            sent(4),
+        ],
+    )
+    lake.ingest(journal)
+    typed = Lake(lake.path, schema=Schema({OrderPlaced: []}), spark=spark)
+    query = "SELECT data.amount AS amount, unfit FROM order_placed ORDER BY created_at"
+    assert [(row.amount, row.unfit) for row in typed.sql(query).collect()] == [
+        (None, ["amount"]),
+        (None, ["amount"]),
+        (5, ["before.amount"]),
+        (5, []),
+    ]
+
+
+def test_following_locks_nobody_out(journal: Path, lake: Lake, spark: SparkSession) -> None:
+    segment(journal, "a", [sent(1)])
+    segment(journal, "b", [sent(2), delivery(2)])
+    stop = threading.Event()
+    others = Lake(lake.path, schema=Schema({OrderPlaced: []}), spark=spark)
+
+    def progress(now: IngestProgress) -> None:
+        if now.result.segments < 2:
+            return
+        segment(journal, "c", [sent(3)])
+        assert others.ingest(journal).events == 1
+        assert others.compact().files_before >= 2
+        assert others.publish() == {"order_placed": 3}
+        assert others.release().released == 0
+        assert others.expire(timedelta(days=36_500)).events == 0
+        assert others.vacuum().files == 0
+        stop.set()
+
+    result = lake.ingest(journal, follow=True, stop=stop, batch_size=1, progress=progress)
+    assert result.events == 2
+    assert lake.events().count() == 3
+
+
 def test_a_lake_that_has_nothing_can_be_read(lake: Lake) -> None:
     assert lake.events().count() == lake.deliveries().count() == lake.quarantine().count() == 0
 
@@ -168,7 +218,7 @@ def test_batches_are_bounded_and_progress_is_told(journal: Path, lake: Lake) -> 
 
     assert (result.segments, result.events) == (5, 5)
     assert [one.result.events for one in told] == [2, 4, 5]
-    assert told[-1].bytes_done == told[-1].bytes_total
+    assert told[-1].done == told[-1].total
     assert len(files(lake.path, "events")) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -20,16 +21,15 @@ from tests.spark.journal_files import NOW, delivery, files, rows, segment, sent
 
 from matador.errors import ConfigurationError, StorageLockedError
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayPlan
-from matador.spark.runtime.files import move, remove, sync_tree, write_json
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables import dedup_index
 from matador.spark.tables.dedup_index import KeyIndex, save_run
 from matador.spark.tables.delta import CommitConflictError, DeltaTable
 from matador.spark.tables.ingest import IngestResult
+from matador.storage import FolderStorage
+from matador.storage.files import move, remove, sync_tree, write_json
 
 CUT = datetime.fromtimestamp(NOW / 1_000_000, UTC) + timedelta(seconds=10)
 LATER = NOW + 20_000_000
-LOG = "00000000000000000001.json"
 
 
 @pytest.fixture
@@ -60,14 +60,19 @@ def contents(lake: InlineLake) -> dict[str, list[str]]:
 
 
 def noting_commits(spy: DiskSpy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the spy note when delta-rs commits: between the syncs of files and of the log."""
-    sync = Storage.sync
+    """Have the spy note commits: those of delta-rs when the log is synced after them."""
+    sync, link = FolderStorage.sync, os.link
 
-    def noted(self: Storage, *names: str) -> None:
+    def noted(self: FolderStorage, *names: str) -> None:
         spy.steps.append(("commit", Path(self.root).name))
         sync(self, *names)
 
-    monkeypatch.setattr(Storage, "sync", noted)
+    def linked(hidden: Path, entry: Path) -> None:
+        spy.steps.append(("commit", entry.parent.parent.name))
+        link(hidden, entry)
+
+    monkeypatch.setattr(FolderStorage, "sync", noted)
+    monkeypatch.setattr(os, "link", linked)
 
 
 def test_files_are_on_the_disk_before_they_are_committed_and_the_log_before_it_is_told(
@@ -87,7 +92,10 @@ def test_files_are_on_the_disk_before_they_are_committed_and_the_log_before_it_i
         written = steps.index(("fsync", part.name))
         assert written < committed
         assert steps[written + 1] == ("fsync", part.parent.name), "its name, too"
-        assert steps[committed + 1 : committed + 3] == [("fsync", LOG), ("fsync", "_delta_log")]
+        before, after = steps[committed - 1], steps[committed + 1 : committed + 3]
+        assert (before[0], before[1][:8]) == ("fsync", "_commit_"), "the whole entry"
+        assert [what for what, _ in after] == ["unlink", "fsync"]
+        assert after[1] == ("fsync", "_delta_log")
     done = steps.index(("commit", "_segments"))
     assert done > steps.index(("commit", "events"))
     assert done > steps.index(("commit", "deliveries"))
@@ -113,10 +121,9 @@ def test_a_merged_file_is_on_the_disk_before_it_is_committed(
 def test_a_replay_is_fixed_once_its_rows_are_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger(tmp_path / "_ledger", "r1")
+    ledger = Ledger(FolderStorage(str(tmp_path / "_ledger")), "r1")
     with ledger.held():
-        ledger.rows.mkdir()
-        (ledger.rows / "chunk-0.parquet").touch()
+        ledger.rows.write("chunk-0.parquet", b"")
         spy = DiskSpy(monkeypatch)
         ledger.fix(ReplayPlan("replay", {}, ("chunk-0.parquet",), ()))
         fixed = spy.at("replace", "plan.json")
@@ -131,10 +138,10 @@ def test_a_replay_is_fixed_once_its_rows_are_on_the_disk(
 
 
 def test_one_process_at_a_time_sends_a_replay(tmp_path: Path) -> None:
-    with Ledger(tmp_path, "r1").held():
-        with Ledger(tmp_path, "r2").held():
+    with Ledger(FolderStorage(str(tmp_path)), "r1").held():
+        with Ledger(FolderStorage(str(tmp_path)), "r2").held():
             pass
-        second = Ledger(tmp_path, "r1").held()
+        second = Ledger(FolderStorage(str(tmp_path)), "r1").held()
         with pytest.raises(StorageLockedError, match="replay r1 is already running"):
             second.__enter__()
 
@@ -227,7 +234,15 @@ def test_an_error_that_is_no_conflict_is_not_tried_again(
     inner = table._table
     table._table = Full()
     with pytest.raises(DeltaError, match="No space"):
+        table.commit(same_rows=True)
+
+    def full(hidden: Path, entry: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space"):
         table.commit()
+    assert not [*(lake.layout.root / "events" / "_delta_log").glob("*.tmp")]
 
 
 # -- ended at any moment -------------------------------------------------------------------------
@@ -247,10 +262,11 @@ class Crash:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         self._left = number
         for owner, name in (
-            (Storage, "create"),
-            (Storage, "finish"),
-            (Storage, "sync"),
+            (FolderStorage, "create"),
+            (FolderStorage, "finish"),
+            (FolderStorage, "sync"),
             (DeltaTable, "commit"),
+            (os, "link"),
             (dedup_index, "save_run"),
             (dedup_index, "left_overs"),
         ):
@@ -487,6 +503,28 @@ def test_an_index_that_is_gone_is_made_again(
     keys = dedup_index.merged([dedup_index.keys_in(table, one) for one in table.files()])
     assert index.repeated(keys).all()
     assert keys.shape[1] == 3
+
+
+def test_an_index_that_another_process_merges_at_the_moment_misses_nothing(
+    tmp_path: Path, journal: Path, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listing has neither the runs that are merged, nor the merged one."""
+    lake.ingest(journal, batch_size=1)
+    before = contents(lake)
+    segment(tmp_path / "again", "x", [sent(3, recorded_at=LATER), sent(4, recorded_at=LATER)])
+    runs_of, looks = dedup_index.runs_of, 0
+
+    def broken_at_first(folder: Path) -> list[dedup_index.Run]:
+        nonlocal looks
+        looks += 1
+        return runs_of(folder)[: 1 if looks <= 5 else None]
+
+    monkeypatch.setattr(dedup_index, "runs_of", broken_at_first)
+    result = lake.ingest(tmp_path / "again")
+
+    assert looks > 5
+    assert (result.events, result.duplicates) == (0, 2)
+    assert contents(lake) == before
 
 
 def test_another_lake_in_the_same_place_has_another_index(tmp_path: Path, lake: InlineLake) -> None:

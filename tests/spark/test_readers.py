@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.spark.inline import InlineLake
 from tests.spark.journal_files import NOW, segment, sent
 
 from matador.spark import Lake
+from matador.spark.tables.delta import DataFile
+from matador.spark.tables.reader import FileFilter
 
 LATER = NOW + 20_000_000
 LIMIT = datetime.fromtimestamp(LATER / 1_000_000, UTC)
@@ -105,3 +108,30 @@ def test_no_reader_is_disturbed(
     writer.join()
     assert failures == []
     assert {read(lake) for read in readers} == {(1 + BATCHES * ROWS, 1 + BATCHES * ROWS)}
+
+
+def test_files_that_cannot_have_what_is_wanted_are_not_opened() -> None:
+    def file(**bounds: tuple[str, str]) -> DataFile:
+        least = {name: low for name, (low, _) in bounds.items()}
+        most = {name: high for name, (_, high) in bounds.items()}
+        return DataFile("a.parquet", 1, 1, None, {"minValues": least, "maxValues": most})
+
+    one = file(
+        event_key=("order.paid", "order.placed"),
+        created_at=("2026-11-10T00:00:00.000000Z", "2026-11-12T23:59:59.000000Z"),
+    )
+    day = partial(datetime, 2026, 11, tzinfo=UTC)
+    for wanted, keeps in (
+        (FileFilter(), True),
+        (FileFilter(("order.paid",)), True),
+        (FileFilter(("order.pending", "user.joined")), True),  # it may have this one
+        (FileFilter(("user.joined",)), False),
+        (FileFilter((), None, None), False),
+        (FileFilter(None, since=day(12)), True),
+        (FileFilter(None, since=day(13)), False),
+        (FileFilter(None, until=day(10)), False),
+        (FileFilter(None, until=day(11)), True),
+        (FileFilter(("order.paid",), day(13), day(14)), False),
+    ):
+        assert wanted.keeps(one) is keeps, wanted
+    assert FileFilter(("user.joined",), day(1), day(2)).keeps(file()), "nothing is known of it"

@@ -90,7 +90,7 @@ def test_a_module_that_executors_cannot_import_is_one_clear_line(
     assert str(raised.value) == (
         "the executors cannot import the payload types: ModuleNotFoundError: No module named "
         "'shop_nowhere'; install their module there, or send its file with "
-        "spark.sparkContext.addPyFile(…)"
+        "spark.addArtifacts(…, pyfile=True)"
     )
     found = Lake(tmp_path / "lake", spark=spark).ingest(journal)
     assert found.events == 2, "the batch that was begun is done, once it can be"

@@ -18,7 +18,8 @@ from tests.support.kafka import delete_topics, forget_topics, kafka_admin, make_
 from matador.loading import load_application
 from matador.spark.dataframes.runner import run_dataframe_subscribers
 from matador.spark.dataframes.subscriber import Batch, dataframe_subscriber
-from matador.spark.source.log_readers import LogPart, limited, log_parts
+from matador.spark.runtime.log_ranges import limited
+from matador.spark.source.log_readers import LogPart, log_parts
 
 
 @pytest.fixture
@@ -110,6 +111,24 @@ def test_messages_that_were_deleted_unread_are_an_error_unless_they_may_be_skipp
     with pytest.raises(Exception, match="were deleted before the stream has read them"):
         run(stream(spark, post).select("id"), tmp_path)
     assert sum(run(stream(spark, post, missing="skip").select("id"), tmp_path)) == 3
+
+
+def test_a_stream_waits_for_an_open_transaction(
+    spark: SparkSession, post: Post, tmp_path: Path
+) -> None:
+    write(spark, post, 1, 3)
+    topic = f"{post.namespace}.events"
+    settings = {"bootstrap.servers": servers_of(post.url), "transactional.id": post.namespace}
+    producer = Producer(settings)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(topic, b"committed later", partition=0)
+    assert producer.flush(20) == 0
+    frame = stream(spark, post).select("raw")
+    assert sum(run(frame, tmp_path)) == 3
+    producer.commit_transaction(20)
+    assert sum(run(frame, tmp_path)) == 1
+    assert run(frame, tmp_path) == []
 
 
 def test_dataframe_subscribers_get_each_event_once_and_no_retries(

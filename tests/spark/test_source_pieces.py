@@ -43,9 +43,6 @@ def test_nothing_is_kept_where_it_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for make in (
-        lambda: Lake(url),
-        lambda: Lake(Path(url)),
-        lambda: Lake(tmp_path / "lake").ingest(url),
         lambda: Report(Findings("lake", datetime.now(UTC))).html(url),
         lambda: journal_folder(read_options({"journal": url})),
         lambda: run_dataframe_subscribers([], journal=url, checkpoint=tmp_path),

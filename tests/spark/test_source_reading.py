@@ -10,6 +10,11 @@ from pyspark.sql import SparkSession
 from tests.spark.post import Post, open_post
 
 from matador.model.sending import SendOptions
+from matador.spark.runtime.compat import HAS_READ_LIMITS
+
+needs_read_limits = pytest.mark.skipif(
+    not HAS_READ_LIMITS, reason="this PySpark has no limits for a micro-batch: since 4.2"
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +116,7 @@ def test_secrets_of_a_url_are_in_no_error_and_no_plan(
     assert "7.125" not in capfd.readouterr().out
 
 
+@needs_read_limits
 def test_a_stream_of_a_queue_starts_again_where_it_was(
     spark: SparkSession, post: Post, tmp_path: Path
 ) -> None:
@@ -133,6 +139,7 @@ def test_a_stream_of_a_queue_starts_again_where_it_was(
     assert len({row.id for row in again}) == len(again) == 37
 
 
+@needs_read_limits
 def test_a_stream_of_a_journal_reads_each_segment_once(
     spark: SparkSession, post: Post, tmp_path: Path
 ) -> None:
@@ -166,3 +173,13 @@ def test_a_queue_that_cannot_be_read_again_says_what_to_do(
     stream = spark.readStream.format("matador").options(app=post.reference, queue="slow").load()
     with pytest.raises(Exception, match=r"retention=seconds"):
         run(stream, tmp_path)
+
+
+@pytest.mark.skipif(HAS_READ_LIMITS, reason="for a PySpark without limits: before 4.2")
+def test_a_limit_that_spark_does_not_keep_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = (
+        spark.readStream.format("matador").option("journal", str(tmp_path)).option("max_files", "1")
+    ).load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(Exception, match=r"option 'max_files' needs Spark 4\.2 or newer"):
+        query.trigger(availableNow=True).start().awaitTermination()

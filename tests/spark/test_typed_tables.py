@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars
 import pytest
 from deltalake import DeltaTable as AnyTable
@@ -117,6 +118,7 @@ def test_values_that_do_not_fit_are_named(journal: Path, lake: InlineLake) -> No
             sent(2, '{"order_id":"2","amount":"five","price":"2.5"}'),
             sent(3, '{"order_id":7,"amount":null}'),
             sent(4, '{"name":"ann","tags":{"a":[1,"x"],"b":3}}', event="user.joined"),
+            sent(5, before=msgspec.Raw(b'{"order_id":"5","amount":%d}' % (2**64))),
         ],
     )
     lake.ingest(journal)
@@ -126,6 +128,7 @@ def test_values_that_do_not_fit_are_named(journal: Path, lake: InlineLake) -> No
         sent(1).id: ["amount"],
         sent(2).id: ["amount"],
         sent(3).id: [],
+        sent(5).id: ["before.amount"],
     }
     (user,) = rows(lake.layout.root, "typed/user_joined")
     assert user["unfit"] == ["tags[][]", "tags[]"]

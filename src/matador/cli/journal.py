@@ -1,22 +1,40 @@
-"""``matador journal``: writes the messages of a queue to a folder that Spark can read."""
+"""``matador journal``: writes the messages of a queue to a journal, and ships journals."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated
 
 from rich.progress import TextColumn
 
-from matador.cli.commands import App, Commands, Common, JournalFolder, UntilEmpty, option
+from matador.cli.commands import (
+    App,
+    Commands,
+    Common,
+    JournalFolder,
+    UntilEmpty,
+    a_location,
+    flag,
+    option,
+)
 from matador.cli.connection import connected, known_queue
 from matador.cli.interaction import progress_bar
-from matador.cli.output import UsageError, plural
+from matador.cli.output import UsageError, note, plural, show_logs
+from matador.cli.spark_session import stopped_by_signals
+from matador.cli.store_options import StorageOption, storage_options
+from matador.errors import ObjectStoreError, StorageLockedError
 from matador.events.app import Matador
 from matador.observe.journal import Tap
+from matador.observe.journal.ship import Shipper, ShipResult
+from matador.storage import open_storage
+from matador.storage.options import impatient
 
-journal = Commands("Write the messages of a queue to a journal, for the data pipeline.")
+journal = Commands("Write the messages of a queue to a journal, or ship one to an object store.")
+
+_LOOK_EVERY = 2.0  # seconds between looks for new segments
 
 
 @journal.add(
@@ -49,6 +67,53 @@ def tap(
         {"queue": name, "landed": made.landed, "malformed": made.malformed},
         remark=f"{plural(made.landed, 'message')} of {name} written to {journal}{malformed}",
     )
+
+
+@journal.add(
+    "matador journal ship --journal journal/ --to s3://shop/journal",
+    "matador journal ship --journal journal/ --to s3://shop/journal --follow --delete-after",
+)
+def ship(
+    *,
+    journal: JournalFolder,
+    to: Annotated[
+        str, option("PLACE", "Where to: s3://bucket/journal, or a folder.", parser=a_location)
+    ],
+    follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
+    delete_after: Annotated[
+        bool, flag("Delete segments here once their copies are confirmed.", "--delete-after")
+    ] = False,
+    storage_option: StorageOption = None,
+    common: Common,
+) -> None:
+    """Copy finished segments of a journal to an object store, where an ingest can read them.
+
+    What is there already is not copied again. If interrupted, run it again.
+    """
+    show_logs(common.level())
+    target = open_storage(to, "--to", impatient(to, storage_options(storage_option)))
+    if not journal.is_dir():
+        raise UsageError(f"there is no journal in {journal}")
+    shipper = Shipper(journal, target, delete=delete_after)
+    done = ShipResult()
+    with stopped_by_signals() as stop, progress_bar(TextColumn("{task.completed:,} done")) as bar:
+        task = bar.add_task("shipping", total=None)
+        while True:
+            try:
+                more = shipper.run(stop.is_set, lambda: bar.advance(task))
+            except (ObjectStoreError, StorageLockedError) as error:
+                if not follow:
+                    raise
+                note(f"trying again: {error}", style="yellow")
+            else:
+                done = ShipResult(
+                    *(a + b for a, b in zip(astuple(done), astuple(more), strict=True))
+                )
+            if not follow or stop.wait(_LOOK_EVERY):
+                break
+    deleted = f", {done.deleted:,} deleted here" if delete_after else ""
+    remark = f"{plural(done.shipped, 'segment')} shipped to {target.root}{deleted}"
+    common.show(asdict(done), remark=remark)
 
 
 async def _tap(app: Matador, queue: str, folder: Path, until_empty: bool, rotate: float) -> Tap:

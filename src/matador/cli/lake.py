@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn
 from rich.table import Table
 
 from matador.cli.commands import (
     App,
     Commands,
     Common,
-    JournalFolder,
-    LakeFolder,
-    OptionalApp,
     a_path,
     flag,
     option,
 )
 from matador.cli.connection import load
-from matador.cli.interaction import progress_bar, working
+from matador.cli.interaction import working
+from matador.cli.lake_ingest import ingest
 from matador.cli.lake_replay import redrive, replay
 from matador.cli.output import UsageError, note, out, plural, say_json, table
-from matador.cli.spark_options import SparkOptions
+from matador.cli.spark_options import SparkOptions, start_spark
 from matador.cli.spark_session import (
-    open_lake,
     show_spark_logs,
     spark_message,
-    start_spark,
-    stopped_by_signals,
 )
+from matador.cli.store_options import LakeOptions, open_lake
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
-
-if TYPE_CHECKING:
-    from matador.spark import Lake
-    from matador.spark.tables.ingest import IngestProgress
 
 AppForTypes = Annotated[
     str | None,
@@ -53,60 +43,15 @@ _TABLES = ("events", "deliveries", "quarantine", "volume", "health", "triage")
 lake = Commands("Turn journals into tables, query them, and send events again. Needs Spark.")
 
 
-@lake.add(
+lake.add(
     "matador lake ingest shop.py --journal journal/ --lake lake/",
     "matador lake ingest shop.py --journal journal/ --lake lake/ --follow",
+    "matador lake ingest shop.py --kafka --lake lake/ --queues events,billing --follow",
     "matador lake ingest shop.app:app --journal journal/ --lake lake/ --master spark://host:7077",
+    "matador lake ingest shop.app:app --journal journal/ --lake lake/ --remote sc://host:15002",
     "matador lake ingest --journal journal/ --lake lake/",
-)
-def ingest(
-    app: OptionalApp = None,
-    *,
-    journal: JournalFolder,
-    lake: LakeFolder,
-    follow: Annotated[bool, flag("Keep running until Ctrl-C.", "--follow")] = False,
-    spark: SparkOptions,
-    common: Common,
-) -> None:
-    """Add new records of a journal to the tables, each exactly once, even after a crash.
-
-    Without an application, as for a journal that has jobs only, payloads are not checked.
-    """
-    show_spark_logs(common.verbose)
-    target = open_lake(lake, None if app is None else load(app).app.schema, create=True)
-    if not journal.is_dir():
-        raise UsageError(f"there is no journal in {journal}")
-    if not (follow or common.verbose):  # the summary says the same
-        logging.getLogger("matador.lake").setLevel(logging.ERROR)
-    _started(target, spark)
-    with progress_bar(BarColumn()) as bar, stopped_by_signals() as stop:
-        task = bar.add_task("reading", total=None)
-
-        def show(progress: IngestProgress) -> None:
-            rows = progress.result.events + progress.result.deliveries
-            bar.update(
-                task,
-                description=f"{rows:,} rows",
-                completed=progress.bytes_done,
-                total=progress.bytes_total,
-            )
-
-        result = target.ingest(journal, follow=follow, stop=stop, progress=show)
-    made = table("", "rows", right=("rows",))
-    for name in ("events", "deliveries", "quarantined", "duplicates"):
-        made.add_row(name, f"{getattr(result, name):,}")
-    remark = f"{plural(result.records, 'record')} of {plural(result.segments, 'segment')}"
-    common.show(asdict(result), made, remark=remark)
-    if common.as_json:
-        return
-    for problem in result.problems:
-        where = f" of {problem.event_key}" if problem.event_key else ""
-        note(
-            f"quarantined {problem.count:,}{where} as {problem.kind}: {problem.reason}",
-            style="yellow",
-        )
-    if result.dropped:
-        note(f"the journal reports {plural(result.dropped, 'lost record')}", style="red")
+    "matador lake ingest shop.py --journal s3://shop/journal --lake s3://shop/lake",
+)(ingest)
 
 
 @lake.add(
@@ -116,7 +61,7 @@ def ingest(
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A query in Spark SQL.")],
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     app: AppForTypes = None,
     limit: Annotated[int, option("N", "Show at most this many rows.", min=1)] = _MOST_ROWS,
     unrestricted: Annotated[
@@ -130,7 +75,9 @@ def query(
     The query is one SELECT that only reads; --unrestricted allows anything Spark can do.
     """
     show_spark_logs(common.verbose)
-    target = _started(open_lake(lake, None if app is None else load(app).app.schema), spark)
+    target = open_lake(lake, None if app is None else load(app).app.schema)
+    target.layout.check()
+    start_spark(target, spark)
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
 
@@ -146,10 +93,6 @@ def query(
         _as_table(frame.columns, rows),
         remark=f"the first {limit:,} rows; --limit shows more" if more else "",
     )
-
-
-def _started(lake: Lake, options: SparkOptions) -> Lake:
-    return start_spark(lake, options.master, options.settings())
 
 
 def _wrong_query(error: Exception) -> Exception:
@@ -180,7 +123,7 @@ def _as_table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
 @lake.add("matador lake report --lake lake/", "matador lake report --lake lake/ --html report.html")
 def report(
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     app: Annotated[
         str | None, option("APP", "The application: adds the depths of its queues.")
     ] = None,
@@ -197,7 +140,7 @@ def report(
     show_spark_logs(common.verbose)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: the folder {html.parent} does not exist")
-    target = _started(open_lake(lake), spark)
+    target = start_spark(open_lake(lake), spark)
     with working("computing…"):
         made = target.report(None if app is None else load(app).app)
     if common.as_json:
@@ -211,10 +154,10 @@ def report(
 
 
 @lake.add("matador lake compact --lake lake/")
-def compact(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+def compact(*, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Merge many small files into a few large ones."""
     show_spark_logs(common.verbose)
-    result = _started(open_lake(lake), spark).compact()
+    result = start_spark(open_lake(lake), spark).compact()
     remark = f"{result.files_before:,} files before, {result.files_after:,} after"
     common.show(asdict(result), remark=remark)
 
@@ -222,7 +165,7 @@ def compact(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
 @lake.add("matador lake vacuum --lake lake/", "matador lake vacuum --lake lake/ --keep-days 2")
 def vacuum(
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     keep_days: Annotated[
         float, option("DAYS", "Keep files that a version of so many days needs.", min=1 / 24)
     ] = 7,
@@ -231,15 +174,15 @@ def vacuum(
 ) -> None:
     """Delete files that are no longer needed: replaced by others, or left by killed runs."""
     show_spark_logs(common.verbose)
-    result = _started(open_lake(lake), spark).vacuum(timedelta(days=keep_days))
+    result = start_spark(open_lake(lake), spark).vacuum(timedelta(days=keep_days))
     common.show(asdict(result), remark=f"deleted {plural(result.files, 'file')}")
 
 
 @lake.add("matador lake publish shop.py --lake lake/")
-def publish(app: App, *, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Bring the typed tables up to date: one for each event, in the folder typed of the lake."""
     show_spark_logs(common.verbose)
-    added = _started(open_lake(lake, load(app).app.schema), spark).publish()
+    added = start_spark(open_lake(lake, load(app).app.schema), spark).publish()
     made = table("table", "new rows", right=("new rows",))
     for name, count in added.items():
         made.add_row(f"typed/{name}", f"{count:,}")
@@ -247,19 +190,19 @@ def publish(app: App, *, lake: LakeFolder, spark: SparkOptions, common: Common) 
 
 
 @lake.add("matador lake release shop.py --lake lake/")
-def release(app: App, *, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+def release(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Take events out of quarantine that are valid by the application's schema of now."""
     show_spark_logs(common.verbose)
-    result = _started(open_lake(lake, load(app).app.schema), spark).release()
+    result = start_spark(open_lake(lake, load(app).app.schema), spark).release()
     remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"
     common.show(asdict(result), remark=remark)
 
 
 @lake.add("matador lake convert --lake lake/")
-def convert(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
+def convert(*, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     """Convert a lake of an earlier version to Delta tables. If interrupted, run it again."""
     show_spark_logs(common.verbose)
-    result = _started(open_lake(lake), spark).convert()
+    result = start_spark(open_lake(lake), spark).convert()
     remark = (
         f"converted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
         f"{result.quarantine:,} in quarantine"
@@ -270,14 +213,14 @@ def convert(*, lake: LakeFolder, spark: SparkOptions, common: Common) -> None:
 @lake.add("matador lake expire --lake lake/ --days 90")
 def expire(
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     days: Annotated[float, option("DAYS", "Delete rows older than this many days.", min=0)],
     spark: SparkOptions,
     common: Common,
 ) -> None:
     """Delete old rows. A later ingest does not bring them back."""
     show_spark_logs(common.verbose)
-    result = _started(open_lake(lake), spark).expire(timedelta(days=days))
+    result = start_spark(open_lake(lake), spark).expire(timedelta(days=days))
     remark = (
         f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
         f"{result.quarantine:,} in quarantine"

@@ -15,7 +15,6 @@ from matador.cli.commands import (
     AppOrQueue,
     Common,
     DryRun,
-    LakeFolder,
     Yes,
     flag,
     option,
@@ -41,8 +40,8 @@ from matador.cli.replay_target import (
     check_filters,
     load_replay_target,
 )
-from matador.cli.spark_options import SparkOptions
-from matador.cli.spark_session import open_lake, start_spark
+from matador.cli.spark_options import SparkOptions, start_spark
+from matador.cli.store_options import LakeOptions, open_lake
 from matador.cli.stored_messages import complain_about, warn_held
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ _FROM_HERE = 100_000
 def replay(
     app: AppOrQueue,
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     filters: LakeFilters,
     where: Annotated[
         str | None, option("SQL", "Only where this is true: 'data.amount > 100'.")
@@ -95,7 +94,7 @@ def replay(
         unknown = "" if replay_id is None else f"there is no replay {replay_id} to resume; "
         raise UsageError(f"{unknown}choose what to replay: give a filter such as --event, or --all")
     choice: dict[str, Any] = {**asdict(filters), "where": where, "to": to, "replays": replays}
-    start_spark(source, spark.master, spark.settings())
+    start_spark(source, spark)
     with wrong_usage(*WRONG), working("counting…"):
         plan = begun or source.replay(app, **choice, dry_run=True, replay_id=replay_id)
     if dry_run or not plan.total:
@@ -124,7 +123,7 @@ def replay(
 def redrive(
     app: AppOrQueue,
     *,
-    lake: LakeFolder,
+    lake: LakeOptions,
     signature: Annotated[
         str | None, option("ID", "Only this signature of the triage table.")
     ] = None,
@@ -158,7 +157,7 @@ def redrive(
         "signature": signature,
         "missing": "replay" if replay_missing else "leave",
     }
-    start_spark(source, spark.master, spark.settings())
+    start_spark(source, spark)
     with wrong_usage(*WRONG), working("counting…"):
         plan = source.redrive(app, **choice, dry_run=True)
     replayable = plan.replayed.total if plan.replayed is not None else 0

@@ -20,7 +20,7 @@ from matador.cli.commands import (
 from matador.cli.connection import load, queues_to_consume
 from matador.cli.interaction import progress_bar, working
 from matador.cli.output import table
-from matador.cli.spark_options import check_master
+from matador.cli.spark_options import SparkOptions
 from matador.cli.spark_session import show_spark_logs
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ spark = Commands("Run subscribers on a Spark cluster.")
 @spark.add(
     "matador spark worker shop.py --master local[2] --queues events",
     "matador spark worker shop.app:app --master spark://host:7077 --py-files models.py",
+    "matador spark worker shop.app:app --remote sc://host:15002 --tasks 4",
 )
 def worker(
     app: App,
     *,
-    master: Annotated[
-        str | None, option("URL", "The cluster, such as local[2] or spark://host:7077.")
-    ] = None,
     queues: Queues = None,
     tasks: Annotated[
         int | None, option("N", "Parallel workers. Default: one per core.", min=1)
@@ -52,11 +50,12 @@ def worker(
         list[Path] | None,
         option("FILE", "A file or zip that the application imports. Can be repeated."),
     ] = None,
+    spark: SparkOptions,
     common: Common,
 ) -> None:
     """Consume queues on a Spark cluster, until Ctrl-C. Each Spark task is a worker."""
     show_spark_logs(common.verbose)
-    check_master(master)
+    settings = spark.settings()
     names = queues_to_consume(load(app).app, queues)
     from matador.spark import run_spark_worker  # slow to import, and perhaps not installed
 
@@ -72,7 +71,9 @@ def worker(
 
         done = run_spark_worker(
             app,
-            master=master,
+            master=spark.master,
+            remote=spark.remote,
+            config=settings,
             queues=names,
             tasks=tasks,
             concurrency=concurrency,

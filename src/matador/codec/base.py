@@ -23,6 +23,16 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
 
 
+class DecodedPayload(msgspec.Struct, frozen=True, gc=False):
+    """A payload and the JSON that it was decoded from, by a codec that has checked it.
+
+    Whoever sends it as JSON uses that text, and does not encode and check it again.
+    """
+
+    payload: Any
+    json: msgspec.Raw
+
+
 class Stamp(Protocol):
     """Provides the time and new ids, for older messages that lack them."""
 

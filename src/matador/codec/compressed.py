@@ -7,6 +7,7 @@ import importlib
 import io
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -64,6 +65,10 @@ class CompressedCodec:
         self._compress: Callable[[bytes], bytes] = (
             _gzip if algorithm == "gzip" else _zstd_module().compress
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        limits = {"threshold": self._threshold, "max_size": self._max_size}
+        return partial(type(self), self._inner, self._algorithm, **limits), ()
 
     def __repr__(self) -> str:
         return f"CompressedCodec({self._inner!r}, {self._algorithm!r})"

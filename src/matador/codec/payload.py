@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -85,6 +86,12 @@ class PayloadCodec:
         self._check = check_sends
         self._encoders: dict[type[Any], PayloadEncoder] = {}
         self._decoders: dict[type[Any], PayloadDecoder] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is prepared cannot be pickled: it is prepared again in the other process.
+        if type(self) is PayloadCodec:
+            return partial(PayloadCodec, self._format, check_sends=self._check), ()
+        return partial(type(self), check_sends=self._check), ()
 
     def encode_payload(self, event: EventType, payload: Any) -> msgspec.Raw:
         """See ``Codec``. Takes a payload, or plain data of its shape."""

@@ -45,7 +45,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """One stored message: its subscriber, queue and id."""
 
     subscriber: str

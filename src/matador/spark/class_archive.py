@@ -25,9 +25,9 @@ from matador.model.schema import Schema
 from matador.model.subscriber import subscriber
 from matador.observe.journal.hook import Journal
 from matador.spark.lake import Lake
-from matador.spark.runtime.files import private_folder
 from matador.spark.runtime.java import archive_path, archive_problem
 from matador.spark.runtime.session import spark_session
+from matador.storage.files import private_folder
 
 _PATIENCE = 600.0
 _REHEARSE = "from matador.spark.class_archive import rehearse; rehearse()"

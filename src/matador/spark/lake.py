@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
-from matador.errors import ClusterError, ConfigurationError
+from matador.errors import ClusterError, ConfigurationError, TransportError
 from matador.events.app import Matador, SyncMatador
 from matador.jobs import Queue
 from matador.loading import load_target
 from matador.model.event import EventType
 from matador.model.options import Seconds
-from matador.observe.paths import local_path
 from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
 from matador.spark.aggregates.store import TABLES as AGGREGATES
 from matador.spark.aggregates.store import Aggregates
@@ -42,14 +41,23 @@ from matador.spark.replay.replay import (
     replay,
     replay_jobs,
 )
-from matador.spark.replay.selection import Choice
+from matador.spark.replay.selection import Choice, moment
 from matador.spark.report import Report
 from matador.spark.report.findings import find
 from matador.spark.runtime.arrow import Table
 from matador.spark.tables.convert import ConvertResult, convert
 from matador.spark.tables.delta import DeltaTable
-from matador.spark.tables.ingest import Ingest, IngestOptions, IngestProgress, IngestResult
+from matador.spark.tables.ingest import (
+    BYTES,
+    MESSAGES,
+    Ingest,
+    IngestOptions,
+    IngestProgress,
+    IngestResult,
+)
 from matador.spark.tables.layout import TABLES
+from matador.spark.tables.log_ingest import LogIngest, log_source, queues_of
+from matador.spark.tables.log_offsets import LogStart, Since
 from matador.spark.tables.maintenance import (
     KEEP,
     TARGET,
@@ -66,6 +74,8 @@ from matador.spark.tables.read_only_sql import check_query, without_variables
 from matador.spark.tables.reader import LakeTables, read_table
 from matador.spark.tables.release import ReleaseResult, release
 from matador.spark.tables.typed import publish, table_name
+from matador.storage import ObjectStorage, Storage, open_storage
+from matador.storage.paths import remote_url
 
 _REFRESH = 60.0  # seconds between updates of the aggregates in an ingest that goes on
 
@@ -85,37 +95,76 @@ class Lake(LakeTables):
 
     def ingest(
         self,
-        journal: str | Path,
+        source: str | Path | Matador | SyncMatador,
         *,
+        queues: Sequence[str] | None = None,
+        since: datetime | str | None = None,
+        missing: Literal["fail", "skip"] | None = None,
         follow: bool = False,
         stop: threading.Event | None = None,
         interval: float = 1.0,
-        batch_size: int = 512 * 1024 * 1024,
+        batch_size: int | None = None,
         progress: Callable[[IngestProgress], None] | None = None,
     ) -> IngestResult:
-        """Add the new records of a journal. Every row is added once, however often this is killed.
+        """Add the new records of a journal, or the new messages of an application on Kafka.
 
-        With ``follow`` it continues, looking every ``interval`` seconds, until ``stop`` is set or
-        Ctrl-C is pressed. A batch reads ``batch_size`` bytes of the journal; ``progress`` is called
-        after each.
+        Every row is added once, however often this is killed, and whoever does the same at the same
+        time. An event that is in a journal and in Kafka is one row.
+
+        Args:
+            source: the folder of a journal; or an application on Kafka, started or not, whose
+                topics are read. Payloads are checked against its schema if the lake has none.
+            queues: of the application, all by default.
+            since: ``earliest`` (the default), ``latest`` or a time (text is ISO 8601, in UTC by
+                default): where to begin in topics that the lake has not read before.
+            missing: what to do if Kafka has deleted messages that were not read: ``fail`` (the
+                default), or ``skip`` to continue with what is there.
+            follow: continue until ``stop`` is set or Ctrl-C is pressed.
+            interval: seconds between two looks, with ``follow``.
+            batch_size: bytes of a journal, or messages of Kafka, that are committed together.
+            progress: called after each batch.
 
         Raises:
-            ConfigurationError: the folder does not exist, an option is invalid, or executors cannot
-                import the payload types of the schema.
-            ClusterError: executors could not read some segments. All others are ingested; these
-                are left for the next ingest.
+            ConfigurationError: the folder does not exist, an option is invalid, the application is
+                not on Kafka, or executors cannot import the payload types of the schema.
+            ClusterError: executors could not read some segments or topics. All others are ingested;
+                these are left for the next ingest.
+            MessagesDeletedError: Kafka has deleted messages that were not read.
+            TransportError: Kafka cannot be reached.
         """
-        folder = local_path(journal, "journal")
-        options = IngestOptions(
-            follow, stop or threading.Event(), interval, batch_size, self._refreshing(progress)
-        )
+        report = self._refreshing(progress)
+        stop = stop or threading.Event()
         try:
-            result = Ingest(self.spark, self.layout, self.schema, options).run(folder)
-        except ClusterError:
-            self.refresh()  # all other segments are there
+            if isinstance(source, Matador | SyncMatador):
+                size = MESSAGES if batch_size is None else batch_size
+                options = IngestOptions(follow, stop, interval, size, report)
+                start = LogStart(_since(since), missing or "fail")
+                app = source if isinstance(source, Matador) else source.app
+                names = queues_of(app, queues)
+                schema = app.schema if self.schema is None else self.schema
+                origin = log_source(app)
+                ingest = LogIngest(self.spark, self.layout, schema, origin, start, options)
+                result = ingest.run(names)
+            else:
+                _only_kafka(queues=queues, since=since, missing=missing)
+                folder = self._journal(source)
+                size = BYTES if batch_size is None else batch_size
+                options = IngestOptions(follow, stop, interval, size, report)
+                result = Ingest(self.spark, self.layout, self.schema, options).run(folder)
+        except (ClusterError, TransportError):
+            if self.layout.table("events").exists():
+                self.refresh()  # all others are there
             raise
         self.refresh()
         return result
+
+    def _journal(self, journal: str | Path) -> Storage:
+        """Where a journal is; one in the store of the lake is reached with the same options."""
+        here, there = remote_url(self.location, "lake"), remote_url(journal, "journal")
+        own = self.layout.storage
+        is_same = here is not None and there is not None and here.scheme == there.scheme
+        given = own.given if is_same and isinstance(own, ObjectStorage) else None
+        return open_storage(journal, "journal", given)
 
     def _refreshing(
         self, progress: Callable[[IngestProgress], None] | None
@@ -411,12 +460,14 @@ class Lake(LakeTables):
         views = self._views()
         with contextlib.nullcontext() if unrestricted else without_variables(self.spark):
             if not unrestricted:
-                check_query(self.spark, query, views)
+                query = check_query(self.spark, query, views)
             asked = query.lower()
             for name, frame in views.items():
                 if name.lower() in asked:  # some of them take a while to bring up to date
                     frame().createOrReplaceTempView(name)
-            return self.spark.sql(query)
+            found = self.spark.sql(query)
+            found.schema  # noqa: B018 - Spark Connect would report a wrong query only later
+            return found
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self.schema is None else self.schema.events
@@ -447,8 +498,9 @@ class Lake(LakeTables):
     def _typed_tables(self) -> list[DeltaTable]:
         """The typed tables that exist, also those of events that the schema no longer has."""
         storage = self.layout.storage
-        folders = sorted((self.layout.root / "typed").glob("*/_delta_log"))
-        return [DeltaTable.existing(storage, f"typed/{one.parent.name}") for one in folders]
+        names = [f"typed/{one}" for one in storage.folders("typed")]
+        names = [one for one in names if "_delta_log" in storage.folders(one)]
+        return [DeltaTable.existing(storage, one) for one in names]
 
     def _frame(self, rows: Table) -> DataFrame:
         spark: Any = self.spark  # the types of createDataFrame need those of pandas
@@ -458,6 +510,20 @@ class Lake(LakeTables):
 def target_of(app: AnyTarget) -> Matador | SyncMatador | Queue:
     """What is replayed to: the object itself, or that of the reference."""
     return load_target(app) if isinstance(app, str) else app
+
+
+def _since(given: datetime | str | None) -> Since:
+    if given is None or given == "earliest":
+        return "earliest"
+    return "latest" if given == "latest" else moment(given, "since")
+
+
+def _only_kafka(**given: object) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{option}={value!r} is for an application on Kafka, not for a journal"
+            )
 
 
 def _only_jobs(queue: Queue, **given: object) -> None:

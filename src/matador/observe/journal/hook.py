@@ -6,14 +6,16 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from matador.codec.as_json import as_json
+from matador.errors import ConfigurationError
 from matador.events.hooks import (
     DecodeFailure,
     EnqueueSuccess,
@@ -34,10 +36,11 @@ from matador.observe.journal.records import (
     replay_id,
     sent_record,
 )
+from matador.observe.journal.ship_process import ShippingProcess
 from matador.observe.journal.writer import JournalWriter
-from matador.observe.paths import local_path
 from matador.policy.retry import SendToDeadLetters
 from matador.runtime.recorder import AttemptedMessage, SentMessage
+from matador.storage.paths import local_path
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.journal")
@@ -54,6 +57,10 @@ class Journal(Hooks):
     Several processes may share a folder. If the disk is full, the application continues, and the
     journal records how many records were lost.
 
+    With ``ship_to``, such as ``s3://bucket/journal``, a process copies finished segments there,
+    for an ingest to read. ``storage_options`` are those of the store; what is not given comes from
+    the environment. ``delete_shipped`` removes local segments whose copies are confirmed.
+
     Example:
         >>> from matador.observe import Journal
         >>> journal = Journal("journal/")
@@ -68,6 +75,9 @@ class Journal(Hooks):
         rotate_size: int = 64 * 1024 * 1024,
         rotate_age: Seconds = 60.0,
         max_pending: int = 64 * 1024 * 1024,
+        ship_to: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        delete_shipped: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._folder = local_path(folder, "Journal: folder")
@@ -77,6 +87,16 @@ class Journal(Hooks):
             rotate_age=seconds(rotate_age, "Journal: rotate_age", minimum=0.01),
             max_pending=whole_number(max_pending, "Journal: max_pending", minimum=1),
         )
+        self._shipping = None
+        if ship_to is not None:
+            self._shipping = ShippingProcess(
+                self._folder, os.fspath(ship_to), storage_options, delete=delete_shipped
+            )
+        elif storage_options or delete_shipped:
+            raise ConfigurationError(
+                "Journal: storage_options and delete_shipped need ship_to, which says where "
+                "segments are shipped"
+            )
         self._clock: Clock = clock or SystemClock()
         self._kept: deque[tuple[Callable[..., Record], tuple[object, ...]]] = deque()
         self._awaited: asyncio.AbstractEventLoop | None = None
@@ -108,6 +128,8 @@ class Journal(Hooks):
         self._users += 1  # whoever could not start it stops it all the same
         if not self._writer.running:
             self._writer.start()
+            if self._shipping is not None:
+                self._shipping.start()
             atexit.register(self._finish)  # a queue that nobody closes loses no record
 
     async def on_stop(self) -> None:
@@ -116,7 +138,7 @@ class Journal(Hooks):
         self._hand_over()
         if self._users == 0:
             atexit.unregister(self._finish)
-            await asyncio.to_thread(self._writer.stop)
+            await asyncio.to_thread(self._end)
 
     def on_enqueue_success(self, event: EnqueueSuccess) -> None:
         """An envelope was stored."""
@@ -188,7 +210,12 @@ class Journal(Hooks):
 
     def _finish(self) -> None:
         self._hand_over()
+        self._end()
+
+    def _end(self) -> None:
         self._writer.stop()
+        if self._shipping is not None:
+            self._shipping.stop()
 
     def _now(self) -> int:
         return round(self._clock.time() * 1_000_000)

@@ -7,6 +7,7 @@ added, but never changed or removed. Times are microseconds since 1970, UTC.
 from __future__ import annotations
 
 import base64
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -15,7 +16,7 @@ import msgspec
 from matador.codec.base import Codec, Stamp
 from matador.errors import DecodeError
 from matador.model.envelope import Envelope
-from matador.model.message import Delivery
+from matador.model.message import Delivery, Headers
 from matador.model.text import storable_text
 from matador.policy.retry import Outcome
 
@@ -151,19 +152,49 @@ def line_of(
     Never raises an error: a delivery that cannot be decoded or written as JSON is kept as raw
     bytes.
     """
-    now = micros(stamp.now())
-    problem = delivery.problem
-    if problem is None:
-        try:
-            envelope = codec.decode(delivery.body, delivery.headers, stamp)
-            data = _json(codec, envelope.data)
-            before = msgspec.UNSET if envelope.before is None else _json(codec, envelope.before)
-            sent = sent_record(envelope, data, before, queue, transport, now, source)
-            return encode_record(sent), True
-        except Exception as error:  # noqa: BLE001 - the body may contain anything
-            problem = str(error) or type(error).__name__
-    bad = malformed_record(delivery.body, queue, transport, problem, now, writer)
-    return encode_record(bad), False
+    lines = LineWriter(queue, transport, codec, writer, source)
+    line, attempts = lines.line(delivery.body, delivery.headers, delivery.problem, stamp)
+    return line, attempts > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Writes the lines for messages of one queue, as they are stored there."""
+
+    queue: str
+    transport: str
+    codec: Codec
+    writer: str
+    source: str
+
+    def line(
+        self, body: bytes, headers: Headers, problem: str | None, stamp: Stamp
+    ) -> tuple[bytes, int]:
+        """The line for a message, and the number of its attempt; 0 if it could not be decoded.
+
+        Never raises an error: a message that cannot be decoded or written as JSON is kept as raw
+        bytes.
+        """
+        now = micros(stamp.now())
+        if problem is None:
+            try:
+                envelope = self.codec.decode(body, headers, stamp)
+                data = _json(self.codec, envelope.data)
+                before = envelope.before
+                sent = sent_record(
+                    envelope,
+                    data,
+                    msgspec.UNSET if before is None else _json(self.codec, before),
+                    self.queue,
+                    self.transport,
+                    now,
+                    self.source,
+                )
+                return encode_record(sent), max(1, envelope.docket.attempts)
+            except Exception as error:  # noqa: BLE001 - the body may contain anything
+                problem = str(error) or type(error).__name__
+        bad = malformed_record(body, self.queue, self.transport, problem, now, self.writer)
+        return encode_record(bad), 0
 
 
 def malformed_record(

@@ -17,7 +17,7 @@ from matador.model.message import Complete, Delivery
 from matador.model.options import Seconds, seconds, whole_number
 from matador.observe.journal.records import line_of
 from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
-from matador.observe.paths import local_path
+from matador.storage.paths import local_path
 from matador.transports.base import Subscription, Transport
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.backoff import Backoff

@@ -20,11 +20,11 @@ from matador.spark.aggregates import triage, windows
 from matador.spark.aggregates.windows import NOTHING, WINDOW, Counts, add_up
 from matador.spark.runtime.arrow import Schema, Table, compute, ipc_bytes, ipc_table, pa, parquet
 from matador.spark.runtime.executors import run_tasks
-from matador.spark.runtime.files import groups
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.delta import PARTITION, CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.layout import Layout
 from matador.spark.tables.parquet_writer import FileWriter, day_name
+from matador.storage import Storage
+from matador.storage.files import groups
 
 log = logging.getLogger("matador.lake")
 

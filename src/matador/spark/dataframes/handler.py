@@ -24,6 +24,7 @@ from matador.policy.admission import refuse
 from matador.policy.retry import Decision, RetryContext, RetryLater, SendToDeadLetters
 from matador.spark.dataframes.store import BatchState, BatchStore
 from matador.spark.dataframes.subscriber import Batch, BatchResult, DataFrameSubscriber
+from matador.spark.runtime.connect import is_connect
 from matador.spark.runtime.payload_columns import with_payload
 
 log = logging.getLogger("matador.spark")
@@ -171,9 +172,11 @@ def _keep_nothing(batch_id: int, state: BatchState) -> None:
 
 def is_stopped(frame: DataFrame) -> bool:
     """Whether the Spark application of a DataFrame is gone: then errors are not of the batch."""
-    context: Any = frame.sparkSession.sparkContext
+    spark: Any = frame.sparkSession
     try:
-        return bool(context._jsc.sc().isStopped())
+        if is_connect(spark):
+            return bool(spark.is_stopped)
+        return bool(spark.sparkContext._jsc.sc().isStopped())
     except Exception:  # noqa: BLE001 - Java itself is gone
         return True
 

@@ -14,15 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.model.options import Seconds, seconds, whole_number
-from matador.observe.paths import local_path
 from matador.spark.dataframes.events import chosen, journal_stream, queue_stream
 from matador.spark.dataframes.handler import BatchHandler, Report
 from matador.spark.dataframes.store import BatchStore, DeadBatch
 from matador.spark.dataframes.subscriber import BatchResult, DataFrameSubscriber
-from matador.spark.runtime.files import locked
+from matador.spark.runtime.connect import require_java
 from matador.spark.runtime.messages import reason_of
 from matador.spark.runtime.session import spark_session
 from matador.spark.runtime.shutdown import signals_set
+from matador.storage.files import locked
+from matador.storage.paths import local_path
 
 _WAIT = 0.2
 
@@ -78,7 +79,7 @@ def run_dataframe_subscribers(
         on_result: called with the result of every attempt.
 
     Raises:
-        ConfigurationError: an option is invalid.
+        ConfigurationError: an option is invalid, or the session is one of Spark Connect.
         StorageLockedError: another process runs one of them with this checkpoint.
         ClusterError: a stream failed, and not because of a subscriber.
     """
@@ -93,6 +94,7 @@ def run_dataframe_subscribers(
     elif "stored_at" in journal.columns:  # the messages of a queue
         journal = queue_stream(journal)
     session = spark or (journal.sparkSession if isinstance(journal, DataFrame) else spark_session())
+    require_java(session, "DataFrame subscribers run in the process that starts them")
     stopping = stop or threading.Event()
     totals = _Totals(subscribers, on_result)
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from matador.policy.retry import Outcome
 from matador.spark.dataframes.subscriber import BatchResult
-from matador.spark.runtime.files import (
+from matador.storage.files import (
     move,
     private_folder,
     read_json,

@@ -24,7 +24,6 @@ from matador.model.sending import SendResult
 from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.replay.ledger import Failure, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, filtered, groups_of
-from matador.spark.runtime.arrow import parquet
 from matador.spark.tables.reader import LakeTables
 from matador.transports.base import Deduplicating
 
@@ -97,7 +96,7 @@ class JobSender:
         self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
     ) -> Iterator[tuple[int, StoredJob]]:
         """The jobs of a chunk, with the indexes of their rows."""
-        batches = parquet.ParquetFile(ledger.rows / name).iter_batches(_MOST)
+        batches = ledger.batches(name, _MOST)
         columns = ([batch.column(one).to_pylist() for one in _COLUMNS] for batch in batches)
         rows = chain.from_iterable(zip(*lists, strict=True) for lists in columns)
         for index, values in enumerate(rows):

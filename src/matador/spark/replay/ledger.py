@@ -9,22 +9,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Generator, Sequence
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from matador.errors import ConfigurationError, StorageLockedError
-from matador.spark.runtime.arrow import parquet
-from matador.spark.runtime.files import (
-    locked,
-    private_folder,
-    read_json,
-    remove,
-    sync_tree,
-    write_json,
-)
+from matador.spark.runtime.arrow import RecordBatch, parquet
+from matador.spark.tables.lease import Lease
+from matador.storage import FolderStorage, Storage
+from matador.storage.files import locked_folder
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -74,29 +70,36 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """The folder of one replay. Driver and executors must see it under the same path."""
+    """The folder of one replay. Driver and executors must see it under the same path or URL."""
 
-    def __init__(self, root: Path, replay_id: str) -> None:
+    def __init__(self, root: Storage, replay_id: str) -> None:
         if not _ID.fullmatch(replay_id):
             raise ConfigurationError(
                 f"invalid replay id {replay_id!r}: use up to 100 letters, digits, '_', '-', '.'"
             )
-        self._folder = root / replay_id
+        self._folder = root.child(replay_id)
         self.replay_id = replay_id
-        self.rows = self._folder / "rows"  # the chunks
+        self.rows = self._folder.child("rows")  # the chunks
 
     @property
     def plan(self) -> ReplayPlan | None:
         """The plan; None until it is fixed."""
-        return read_json(self._folder / "plan.json", ReplayPlan)
+        return self._read("plan.json", ReplayPlan)
 
     @contextlib.contextmanager
-    def held(self) -> Generator[None]:
-        """Keep other processes from running the same replay."""
-        private_folder(self._folder / "done")
+    def held(self) -> Generator[Callable[[], None]]:
+        """Keep other processes from running the same replay.
+
+        Yields a function that raises ``StorageLockedError`` if that is no longer so.
+        """
+        folder = self._folder
         try:
-            with locked(self._folder / "lock"):
-                yield
+            if isinstance(folder, FolderStorage):
+                with locked_folder(folder.path):
+                    yield lambda: None
+            else:
+                with Lease(folder) as lease:
+                    yield lease.check
         except StorageLockedError as error:
             raise StorageLockedError(
                 f"replay {self.replay_id} is already running in another process"
@@ -104,13 +107,14 @@ class Ledger:
 
     def clear(self) -> None:
         """Remove the rows of a plan that was never fixed: nothing of it was sent."""
-        remove(self.rows)
+        self._folder.delete_folder("rows")
 
     def groups(self, chunks: Sequence[str]) -> dict[tuple[str, str], int]:
         """The number of rows by event and subscriber; only these two columns are read."""
         found: Counter[tuple[str, str]] = Counter()
         for name in chunks:
-            table = parquet.read_table(self.rows / name, columns=["event_key", "subscriber"])
+            with self.open(name) as file:
+                table = file.read(columns=["event_key", "subscriber"])
             counted = table.group_by(["event_key", "subscriber"]).aggregate([([], "count_all")])
             for row in counted.to_pylist():
                 found[row["event_key"], row["subscriber"]] += row["count_all"]
@@ -118,16 +122,31 @@ class Ledger:
 
     def count(self, chunks: Sequence[str]) -> int:
         """The number of rows."""
-        return sum(parquet.read_metadata(self.rows / name).num_rows for name in chunks)
+        total = 0
+        for name in chunks:
+            with self.open(name) as file:
+                total += file.metadata.num_rows
+        return total
+
+    def batches(self, name: str, most: int) -> Iterator[RecordBatch]:
+        """The rows of a chunk, at most so many at a time."""
+        with self.open(name) as file:
+            yield from file.iter_batches(most)
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Generator[Any]:
+        """The rows of a chunk, as a ``ParquetFile``."""
+        with self.rows.reader(name) as source:
+            yield parquet.ParquetFile(source)
 
     def fix(self, plan: ReplayPlan) -> None:
         """Write the plan and its rows to disk. It does not change any more."""
-        sync_tree(self.rows)
-        write_json(self._folder / "plan.json", plan)
+        self.rows.sync(*(one.name for one in self.rows.files()))
+        self._write("plan.json", plan)
 
     def chunk(self, name: str) -> Chunk | None:
         """The result of a chunk; None if it is not done."""
-        return read_json(self._done(name), Chunk)
+        return self._read(_done(name), Chunk)
 
     def is_done(self, name: str) -> bool:
         """Whether all rows of a chunk are sent."""
@@ -136,11 +155,19 @@ class Ledger:
 
     def note(self, name: str, chunk: Chunk) -> None:
         """Note the result of a chunk that is done."""
-        write_json(self._done(name), chunk)
+        self._write(_done(name), chunk)
 
     def chunks(self, plan: ReplayPlan) -> list[Chunk]:
         """The results of the chunks that are done."""
         return [one for one in map(self.chunk, plan.chunks) if one is not None]
 
-    def _done(self, name: str) -> Path:
-        return self._folder / "done" / f"{name}.json"
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        found = self._folder.read(name)
+        return None if found is None else msgspec.json.decode(found, type=kind)
+
+    def _write(self, name: str, content: msgspec.Struct) -> None:
+        self._folder.write(name, msgspec.json.encode(content))
+
+
+def _done(name: str) -> str:
+    return f"done/{name}.json"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -34,11 +33,14 @@ from matador.spark.replay.jobs import (
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, choose, counted, groups_of, target_of
 from matador.spark.replay.send import Pace, Resending, open_sender, scope_of, send_chunk
-from matador.spark.runtime.executors import run_tasks, ship
+from matador.spark.runtime.compat import Py4JError
+from matador.spark.runtime.executors import parallelism, run_tasks, ship
 from matador.spark.runtime.messages import spark_error
-from matador.spark.runtime.session import is_local
+from matador.spark.runtime.session import runs_here
 from matador.spark.source.publish import check_columns
+from matador.spark.tables.object_files import write_rows
 from matador.spark.tables.reader import LakeTables
+from matador.storage import FolderStorage
 from matador.transports.base import Transport
 
 AnyApp: TypeAlias = "Matador | SyncMatador | str"
@@ -215,7 +217,7 @@ def _run(
     how: ReplayOptions,
 ) -> ReplayResult:
     ledger = Ledger(lake.layout.ledger, replay_id)
-    with ledger.held():
+    with ledger.held() as check_held:
         plan = ledger.plan
         resumed = plan is not None
         if plan is None:
@@ -237,7 +239,7 @@ def _run(
                     f"{spark_error(error)}"
                 ) from error
         else:
-            _from_here(app, ledger, plan, how, result.total)
+            _from_here(app, ledger, plan, how, result.total, check_held)
         result = _with_chunks(result, ledger.chunks(plan))
         if how.progress is not None:
             how.progress(result.sent, result.total)
@@ -252,10 +254,10 @@ def _from_executors(
 ) -> None:
     count = len(plan.chunks)
     # The tasks that run at the same time share the rate.
-    slots = min(count, spark.sparkContext.defaultParallelism)
+    slots = min(count, parallelism(spark))
     rate = None if how.rate is None else how.rate / max(slots, 1)
-    local = is_local(spark.sparkContext.master or "")
-    work = Resending(ledger, plan, app if local else ship(spark, app), rate)
+    reference = app if runs_here(spark) else ship(spark, app)
+    work = Resending(ledger, plan, reference, rate)
     if how.progress is None:
         run_tasks(spark, work, count)
         return
@@ -274,6 +276,7 @@ def _from_here(
     plan: ReplayPlan,
     how: ReplayOptions,
     total: int,
+    check_held: Callable[[], None],
 ) -> None:
     sent = sum(chunk.sent for chunk in ledger.chunks(plan))
 
@@ -287,14 +290,20 @@ def _from_here(
     with open_sender(app, plan.kind) as sender:
         for name in plan.chunks:
             if not ledger.is_done(name):
+                check_held()
                 send_chunk(sender, ledger, plan, name, pace, report)
 
 
 def _written(rows: DataFrame, ledger: Ledger, transport: Transport) -> tuple[str, ...]:
     """Write the rows into the ledger; returns the names of its chunks."""
     most = _CHUNK_ROWS if transport.capabilities.once else _SMALL_CHUNK_ROWS
-    rows.write.option("maxRecordsPerFile", most).parquet(str(ledger.rows))
-    return tuple(sorted(path.name for path in ledger.rows.glob("part-*.parquet")))
+    if not isinstance(ledger.rows, FolderStorage):
+        return write_rows(rows, ledger.rows, most)
+    # The quickest way. Most values differ: looking for those that do not takes a third of the time.
+    options = {"maxRecordsPerFile": most, "parquet.enable.dictionary": "false"}
+    rows.write.options(**options).parquet(str(ledger.rows.path))
+    names = [one.name for one in ledger.rows.files()]
+    return tuple(one for one in names if one.startswith("part-") and one.endswith(".parquet"))
 
 
 def _with_chunks(result: ReplayResult, chunks: list[Chunk]) -> ReplayResult:

@@ -50,6 +50,14 @@ class Choice:
             rows = rows.where(rows[time] < sql.lit(moment(self.until, "until")))
         return rows
 
+    @property
+    def period(self) -> dict[str, datetime | None]:
+        """``since`` and ``until`` as points in time."""
+        return {
+            "since": None if self.since is None else moment(self.since, "since"),
+            "until": None if self.until is None else moment(self.until, "until"),
+        }
+
     def request(self, to: str | None) -> dict[str, str]:
         """The options that were given, as text."""
         event = self.event
@@ -101,7 +109,7 @@ def target_of(app: Matador, to: str | None) -> ReplayTarget:
 def choose(lake: LakeTables, app: Matador, choice: Choice, target: ReplayTarget) -> DataFrame:
     """The selected rows, one for each message or, if the target requires it, for each event."""
     event = None if choice.event is None else app.schema.event(choice.event)
-    rows = lake.events(event)
+    rows = lake.events(event, **choice.period)
     rows = rows.where(rows.way == EVENT)
     if not choice.replays:
         rows = rows.where(rows.replay_id.isNull())
@@ -174,8 +182,9 @@ def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
     """The rows for which a predicate is true; the error for an invalid one ends with ``hint``."""
     try:
         with without_variables(rows.sparkSession):
-            check_predicate(rows.sparkSession, where)
-            return rows.where(where)
+            found = rows.where(check_predicate(rows.sparkSession, where))
+            found.schema  # noqa: B018 - Spark Connect would report an error only later
+            return found
     except (AnalysisException, ParseException) as error:
         said = (error.getMessage() or str(error)).strip().splitlines()[0]
         raise ConfigurationError(f"invalid predicate where={where!r}{hint}: {said}") from error

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from matador.codec.base import DecodedPayload
 from matador.errors import MatadorError
 from matador.events.app import Matador, SyncMatador
 from matador.events.fanout import derived_id
@@ -23,7 +24,6 @@ from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.replay.jobs import JobSender, load_queue, open_queue
 from matador.spark.replay.ledger import Chunk, Failure, Kind, Ledger, ReplayPlan
 from matador.spark.replay.selection import ReplayTarget, receivers
-from matador.spark.runtime.arrow import parquet
 from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
 
 _COLUMNS = [
@@ -35,7 +35,7 @@ _COLUMNS = [
     "data_json",
     "before_json",
 ]
-_MOST = 1000  # rows published in one call
+_MOST = 5000  # rows published in one call: a broker on this machine syncs its disk for each
 _BURST = 0.1  # how many seconds of the rate may be sent at once
 
 
@@ -190,7 +190,7 @@ class _Sending:
 def _items(
     publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
 ) -> Iterator[tuple[int, Item]]:
-    batches = parquet.ParquetFile(ledger.rows / name).iter_batches(_MOST)
+    batches = ledger.batches(name, _MOST)
     if plan.kind == "backfill":
         incoming = RowEvents(publisher.app.schema, plan.event, f"{ledger.replay_id}/{name}")
         yield from enumerate(item for batch in batches for item in incoming.items(batch))
@@ -208,6 +208,10 @@ def _items(
                 yield row, item
 
 
+_Route: TypeAlias = tuple[EventType, str, tuple[str, ...] | None]
+"""An event, the subscriber that its id is derived for, and the only one it goes to, if any."""
+
+
 class _Again:
     """Turns rows of the lake into the events of a replay."""
 
@@ -216,7 +220,7 @@ class _Again:
         self._replay_id = replay_id
         self._plan = plan
         self._target = ReplayTarget(plan.subscriber, plan.queue, plan.everybody)
-        self._routes: dict[tuple[str, str], tuple[EventType, str] | None] = {}
+        self._routes: dict[tuple[str, str], _Route | None] = {}
 
     def item(
         self,
@@ -229,13 +233,16 @@ class _Again:
         before: str | None,
     ) -> Item | None:
         """The event of a row; None if it no longer has a receiver."""
-        if (event_key, subscriber) not in self._routes:
-            self._routes[event_key, subscriber] = self._route(event_key, subscriber)
-        route = self._routes[event_key, subscriber]
+        way = event_key, subscriber
+        route = self._routes.get(way)
         if route is None:
-            return None
-        event, name = route
+            if way not in self._routes:
+                route = self._routes[way] = self._route(event_key, subscriber)
+            if route is None:
+                return None
+        event, name, subscribers = route
         decode = self._publisher.json.decode_payload
+        json = msgspec.Raw(data.encode())
         # The id of an envelope is derived from the ids of the replay and of the original, and the
         # name of the subscriber: here for one subscriber, by the fan-out for all.
         everybody = self._plan.everybody
@@ -246,12 +253,15 @@ class _Again:
             correlation_id=correlation_id,
             before=None if before is None else decode(event, msgspec.Raw(before.encode())),
             id="\x1f".join(parts) if everybody else derived_id(*parts, name),
-            subscribers=None if everybody else (name,),
+            subscribers=subscribers,
             queue=self._plan.queue,
         )
-        return Item(event, decode(event, msgspec.Raw(data.encode())), options)
+        return Item(event, DecodedPayload(decode(event, json), json), options)
 
-    def _route(self, event_key: str, subscriber: str) -> tuple[EventType, str] | None:
+    def _route(self, event_key: str, subscriber: str) -> _Route | None:
         app = self._publisher.app
         names = receivers(app, event_key, subscriber, self._target)
-        return (app.schema.event(event_key), names[0]) if names else None
+        if not names:
+            return None
+        chosen = None if self._plan.everybody else (names[0],)
+        return app.schema.event(event_key), names[0], chosen

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from matador.charts.markup import printable, titled
 from matador.charts.svg import duration
-from matador.observe.paths import local_path
 from matador.spark.report.findings import Findings, SubscriberHealth
 from matador.spark.report.html import page
-from matador.spark.runtime.files import private_file
+from matador.storage.files import private_file
+from matador.storage.paths import local_path
 
 _FEW = 5
 _MANY = 20

@@ -165,7 +165,7 @@ def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliatio
         [("count", "descending"), ("signature", "ascending")]
     )
     findings = Findings(
-        lake=lake.path.name,
+        lake=lake.name,
         made_at=datetime.now(UTC),
         groups=tuple(_group(row) for row in groups.slice(0, MOST_GROUPS).to_pylist()),
         more_groups=max(groups.num_rows - MOST_GROUPS, 0),

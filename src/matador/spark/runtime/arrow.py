@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -14,6 +15,9 @@ pa: Any = importlib.import_module("pyarrow")
 compute: Any = importlib.import_module("pyarrow.compute")
 parquet: Any = importlib.import_module("pyarrow.parquet")
 _spark_types: Any = importlib.import_module("pyspark.sql.pandas.types")
+# PySpark 4.0 always takes UTC.
+_HAS_TIMEZONE = "timezone" in inspect.signature(_spark_types.to_arrow_schema).parameters
+_UTC = {"timezone": "UTC"} if _HAS_TIMEZONE else {}
 
 Array: TypeAlias = Any
 DataType: TypeAlias = Any
@@ -29,7 +33,7 @@ def struct_type(schema: Schema) -> StructType:
 
 def arrow_schema(columns: StructType) -> Schema:
     """Spark columns as an Arrow schema, in the form Spark expects in record batches."""
-    return _spark_types.to_arrow_schema(columns, timezone="UTC")
+    return _spark_types.to_arrow_schema(columns, **_UTC)
 
 
 def ipc_bytes(tables: Sequence[Table]) -> bytes:

@@ -14,15 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
 from matador.errors import ConfigurationError
 from matador.loading import is_file, split_reference
 from matador.model.event import EventType
 from matador.model.schema import Schema
 from matador.spark.runtime.arrow import RecordBatch, map_in_arrow, pa
-from matador.spark.runtime.session import INSTALLED, import_paths, is_local
+from matador.spark.runtime.connect import is_connect
+from matador.spark.runtime.messages import one_line
+from matador.spark.runtime.session import INSTALLED, import_paths, runs_here
 
+_MOST_CORES = 4096
 _pickler: Any = cloudpickle  # it has no types
 
 # A dataclass of a script is pickled by value. Fields without a default refer to one marker object,
@@ -37,9 +42,28 @@ def ship(spark: SparkSession, reference: str, py_files: Sequence[str | Path] = (
     if is_file(where):
         files.append(str(Path(where).resolve()))
         reference = f"{Path(where).stem}:{attribute}"
-    for file in files:
-        spark.sparkContext.addPyFile(file)
+    add_files(spark, files)
     return reference
+
+
+def add_files(spark: SparkSession, files: Sequence[str]) -> None:
+    """Send Python files, or zips of them, to the executors.
+
+    Raises:
+        ConfigurationError: the session has another file of that name.
+    """
+    if not is_connect(spark):
+        for file in files:
+            spark.sparkContext.addPyFile(file)
+        return
+    for file in files:
+        try:
+            spark.addArtifacts(file, pyfile=True)
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"{file} cannot be sent to the Spark Connect server: {one_line(str(error))}; a "
+                "session keeps the first file of a name, so use a new session after a change"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +96,9 @@ def event_types(spark: SparkSession, schema: Schema) -> EventTypes:
             "the payload types of the schema cannot be sent to the Spark executors; define them at "
             f"the top level of a module that the executors can import ({error})"
         ) from error
-    if is_local(spark.sparkContext.master or ""):
+    if runs_here(spark):
         return EventTypes(pickled, tuple(import_paths()))
-    for file in _single_files(_modules_of(pickled)):
-        spark.sparkContext.addPyFile(file)
+    add_files(spark, _single_files(_modules_of(pickled)))
     return EventTypes(pickled, ())
 
 
@@ -105,7 +128,13 @@ def _single_files(modules: Iterable[str]) -> list[str]:
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks run at the same time, as far as Spark says."""
-    return spark.sparkContext.defaultParallelism
+    if not is_connect(spark):
+        return spark.sparkContext.defaultParallelism
+    # A range has as many partitions as there are cores, unless it is told otherwise. The partitions
+    # are numbered from zero.
+    numbers = spark.range(0, _MOST_CORES).select(sql.spark_partition_id().alias("number"))
+    (row,) = numbers.agg(sql.max("number").alias("last")).collect()
+    return max(1, int(row["last"]) + 1)
 
 
 def run_tasks(spark: SparkSession, work: Callable[[int], bytes], count: int) -> list[bytes]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from matador.observe.journal.segments import open_segment
+from matador.storage import Storage
 
 BLOCK = 4 * 1024 * 1024
 LONGEST = 64 * 1024 * 1024
@@ -17,11 +18,15 @@ LONGEST = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a segment: the lines that begin in ``[start, end)``."""
+    """A part of a segment: the lines that begin in ``[start, end)``.
+
+    ``path`` is a local one, or the name in a ``journal`` that is in an object store.
+    """
 
     path: str
     start: int
     end: int
+    journal: Storage | None = None
 
     @property
     def name(self) -> str:
@@ -43,8 +48,9 @@ def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> 
     Raises:
         OSError: the segment is gone, unreadable or incomplete.
     """
-    with os.fdopen(open_segment(split.path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    with _opened(split) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         if size < split.end:  # segments never change: this machine sees an old state
             raise OSError(f"{size:,} bytes here instead of {split.end:,}: {split.path}")
         if split.start:
@@ -59,6 +65,12 @@ def read_blocks(split: Split, *, block: int = BLOCK, longest: int = LONGEST) -> 
                         _skip_line(file)
                     found = found[: last + longest + 1]
             yield found.removesuffix(b"\n")
+
+
+def _opened(split: Split) -> BinaryIO:
+    if split.journal is not None:
+        return split.journal.reader(split.path)
+    return os.fdopen(open_segment(split.path), "rb")
 
 
 def _skip_line(file: BinaryIO) -> None:

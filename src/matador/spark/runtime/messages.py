@@ -7,10 +7,11 @@ import logging
 import re
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
+
+from matador.spark.runtime.compat import Py4JError
 
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _BRIDGE = re.compile(r"^An error occurred while calling \S+\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
@@ -27,6 +28,8 @@ def silence(spark: SparkSession) -> None:
     """
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     untyped: Any = spark
+    if not hasattr(untyped, "_jvm"):  # Spark Connect: what the server prints is not ours
+        return
     java = untyped._jvm.java
     stderr = java.lang.System.err
     java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))

@@ -19,7 +19,8 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
 
 from matador.model.event import EventType
-from matador.spark.runtime.arrow import Array, arrow_schema, pa
+from matador.spark.runtime.arrow import Array, pa
+from matador.spark.runtime.compat import column_function
 from matador.spark.runtime.payload_types import DEFAULT, JSON_OPTIONS, struct_of
 
 Fit: TypeAlias = Callable[[Any], Any]
@@ -39,31 +40,22 @@ def with_payload(rows: DataFrame, event: EventType, *, unfit: bool = False) -> D
     """Rows of the ``events`` table with the payload as a struct: ``data``, and ``before``.
 
     A field that is missing has the default of its class, as subscribers see it. With ``unfit``, a
-    column of that name lists the fields of ``data`` that are null because their value does not fit.
+    column of that name lists the fields that are null because their value does not fit; those of
+    ``before`` as ``before.amount``.
     """
     struct = struct_of(event)
     filled = struct_of(event, defaults=True)
 
-    def decode(json: Array) -> Array:
-        kind = arrow_schema(types.StructType().add("data", struct)).field(0).type
-        return TypedColumn(filled).make(json.to_pylist(), kind)
-
-    decode.__annotations__ = {"json": pa.Array, "return": pa.Array}  # Spark goes by these
-    untyped: Any = sql
-
     def column(json: str) -> Column:
         if filled == struct:  # without defaults the JVM can do it alone
             return sql.from_json(json, struct, JSON_OPTIONS)
-        return untyped.arrow_udf(decode, struct)(json)
+        return column_function(lambda: TypedColumn(filled).value, struct)(json)
 
-    def misfits(json: Array) -> Array:
-        names = Misfits(filled)
-        return pa.array([names.of(one) for one in json.to_pylist()], pa.list_(pa.string()))
-
-    misfits.__annotations__ = {"json": pa.Array, "return": pa.Array}
     found = {"data": column("data_json"), "before": column("before_json")}
     if unfit:  # costs nothing unless it is used
-        found["unfit"] = untyped.arrow_udf(misfits, "array<string>")("data_json")
+        names = types.ArrayType(types.StringType())
+        misfits = column_function(lambda: Misfits(filled).of_both, names, columns=2)
+        found["unfit"] = misfits("data_json", "before_json")
     return rows.withColumns(found)
 
 
@@ -75,9 +67,10 @@ class TypedColumn:
 
     def make(self, payloads: Sequence[bytes | str | None], kind: Any) -> Array:
         """The payloads as an Arrow array of the type ``kind``."""
-        return pa.array([self._value(payload) for payload in payloads], kind)
+        return pa.array([self.value(payload) for payload in payloads], kind)
 
-    def _value(self, payload: bytes | str | None) -> Any:
+    def value(self, payload: bytes | str | None) -> Any:
+        """The payload as a value for Arrow; None if it is not readable."""
         if payload is None:
             return None
         try:
@@ -92,14 +85,32 @@ class Misfits:
     def __init__(self, struct: types.StructType) -> None:
         self._struct = struct
 
+    def column(
+        self, data: Sequence[bytes | str | None], before: Sequence[bytes | str | None]
+    ) -> Array:
+        """The names for each row, as an Arrow array: of the payload, and of the one before."""
+        names = [self.of_both(*both) for both in zip(data, before, strict=True)]
+        return pa.array(names, pa.list_(pa.string()))
+
+    def of_both(self, payload: bytes | str | None, before: bytes | str | None) -> list[str]:
+        """The names for the payload, and for the one before."""
+        return [*self.of(payload), *map(_of_before, self.of(before))]
+
     def of(self, payload: bytes | str | None) -> list[str]:
-        """The names of the fields, such as ``lines[].quantity``; usually none."""
+        """The names of the fields, such as ``lines[].quantity``; usually none.
+
+        ``data`` is the whole payload.
+        """
         if payload is None:
             return []
         try:
             return [*dict.fromkeys(_misfits(self._struct, _decode(payload), ""))]
         except (msgspec.DecodeError, RecursionError):
             return ["data"]
+
+
+def _of_before(name: str) -> str:
+    return "before" if name == "data" else f"before.{name}"
 
 
 def _misfits(kind: types.DataType, value: Any, path: str) -> Iterator[str]:

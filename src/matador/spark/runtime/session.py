@@ -1,7 +1,7 @@
 """A Spark session that starts quickly, prints nothing and runs this interpreter in its workers.
 
-Everything in this package works with the user's own session as well: queries bring their settings
-with them.
+Everything in this package works with the user's own session as well, and with one of Spark Connect:
+queries bring their settings with them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext, java_gateway
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession, is_remote
 
+from matador.errors import ConfigurationError
+from matador.spark.runtime.compat import java_gateway, spark_context
+from matador.spark.runtime.connect import connect, is_connect
 from matador.spark.runtime.java import class_archive_options, find_java_home
 
+log = logging.getLogger("matador.spark")
+
 _LOOPBACK = "127.0.0.1"
+_MIXED = (
+    "this process is {}, so it cannot {} as well: PySpark has one kind of session per process; use "
+    "another process"
+)
 INSTALLED = (sys.prefix, sys.base_prefix, sys.exec_prefix)
 """Where the modules of the interpreter and its packages are."""
 
@@ -31,29 +40,46 @@ INSTALLED = (sys.prefix, sys.base_prefix, sys.exec_prefix)
 def spark_session(
     master: str | None = None,
     *,
+    remote: str | None = None,
     app_name: str = "matador",
     config: Mapping[str, str] | None = None,
     java_options: Sequence[str] | None = None,
 ) -> SparkSession:
     """The Spark session of this process: the running one, or a new one.
 
-    ``master`` is ``local[*]`` by default. ``config`` overrides our settings. A session that is
-    already running is returned, with ``config`` applied as far as Spark allows. ``java_options``
-    are for the Java of a new session; by default it uses the class archive, if
-    ``matador spark prepare`` has created one.
+    ``master`` is ``local[*]`` by default. ``remote`` is the address of a Spark Connect server
+    instead, ``sc://host:15002``; Java is not needed then. ``config`` overrides our settings. A
+    session that is already running is returned, with ``config`` applied as far as Spark allows;
+    what it refuses is logged. ``java_options`` are for the Java of a new session; by default it
+    uses the class archive, if ``matador spark prepare`` has created one.
 
     Raises:
-        ConfigurationError: there is no Java 17 or newer; the message says how to install one.
+        ConfigurationError: there is no Java 17 or newer; the message says how to install one. Or an
+            option is invalid, or this process has a session of the other kind.
+        MissingExtraError: ``remote`` needs the extra ``spark-connect``.
+        ClusterError: the server does not answer.
         KeyboardInterrupt: Ctrl-C was pressed while Spark started; its Java is gone.
 
     Example:
         >>> spark = spark_session("local[2]", config={"spark.driver.memory": "2g"})
+        >>> spark = spark_session(remote="sc://spark.example.com:15002")
     """
+    if master is not None and remote is not None:
+        raise ConfigurationError("spark_session: give master or remote, not both")
     running = running_session()
     if running is not None:
-        for name, value in (config or {}).items():
-            running.conf.set(name, value)
+        if remote is not None and not is_connect(running):
+            raise ConfigurationError(_MIXED.format("running its own Spark", "connect to a server"))
+        _reconfigure(running, config or {})
         return running
+    if master is None and remote is None:
+        remote = os.environ.get("SPARK_REMOTE")  # as PySpark does
+    if remote is not None:
+        return connect(remote, app_name, config)
+    if is_remote():
+        raise ConfigurationError(
+            _MIXED.format("connected to a Spark server", "start a Spark of its own")
+        )
     chosen = master or "local[*]"
     options = class_archive_options() if java_options is None else java_options
     settings: Any = {**_settings(chosen, options), **(config or {})}
@@ -62,23 +88,38 @@ def spark_session(
         return builder.getOrCreate()
 
 
+def _reconfigure(running: SparkSession, config: Mapping[str, str]) -> None:
+    """Change the settings of a running session that it lets us change."""
+    for name, value in config.items():
+        try:
+            running.conf.set(name, value)
+        except PySparkException:
+            log.warning("the running Spark session keeps its %s: it cannot be changed now", name)
+
+
 @contextlib.contextmanager
 def session_for(
-    spark: SparkSession | None, master: str | None, *, app_name: str
+    spark: SparkSession | None,
+    master: str | None,
+    *,
+    remote: str | None = None,
+    app_name: str,
+    config: Mapping[str, str] | None = None,
 ) -> Generator[SparkSession]:
     """A session to work with: the given one, else the running one, else a new one.
 
     Only a new one is stopped at the end: others are still in use.
     """
-    found = spark or running_session()
-    if found is not None:
-        yield found
+    if spark is not None:
+        yield spark
         return
-    made = spark_session(master, app_name=app_name)
+    is_new = running_session() is None
+    made = spark_session(master, remote=remote, app_name=app_name, config=config)
     try:
         yield made
     finally:
-        made.stop()
+        if is_new:
+            made.stop()
 
 
 @contextlib.contextmanager
@@ -109,7 +150,7 @@ def _interruptible() -> Generator[None]:
             process.kill()
         return process
 
-    gateway: Any = java_gateway
+    gateway: Any = java_gateway()
     level = logging.getLogger("py4j").level
     popen, gateway.Popen = gateway.Popen, start
     signal.signal(signal.SIGINT, interrupt)
@@ -136,7 +177,7 @@ def _interruptible() -> Generator[None]:
 
 def _forget_java() -> None:
     """Make PySpark start a new Java the next time: this one is dead."""
-    context: Any = SparkContext
+    context: Any = spark_context()
     gateway, context._gateway, context._jvm = context._gateway, None, None
     context._active_spark_context = None
     if gateway is not None:
@@ -149,7 +190,12 @@ def running_session() -> SparkSession | None:
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    contexts: Any = SparkContext  # a session is only active in one thread
+    if is_remote():  # a session is only active in one thread
+        try:
+            return SparkSession.active()
+        except PySparkException:
+            return None
+    contexts: Any = spark_context()
     return None if contexts._active_spark_context is None else SparkSession.builder.getOrCreate()
 
 
@@ -197,6 +243,11 @@ def import_paths() -> list[str]:
 def is_local(master: str) -> bool:
     """Whether the executors of a master run on this machine and see its files."""
     return master.startswith("local")
+
+
+def runs_here(spark: SparkSession) -> bool:
+    """Whether the executors of a session run on this machine, with our import paths."""
+    return not is_connect(spark) and is_local(spark.sparkContext.master or "")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,13 @@ def register(spark: SparkSession) -> None:
         >>> register(spark)
         >>> spark.read.format("matador").option("journal", "journal/").load()
     """
+    from pyspark.errors import PySparkException
+
     from pyspark_matador import DefaultSource
 
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except PySparkException as error:
+        # Spark 4.0 refuses to replace a source that it has found by itself.
+        if "already exists" not in str(error):
+            raise

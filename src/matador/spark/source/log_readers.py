@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from matador.errors import MessagesDeletedError
 from matador.model.topology import DEAD_LETTER_KINDS
 from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.compat import LimitedStreamReader, ReadLimit, ReadMaxRows
+from matador.spark.runtime.log_ranges import limited
 from matador.spark.source.options import ReadOptions, event_of, subject_of
 from matador.spark.source.queues import open_queue
 from matador.spark.source.readers import OpenQueue, Reading
@@ -71,7 +72,7 @@ class LogBatchReader(Reading, DataSourceReader):
         return [replace(part, finished=finished) for part in parts]
 
 
-class LogStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(OpenQueue, LimitedStreamReader):
     """Reads a log as it grows. It must keep messages for longer than the stream lags behind."""
 
     _target: Offsets | None = None
@@ -87,7 +88,7 @@ class LogStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvailabl
         """Note the last messages that exist now: later ones are not read in this run."""
         self._target = _ends(self._queue().offsets())
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """After the next messages, as many as the limit allows, from all partitions alike."""
         ends = _ends(self._queue().offsets())
         if self._target is not None:
@@ -125,22 +126,6 @@ class LogStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvailabl
             _LOG.warning("%s; the stream goes on at %d", problem, first)
             ranges[number] = first, max(first, end)
         return ranges
-
-
-def limited(left: Mapping[int, tuple[int, int]], most: int | None) -> Offsets:
-    """The ends of what may be read at once: ``most`` messages, shared out by what is left."""
-    total = sum(end - start for start, end in left.values())
-    if most is None or total <= most:
-        return {number: end for number, (_, end) in left.items()}
-    ends: Offsets = {}
-    shared = 0  # of the sizes so far: what is rounded off goes to the next
-    given = 0
-    for number, (start, end) in left.items():
-        shared += end - start
-        share = shared * most // total - given
-        given += share
-        ends[number] = start + share
-    return ends
 
 
 def log_parts(ranges: Mapping[int, tuple[int, int]], parts: int) -> list[LogPart]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import pyspark
+
 from matador.codec.base import Codec
 from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
@@ -18,6 +20,7 @@ from matador.loading import load_application
 from matador.model.event import EventType, event_type_of
 from matador.model.options import suggestion
 from matador.model.topology import DEAD_LETTER_KINDS, Topology, dead_letter_name
+from matador.spark.runtime.compat import HAS_READ_LIMITS
 from matador.transports.base import LocalStorage, Transport
 from matador.transports.urls import transport_from_url
 
@@ -92,6 +95,16 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             f"matador: missing must be 'fail' or 'skip', got {options['missing']!r}"
         )
     return ReadOptions(**options)
+
+
+def check_limits(given: Mapping[str, str]) -> None:
+    """Raise ``ConfigurationError`` if a limit of micro-batches is set that Spark does not keep."""
+    limits = sorted({name.lower() for name in given} & {"max_rows", "max_files", "max_bytes"})
+    if limits and not HAS_READ_LIMITS:
+        raise ConfigurationError(
+            f"matador: option {limits[0]!r} needs Spark 4.2 or newer; this is {pyspark.__version__}"
+            ", where a micro-batch has all that is there"
+        )
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

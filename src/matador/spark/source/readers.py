@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from matador.errors import ConfigurationError
+from matador.observe.journal.segments import finished
+from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.compat import (
+    LimitedStreamReader,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxFiles,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
-from matador.errors import ConfigurationError
-from matador.observe.journal.segments import finished
-from matador.observe.paths import local_path
-from matador.spark.runtime.arrow import RecordBatch
-from matador.spark.runtime.files import groups
 from matador.spark.runtime.journal_lines import Split, read_blocks, splits_of
 from matador.spark.source.options import ReadOptions, event_of
 from matador.spark.source.queues import QueueReader, Span, open_queue, place
 from matador.spark.source.rows import MessageRows, RecordRows, shape_of
 from matador.spark.source.segment_offsets import Seen
+from matador.storage.files import groups
+from matador.storage.paths import local_path
 
 _SPLIT_BYTES = 32 << 20
 _START = "0"  # before every position
@@ -103,7 +103,7 @@ class JournalBatchReader(Reading, DataSourceReader):
         return segment_parts(list(finished(journal_folder(self._options))))
 
 
-class JournalStreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JournalStreamReader(Reading, LimitedStreamReader):
     """Reads segments as they appear. The offset holds those that were read."""
 
     def __init__(self, options: ReadOptions, chosen: StructType) -> None:
@@ -125,7 +125,7 @@ class JournalStreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvaila
         """Note the segments that exist now: later ones are not read in this run."""
         self._target = Seen().plus(finished(self._folder))
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """After the next segments: as many as the limit allows, but at least one."""
         seen = Seen.from_offset(start)
         segments = list(finished(self._folder))
@@ -176,7 +176,7 @@ class OpenQueue(Reading):
             self._open = None
 
 
-class QueueStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueStreamReader(OpenQueue, LimitedStreamReader):
     """Reads the messages of a queue with a retention, by position. Consumes nothing.
 
     The retention must be longer than the stream may lag behind.
@@ -196,7 +196,7 @@ class QueueStreamReader(OpenQueue, DataSourceStreamReader, SupportsTriggerAvaila
         """Note the last message that exists now: later ones are not read in this run."""
         self._target = self._last()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def next_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """After the next messages, as many as the limit allows."""
         position: str = start["position"]
         if self._target is not None and place(position) >= place(self._target):

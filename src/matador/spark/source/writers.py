@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from matador.errors import ConfigurationError
 from matador.loading import load_application
 from matador.model.message import Once
 from matador.spark.runtime.arrow import RecordBatch
+from matador.spark.runtime.compat import StreamBatchWriter
 from matador.spark.source.options import WriteOptions, write_options
 from matador.spark.source.publish import RowEvents, check_columns, open_publisher
 
@@ -59,24 +56,25 @@ class BatchWriter(DataSourceArrowWriter):
             _seal(self._options, Once(self._scope))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(StreamBatchWriter):
     """Publishes the rows of a stream, micro-batch by micro-batch."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self.columns = schema
         self._options = _checked(given, schema, overwrite)
         if self._options.write_id is not None:
             raise ConfigurationError(
                 "matador: a stream is identified by its checkpoint and takes no write_id"
             )
 
-    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+    def write_batches(self, batches: Iterator[RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         assert query is not None
         assert batch is not None
-        return _publish(self._options, iterator, Once(f"spark-stream:{query}", int(batch)))
+        return _publish(self._options, batches, Once(f"spark-stream:{query}", int(batch)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The micro-batch is published: if Spark repeats it, nothing is published again."""

@@ -7,7 +7,7 @@ between, they are compared again with what it has added. So a row is never added
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from matador.spark.runtime.executors import run_tasks
 from matador.spark.tables.dedup_index import KeyIndex, sorted_order
-from matador.spark.tables.delta import CommitConflictError
+from matador.spark.tables.delta import CommitConflictError, DeltaTable
 from matador.spark.tables.ingest_tasks import Rewritten, Unwanted, as_micros, leave_out
 from matador.spark.tables.keys import Keys
 from matador.spark.tables.layout import Layout
@@ -51,8 +51,16 @@ class Appender:
         self._table = layout.table(table).open()
         self._index = KeyIndex(layout.index(table), self._table)
 
-    def append(self, parts: Sequence[Part]) -> Appended:
-        """Commit the parts, in one step. Without new rows there is no commit."""
+    def append(
+        self,
+        parts: Sequence[Part],
+        transactions: Callable[[DeltaTable], Mapping[str, int]] = lambda _: {},
+    ) -> Appended:
+        """Commit the parts, in one step. Of equal rows, the first is kept.
+
+        ``transactions`` are committed in the same step, also without rows; they are asked for with
+        each version of the table that is tried. Without rows and transactions there is no commit.
+        """
         repeated = expired = 0
         self._table.refresh()
         while True:
@@ -61,11 +69,13 @@ class Appender:
             after = sum(one.file.rows for one in parts)
             repeated += before - after - old
             expired += old
-            if not parts:
+            together = dict(transactions(self._table))
+            if not parts and not together:
                 return Appended(0, repeated, expired)
-            number = (self._table.transaction(BATCH) or 0) + 1
+            if parts:
+                together[BATCH] = (self._table.transaction(BATCH) or 0) + 1
             try:
-                version = self._table.commit([one.file for one in parts], (), {BATCH: number})
+                version = self._table.commit([one.file for one in parts], (), together)
             except CommitConflictError as error:
                 log.info("another process was faster; comparing again (%s)", error)
                 continue

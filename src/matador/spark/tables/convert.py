@@ -18,10 +18,9 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
+from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import Table, compute, pa, parquet
 from matador.spark.runtime.executors import run_tasks
-from matador.spark.runtime.files import groups, private_folder
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.decode import quarantined_bytes
 from matador.spark.tables.dedup_index import merged, run_name, save_run
 from matador.spark.tables.delta import NEW, DataFile, DeltaTable
@@ -29,6 +28,8 @@ from matador.spark.tables.ingest import IngestedSegments, SegmentRef
 from matador.spark.tables.keys import EVENT, fingerprint
 from matador.spark.tables.layout import TABLES, Layout
 from matador.spark.tables.parquet_writer import FileWriter, day_name
+from matador.storage import Storage
+from matador.storage.files import groups, private_folder
 
 CONVERTED = "matador.converted"
 """The application whose transaction says that the rows of the first layout are in the table."""
@@ -68,6 +69,11 @@ class _Pending(msgspec.Struct, frozen=True):
 
 def convert(spark: SparkSession, layout: Layout) -> ConvertResult:
     """See ``Lake.convert``."""
+    if not layout.storage.is_local:
+        raise ConfigurationError(
+            f"{layout.storage.root}: a lake of the first layout is in a local folder; convert it "
+            "there, then copy it"
+        )
     root = layout.root
     batches = [*_batches(root)]
     _finish_replacements(root)

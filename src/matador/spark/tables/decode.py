@@ -9,10 +9,10 @@ import base64
 import codecs
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -104,31 +104,51 @@ class LineDecoder:
         self._events = events
         self._payloads = PayloadCodec("json")
 
-    def decode(self, block: bytes, source: str) -> Decoded:
-        """Decode whole lines; ``source`` is the name of their segment."""
+    def decode(self, block: bytes, source: str, places: Sequence[str] = ()) -> Decoded:
+        """Decode whole lines; ``source`` is the name of their segment.
+
+        Lines that were made of messages of a log have ``places``, one for each. In quarantine it is
+        the ``source`` of the message, and tells it from all others of the log.
+        """
         refused: list[_Refused] = []
         sent: list[SentRecord] = []
         deliveries: list[DeliveryRecord] = []
+        numbers: list[int] = []  # of the lines of ``sent``, if it matters
         dropped = count = 0
+
+        def origin(number: int, line: bytes) -> tuple[str, bytes]:
+            if not places:
+                return source, line
+            return places[number], f"{source}\0{places[number]}".encode()
+
         for line, record in parse_lines(block):
-            count += 1
+            number, count = count, count + 1
             if type(record) is DeliveryRecord:
                 deliveries.append(record)
             elif type(record) is SentRecord:
                 if self._events is not None and (why := self._problem(record)) is not None:
                     moment = _moment(record.recorded_at)
-                    refused.append(_Refused(why, _text(line), source, line, record.id, moment))
+                    place = origin(number, line)
+                    refused.append(_Refused(why, _text(line), *place, record.id, moment))
                 else:
                     sent.append(record)
+                    if places:
+                        numbers.append(number)
             elif type(record) is MalformedRecord:
-                refused.append(_refused_message(record, line))
+                place = origin(number, line) if places else (record.queue, line)
+                refused.append(_refused_message(record, *place))
             elif type(record) is DroppedRecord:
                 dropped += min(max(record.count, 0), _MOST_INT)
             else:
-                refused.append(_refused_line(str(record), line, source))
+                refused.append(_refused_line(str(record), line, *origin(number, line)))
         tables = {
-            "events": _rows(_event_rows, sent, source, refused),
-            "deliveries": _rows(_delivery_rows, deliveries, source, refused),
+            "events": _rows(
+                _event_rows,
+                sent,
+                lambda at, line: origin(numbers[at] if places else at, line),
+                refused,
+            ),
+            "deliveries": _rows(_delivery_rows, deliveries, origin, refused),
         }
         tables["quarantine"] = _quarantine(refused)
         return Decoded(tables, count, dropped, Counter(one.problem for one in refused))
@@ -180,18 +200,23 @@ def parse_lines(block: bytes) -> Iterator[tuple[bytes, Record | str]]:
 # -- rows of the tables -------------------------------------------------------------------------
 
 
-def _rows(make: Any, records: list[Any], source: str, refused: list[_Refused]) -> Rows:
+_Origin: TypeAlias = Callable[[int, bytes], tuple[str, bytes]]
+"""The source and the identity of a record, by its number and its line."""
+
+
+def _rows(make: Any, records: list[Any], origin: _Origin, refused: list[_Refused]) -> Rows:
     """The rows of some records; those with a number that no column can hold are refused."""
     try:
         return make(records)
     except (ValueError, OverflowError):
         kept: list[Any] = []
-        for record in records:
+        for number, record in enumerate(records):
             try:
                 make([record])
             except (ValueError, OverflowError) as error:
                 why = f"not a record of the journal: {error}"
-                refused.append(_refused_line(why, msgspec.json.encode(record), source))
+                line = msgspec.json.encode(record)
+                refused.append(_refused_line(why, line, *origin(number, line)))
             else:
                 kept.append(record)
         return make(kept)
@@ -270,14 +295,14 @@ def texts(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
 # -- what is refused ----------------------------------------------------------------------------
 
 
-def _refused_line(why: str, line: bytes, source: str) -> _Refused:
-    return _Refused(QuarantineReason("malformed-record", None, why), _text(line), source, line)
+def _refused_line(why: str, line: bytes, source: str, identity: bytes) -> _Refused:
+    return _Refused(QuarantineReason("malformed-record", None, why), _text(line), source, identity)
 
 
-def _refused_message(record: MalformedRecord, line: bytes) -> _Refused:
+def _refused_message(record: MalformedRecord, source: str, identity: bytes) -> _Refused:
     problem = QuarantineReason("undecodable", None, record.reason[:_MOST_REASON])
     raw = _text(raw_bytes(record))
-    return _Refused(problem, raw, record.queue, line, recorded_at=_moment(record.recorded_at))
+    return _Refused(problem, raw, source, identity, recorded_at=_moment(record.recorded_at))
 
 
 def raw_bytes(record: MalformedRecord) -> bytes:

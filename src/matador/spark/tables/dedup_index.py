@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from matador.spark.runtime.arrow import parquet
-from matador.spark.runtime.files import private_file, private_folder, sync
 from matador.spark.tables.delta import DataFile, DeltaTable
 from matador.spark.tables.keys import KEY_COLUMNS, Keys, keys_of_rows
+from matador.storage.files import private_file, private_folder, sync
 
 _FAN = 8
 _KEY_SIZE = 16
@@ -48,16 +48,19 @@ class KeyIndex:
         return self._runs[-1][0].last if self._runs else 0
 
     def catch_up(self) -> None:
-        """Include the rows that other processes have committed."""
+        """Include the rows that other processes have committed.
+
+        While another process merges runs, some of them may be missing in the folder. What they
+        have is read from the table then, until nothing is missing.
+        """
         version = self._table.version
-        if self._through >= version:
-            return
-        behind = version - self._through
-        files = self._table.added(self._through) if behind <= _MOST_ENTRIES else None
-        first = self._through + 1
-        if files is None:
-            files, first = self._table.files(), 1
-        self._save(first, version, merged([keys_in(self._table, one) for one in files]))
+        while self._through < version:
+            behind = version - self._through
+            files = self._table.added(self._through) if behind <= _MOST_ENTRIES else None
+            first = self._through + 1
+            if files is None:
+                files, first = self._table.files(), 1
+            self._save(first, version, merged([keys_in(self._table, one) for one in files]))
 
     def repeated(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """Which of some sorted keys are in the table."""
@@ -65,7 +68,8 @@ class KeyIndex:
 
     def add(self, version: int, keys: Keys) -> None:
         """Include the sorted keys of a version that was just committed."""
-        self._save(self._through + 1, version, keys)
+        if self._through == version - 1:  # else they are read from the table, with those before
+            self._save(version, version, keys)
 
     def _save(self, first: int, last: int, keys: Keys) -> None:
         save_run(self._folder / run_name(first, last), keys)

@@ -1,29 +1,45 @@
 """A Delta table of the lake: its files, its commits and its log.
 
-delta-rs reads and writes the log; this is the only module that imports it. Files are written by
-tasks or by the caller and become rows with the commit. Every commit names the version it was
-prepared for: if another process was faster, ``CommitConflictError`` is raised, and the caller looks
-again. So any number of processes may write, and none has to wait for a lock.
+delta-rs reads and writes the log; this is the only module that imports it. Commits that only add
+files are written by ``delta_log``, in a fraction of the time. Files are written by tasks or by the
+caller and become rows with the commit. Every commit names the version it was prepared for: if
+another process was faster, ``CommitConflictError`` is raised, and the caller looks again. So any
+number of processes may write, and none has to wait for a lock.
 
-delta-rs does not sync what it writes: the log is synced here. A log entry that a power failure has
-cut short was never reported as committed, and is set aside.
+delta-rs does not sync what it writes to a disk: the log is synced here. A log entry that a power
+failure has cut short was never reported as committed, and is set aside. In an object store a log
+entry is created by a conditional request, and appears whole.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
+from functools import lru_cache, partial
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
+from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import Schema, Table, compute, pa
-from matador.spark.runtime.storage import Storage
+from matador.spark.tables.delta_log import (
+    LOG,
+    WRITER_VERSION,
+    LogTail,
+    append_entry,
+    entry_name,
+    write_entry,
+)
+from matador.storage import FolderStorage, ObjectStorage, Storage
+from matador.storage.objects import store_error
 
 log = logging.getLogger("matador.lake")
 
@@ -36,7 +52,10 @@ PARTITION = "date"
 NEW = "part-"
 """How the names of files with new rows begin. Files of rewritten rows have other names."""
 
-_LOG = "_delta_log"
+_CHECKPOINT = 100  # commits between two checkpoints, unless the table says otherwise
+_RACERS = 4
+_RACES = 4
+_PATIENCE = 300.0  # seconds
 _LONGEST = 200  # characters of a text in the log
 _STATISTICS = ("created_at", "started_at", "recorded_at", "event_key", "subscriber", "window_start")
 
@@ -72,17 +91,22 @@ class DeltaTable:
         self, lake: Storage, name: str, schema: Schema, *, partitioned: bool = True
     ) -> None:
         self.name = name
+        self._lake = lake
         self.storage = lake.child(name)
         self.columns = schema
         self._partitions = [PARTITION] if partitioned else []
         fields = [*schema, pa.field(PARTITION, pa.date32(), False)] if partitioned else [*schema]
         self.schema = pa.schema(fields)
         self._table: Any = None
+        self._log = LogTail(self.storage, -1)
+        self._transactions: dict[str, int | None] = {}
 
     @staticmethod
     def existing(lake: Storage, name: str) -> DeltaTable:
         """A table with the columns that it has, whatever they are; partitioned by date."""
-        found = _delta.DeltaTable(f"{lake.root}/{name}")
+        storage = lake.child(name)
+        with _named_errors(storage):
+            found = _delta.DeltaTable(storage.root, storage_options=_options(storage))
         fields = [one for one in pa.schema(found.schema().to_arrow()) if one.name != PARTITION]
         return DeltaTable(lake, name, pa.schema(fields))
 
@@ -90,7 +114,8 @@ class DeltaTable:
 
     def exists(self) -> bool:
         """Whether the table was created."""
-        return bool(_delta.DeltaTable.is_deltatable(self.storage.root))
+        with _named_errors(self.storage):
+            return bool(_delta.DeltaTable.is_deltatable(self.storage.root, _options(self.storage)))
 
     def open(self, *, create: bool = True) -> DeltaTable:
         """Read the current version; create the table if there is none.
@@ -100,24 +125,36 @@ class DeltaTable:
         """
         if self._table is not None:
             return self.refresh()
+        if create and not self.storage.is_local:
+            _check_commits(self._lake)
         try:
             self._load()
         except _errors.TableNotFoundError as error:
             if not create:
                 raise FileNotFoundError(self.storage.root) from error
-            self.storage.make()
-            with suppress(_errors.DeltaError):  # another process may be faster
-                _delta.DeltaTable.create(
-                    self.storage.root,
-                    self.schema,
-                    mode="ignore",
-                    partition_by=self._partitions or None,
-                )
-                self.storage.sync(_entry(0))
-            self._load()
+            self.create()
         return self
 
+    def create(self) -> None:
+        """Create the table, unless another process is faster, and read it."""
+        self.storage.make()
+        with suppress(_errors.DeltaError):  # another process may be faster
+            _delta.DeltaTable.create(
+                self.storage.root,
+                self.schema,
+                mode="ignore",
+                partition_by=self._partitions or None,
+                storage_options=_options(self.storage),
+            )
+            self.storage.sync(entry_name(0))
+        self._load()
+
     def _load(self) -> None:
+        """Read the current version.
+
+        Raises:
+            OSError: the store cannot be reached, or refuses.
+        """
         try:
             self._table = self._at()
         except _errors.TableNotFoundError:
@@ -126,13 +163,20 @@ class DeltaTable:
             if not self._set_aside_torn_entry():
                 raise
             self._table = self._at()
+        self._log = LogTail(self.storage, int(self._table.version()))
+        self._transactions = {}
 
     def _at(self, version: int | None = None) -> Any:
-        return _delta.DeltaTable(self.storage.root, version=version)
+        with _named_errors(self.storage):
+            return _delta.DeltaTable(
+                self.storage.root, version=version, storage_options=_options(self.storage)
+            )
 
     def _set_aside_torn_entry(self) -> bool:
         """Rename the last entry of the log if a power failure has cut it short."""
-        folder = self.storage.path / _LOG
+        if not isinstance(self.storage, FolderStorage):
+            return False
+        folder = self.storage.path / LOG
         last = max(folder.glob("[0-9]*.json"), default=None)
         if last is None:
             return False
@@ -151,8 +195,18 @@ class DeltaTable:
         """See what was committed since."""
         if self._table is None:
             return self.open(create=False)
-        self._table.update_incremental()
+        if not self._log.follow():
+            self._load()
         return self
+
+    def _snapshot(self) -> Any:
+        """What delta-rs knows of the version that was read. It is asked only where it has to be."""
+        if self._table.version() != self.version:
+            with _named_errors(self.storage):
+                self._table.update_incremental()
+                if self._table.version() != self.version:  # another process has committed since
+                    self._table.load_as_version(self.version)
+        return self._table
 
     @property
     def is_partitioned(self) -> bool:
@@ -167,21 +221,25 @@ class DeltaTable:
     @property
     def version(self) -> int:
         """The version that was read."""
-        return int(self._table.version())
+        return self._log.version
 
     def transaction(self, application: str) -> int | None:
         """The last number that an application has committed with."""
-        found = self._table.transaction_version(application)
-        return None if found is None else int(found)
+        if application in self._log.transactions:
+            return self._log.transactions[application]
+        if application not in self._transactions:
+            found = self._table.transaction_version(application)
+            self._transactions[application] = None if found is None else int(found)
+        return self._transactions[application]
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
-        found: Table = pa.table(self._table.get_add_actions(flatten=True))
+        found: Table = pa.table(self._snapshot().get_add_actions(flatten=True))
         return [_data_file(row) for row in found.to_pylist()]
 
     def paths(self) -> set[str]:
         """The paths of the files of this version."""
-        found: Table = pa.table(self._table.get_add_actions())
+        found: Table = pa.table(self._snapshot().get_add_actions())
         return set(found.column("path").to_pylist())
 
     def spark_urls(self, files: Iterable[DataFile]) -> list[str]:
@@ -190,12 +248,14 @@ class DeltaTable:
 
     def dataset(self) -> Any:
         """The rows of this version, as a dataset of pyarrow."""
-        return self._table.to_pyarrow_dataset()
+        return self._snapshot().to_pyarrow_dataset()
 
     def read(self, columns: Sequence[str] | None = None, filter: Any = None) -> Table:
         """The rows of this version, as a table of pyarrow."""
-        dataset = self.dataset()
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        with _named_errors(self.storage):
+            return self.dataset().to_table(
+                columns=None if columns is None else list(columns), filter=filter
+            )
 
     def added(self, after: int) -> list[DataFile] | None:
         """The files with new rows that were committed after a version.
@@ -204,7 +264,7 @@ class DeltaTable:
         """
         found: list[DataFile] = []
         for version in range(after + 1, self.version + 1):
-            entry = self.storage.read(_entry(version))
+            entry = self.storage.read(entry_name(version))
             if entry is None:
                 return None
             for line in entry.splitlines():
@@ -236,6 +296,9 @@ class DeltaTable:
         """
         now = time.time_ns() // 1_000_000
         version = self.version + 1
+        if mode == "append" and not remove and not same_rows and self._may_append():
+            self._append(add, transactions or {}, now)
+            return version
         actions = [_add(one, now, changes_data=not same_rows) for one in add]
         actions += [
             _actions.RemoveAction(one.path, not same_rows, now, one.size, _partition(one))
@@ -249,7 +312,7 @@ class DeltaTable:
             ],
         )
         try:
-            self._table.create_write_transaction(
+            self._snapshot().create_write_transaction(
                 actions,
                 mode,
                 self.schema,
@@ -260,14 +323,50 @@ class DeltaTable:
             self.refresh()
             if self.version >= version:
                 raise CommitConflictError(f"{self.name}: {error}") from error
+            if isinstance(self.storage, ObjectStorage):
+                raise store_error(error, self.storage.options, self.storage.root) from None
             raise  # a full disk, or no permission: trying again does not help
-        self.storage.sync(_entry(version))
+        self.storage.sync(entry_name(version))
         self.refresh()
         return version
 
+    def _may_append(self) -> bool:
+        """Whether an entry may be written without delta-rs: nothing special was asked for.
+
+        Tables of a later protocol may have rules for writers, and delta-rs knows them. In an
+        object store, delta-rs knows how to create an entry that nobody else has.
+        """
+        if not self.storage.is_local:
+            return False
+        newest = int(self._table.protocol().min_writer_version)
+        return newest <= WRITER_VERSION and self._log.is_last_there()
+
+    def _append(self, add: Sequence[DataFile], transactions: Mapping[str, int], now: int) -> None:
+        version = self.version + 1
+        entry = append_entry([_add_line(one, now) for one in add], transactions, now)
+        assert isinstance(self.storage, FolderStorage)
+        if not write_entry(self.storage.path, version, entry):
+            self.refresh()
+            raise CommitConflictError(f"{self.name}: version {version} is there already")
+        self._log.advance(transactions)
+        given = self._table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT)
+        if version % int(given) == 0:
+            self._checkpoint(version)
+
+    def _checkpoint(self, version: int) -> None:
+        """Sum up the log, so that nobody has to read it from its beginning."""
+        try:
+            table = self._snapshot()
+            table.create_checkpoint()
+            self.storage.sync(f"{LOG}/{version:020d}.checkpoint.parquet", f"{LOG}/_last_checkpoint")
+            table.cleanup_metadata()
+        except (_errors.DeltaError, OSError) as error:  # the commit itself is done
+            log.warning("the log of %s has no checkpoint at %d: %s", self.name, version, error)
+        self._table = self._at(version)  # so that it forgets the entries before
+
     def has_columns(self) -> bool:
         """Whether the columns of the table are those of this object."""
-        stored = pa.schema(self._table.schema().to_arrow())
+        stored = pa.schema(self._snapshot().schema().to_arrow())
         return _plain(stored) == _plain(self.schema)
 
     def replace(self, add: Sequence[DataFile], transactions: Mapping[str, int]) -> int:
@@ -280,9 +379,10 @@ class DeltaTable:
 
     def vacuum(self, keep_hours: int) -> int:
         """Delete files that no version of the last ``keep_hours`` needs; returns how many."""
-        gone = self._table.vacuum(
-            keep_hours, dry_run=False, enforce_retention_duration=False, full=True
-        )
+        with _named_errors(self.storage):
+            gone = self._snapshot().vacuum(
+                keep_hours, dry_run=False, enforce_retention_duration=False, full=True
+            )
         return len(gone)
 
 
@@ -324,6 +424,65 @@ def combined(all_statistics: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _named_errors(storage: Storage) -> Generator[None]:
+    """Raise what an object store has answered as ``ObjectStoreError``, without secrets."""
+    try:
+        yield
+    except _errors.TableNotFoundError:
+        raise
+    except (OSError, _errors.DeltaError) as error:
+        if not isinstance(storage, ObjectStorage) or isinstance(error, FileNotFoundError):
+            raise
+        raise store_error(error, storage.options, storage.root) from None
+
+
+def _options(storage: Storage) -> dict[str, str] | None:
+    return dict(storage.options) or None
+
+
+@lru_cache(maxsize=32)
+def _check_commits(lake: Storage) -> None:
+    """Make sure, once in a process, that a store never lets two writers create one log entry.
+
+    delta-rs looks for the entries of others before it asks the store to create one. Only writers
+    that look at the same time depend on the store alone: so some of them race, a few times.
+
+    Raises:
+        ConfigurationError: two of them have created the same entry.
+    """
+    name = f"_check/{uuid.uuid4().hex}"
+    columns = pa.schema([pa.field("nothing", pa.string())])
+    racers = [DeltaTable(lake, name, columns, partitioned=False) for _ in range(_RACERS)]
+    try:
+        racers[0].create()
+        with ThreadPoolExecutor(_RACERS, thread_name_prefix="matador-check") as threads:
+            for _ in range(_RACES):
+                start = threading.Barrier(_RACERS)
+                won = [*threads.map(partial(_wins, start), racers)]
+                if sum(won) > 1:
+                    raise ConfigurationError(
+                        f"the store of {lake.root} ignores the condition of a conditional request "
+                        "(PUT with If-None-Match), so that two writers could overwrite each "
+                        "other's commits; use a store that supports it, or a lock in DynamoDB "
+                        "(storage option aws_s3_locking_provider=dynamodb)"
+                    )
+    finally:
+        lake.delete_folder(name)
+
+
+def _wins(start: threading.Barrier, racer: DeltaTable) -> bool:
+    try:
+        racer.refresh()
+    finally:
+        start.wait(_PATIENCE)
+    try:
+        racer.commit()
+    except CommitConflictError:
+        return False
+    return True
+
+
 def _plain(schema: Schema) -> list[tuple[str, str]]:
     """The names and types of columns; lists may call their elements as they like."""
     names = {"item": "element", "entries": "key_value"}
@@ -343,17 +502,29 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _entry(version: int) -> str:
-    return f"{_LOG}/{version:020d}.json"
-
-
 def _partition(file: DataFile) -> dict[str, str | None]:
     return {} if file.date is None else {PARTITION: file.date}
 
 
 def _add(file: DataFile, now: int, *, changes_data: bool) -> Any:
-    statistics = msgspec.json.encode({**file.statistics, "numRecords": file.rows}).decode()
+    statistics = _statistics(file)
     return _actions.AddAction(file.path, file.size, _partition(file), now, changes_data, statistics)
+
+
+def _add_line(file: DataFile, now: int) -> dict[str, Any]:
+    """The same as the log has it."""
+    return {
+        "path": quote(file.path, safe="/="),
+        "partitionValues": _partition(file),
+        "size": file.size,
+        "modificationTime": now,
+        "dataChange": True,
+        "stats": _statistics(file),
+    }
+
+
+def _statistics(file: DataFile) -> str:
+    return msgspec.json.encode({**file.statistics, "numRecords": file.rows}).decode()
 
 
 def _data_file(row: Mapping[str, Any]) -> DataFile:

@@ -15,7 +15,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +26,12 @@ from pyspark.sql import SparkSession
 
 from matador.errors import ClusterError, ConfigurationError
 from matador.model.schema import Schema
-from matador.observe.journal.segments import finished
-from matador.spark.runtime.arrow import pa
+from matador.observe.journal.segments import SUFFIX
+from matador.spark.runtime.arrow import Table, pa, parquet
 from matador.spark.runtime.executors import event_types, parallelism, run_tasks
-from matador.spark.runtime.files import groups
 from matador.spark.runtime.journal_lines import Split, splits_of
 from matador.spark.tables.append import Appender
-from matador.spark.tables.delta import CommitConflictError
+from matador.spark.tables.delta import NEW, CommitConflictError, DataFile
 from matador.spark.tables.ingest_tasks import (
     DecodedSegments,
     ProblemCount,
@@ -40,14 +40,22 @@ from matador.spark.tables.ingest_tasks import (
 )
 from matador.spark.tables.layout import SEGMENTS, TABLES, Layout
 from matador.spark.tables.parquet_writer import FileWriter
+from matador.storage import FolderStorage, Storage
+from matador.storage.files import groups
 
 log = logging.getLogger("matador.lake")
+
+BYTES = 512 * 1024 * 1024
+"""Of a journal in a batch."""
+MESSAGES = 500_000
+"""Of Kafka in a batch."""
 
 _SMALLEST_SPLIT = 4 * 1024 * 1024
 _LARGEST_SPLIT = 64 * 1024 * 1024
 _TASKS_A_CORE = 2  # more than one, so that the last task leaves no other core idle for long
 _TRY_AGAIN = 30.0  # seconds after which unreadable segments are tried again
 _MOST_NAMED = 5
+_MOST_FILES = 100  # that say which segments are done
 _ROWS = {"events": "events", "deliveries": "deliveries", "quarantine": "quarantined"}
 
 
@@ -56,8 +64,8 @@ class IngestResult:
     """The result of an ingest: segments and records read, rows added, duplicate rows.
 
     ``dropped`` counts records that the journal reports as lost (a full disk), ``expired`` rows that
-    are older than what ``Lake.expire`` has removed. ``problems`` has the most frequent reasons why
-    rows are in quarantine.
+    are older than what ``Lake.expire`` has removed, ``missed`` messages that Kafka had deleted
+    before they were read. ``problems`` has the most frequent reasons why rows are in quarantine.
     """
 
     segments: int = 0
@@ -68,6 +76,7 @@ class IngestResult:
     duplicates: int = 0
     dropped: int = 0
     expired: int = 0
+    missed: int = 0
     problems: tuple[ProblemCount, ...] = field(default=(), compare=False, repr=False)
 
     def __add__(self, other: IngestResult) -> IngestResult:
@@ -80,24 +89,28 @@ class IngestResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestProgress:
-    """The progress of an ingest: bytes of the journal that are done, and bytes in all."""
+    """The progress of an ingest: what is done of what there is to do, as far as it is known.
+
+    Bytes of a journal, or messages of Kafka.
+    """
 
     result: IngestResult
-    bytes_done: int
-    bytes_total: int
+    done: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """``batch_size``: bytes of the journal in a batch, which bounds memory and lost work.
+    """``batch_size``: bytes of the journal, or messages of Kafka, in a batch: it bounds memory and
+    lost work.
 
-    ``follow``: continue until ``stop`` is set; look for new segments every ``interval`` seconds.
+    ``follow``: continue until ``stop`` is set; look for new ones every ``interval`` seconds.
     """
 
     follow: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     interval: float = 1.0
-    batch_size: int = 512 * 1024 * 1024
+    batch_size: int = BYTES
     progress: Callable[[IngestProgress], None] | None = None
 
     def __post_init__(self) -> None:
@@ -122,23 +135,46 @@ class IngestedSegments:
         self._table = layout.segments().open()
         self._version = -1
         self._seen: set[SegmentRef] = set()
+        self._since_merge = 0
 
     def new(self, segments: Sequence[SegmentRef]) -> list[SegmentRef]:
         """The segments that nobody has ingested."""
         self._table.refresh()
         if self._table.version != self._version:
-            rows = self._table.read(SEGMENTS.names)
-            columns = [rows.column(name).to_pylist() for name in SEGMENTS.names]
-            self._seen = set(map(SegmentRef._make, zip(*columns, strict=True)))
-            self._version = self._table.version
+            files = self._table.added(self._version) if self._version >= 0 else None
+            if files is None:
+                self._see(self._table.read(SEGMENTS.names))
+                self._version = self._table.version
+                self._merge()
+            else:
+                for file in files:
+                    with self._table.storage.reader(file.path) as source:
+                        self._see(parquet.ParquetFile(source).read())
+                self._version = self._table.version
         return [one for one in segments if one not in self._seen]
+
+    def _see(self, rows: Table) -> None:
+        columns = [rows.column(name).to_pylist() for name in SEGMENTS.names]
+        self._seen.update(map(SegmentRef._make, zip(*columns, strict=True)))
+
+    def _merge(self) -> None:
+        """Write all rows into one file, if there are many: every batch adds a small one."""
+        files = self._table.files()
+        self._since_merge = 0
+        if len(files) > _MOST_FILES:
+            file = self._write(sorted(self._seen), "merged-")
+            with suppress(CommitConflictError):  # then another ingest is at work; next time
+                self._version = self._table.commit([file], files, same_rows=True)
+
+    def _write(self, segments: Sequence[SegmentRef], prefix: str) -> DataFile:
+        writer = FileWriter(self._table.storage, SEGMENTS, None, prefix)
+        columns = zip(*segments, strict=True)
+        writer.write(pa.Table.from_arrays([pa.array(one) for one in columns], schema=SEGMENTS))
+        return writer.close()
 
     def add(self, segments: Sequence[SegmentRef]) -> None:
         """Note that segments are done."""
-        writer = FileWriter(self._table.storage, SEGMENTS, None)
-        columns = zip(*segments, strict=True)
-        writer.write(pa.Table.from_arrays([pa.array(one) for one in columns], schema=SEGMENTS))
-        file = writer.close()
+        file = self._write(segments, NEW)
         before = self._version
         while True:
             try:
@@ -147,8 +183,11 @@ class IngestedSegments:
             except CommitConflictError:
                 continue  # another ingest has noted its own
         self._seen.update(segments)
+        self._since_merge += 1
         if version == before + 1:
             self._version = version
+            if self._since_merge > _MOST_FILES:
+                self._merge()
 
 
 class Ingest:
@@ -166,16 +205,18 @@ class Ingest:
         self._unread: dict[str, str] = {}
         self._try_again = 0.0
 
-    def run(self, journal: Path) -> IngestResult:
+    def run(self, journal: Storage) -> IngestResult:
         """See ``Lake.ingest``."""
-        if not journal.is_dir():
-            raise ConfigurationError(f"journal folder {str(journal)!r} does not exist")
+        if isinstance(journal, FolderStorage):
+            if not journal.path.is_dir():
+                raise ConfigurationError(f"journal folder {journal.root!r} does not exist")
+            journal = FolderStorage(str(journal.path.resolve()))
         self._layout.storage.make()
         self._appenders = {table: Appender(self._spark, self._layout, table) for table in TABLES}
         self._done = IngestedSegments(self._layout)
         try:
             while True:
-                self._all_new(journal.resolve())
+                self._all_new(journal)
                 if not self._options.follow or self._options.stop.wait(self._options.interval):
                     break
         except KeyboardInterrupt:
@@ -183,11 +224,11 @@ class Ingest:
                 raise
             log.info("stopped; the next run finishes the rest")
         if self._unread:
-            raise ClusterError(_unread_text(journal, self._unread))
+            raise ClusterError(_unread_text(journal.root, self._unread))
         return self._result
 
-    def _all_new(self, journal: Path) -> None:
-        waiting = self._done.new([*_segments(journal)])
+    def _all_new(self, journal: Storage) -> None:
+        waiting = self._done.new(_segments(journal))
         if time.monotonic() < self._try_again:
             waiting = [one for one in waiting if one.name not in self._unread]
         else:
@@ -202,7 +243,7 @@ class Ingest:
             if self._options.stop.is_set():
                 break
 
-    def _do(self, journal: Path, segments: Sequence[SegmentRef]) -> None:
+    def _do(self, journal: Storage, segments: Sequence[SegmentRef]) -> None:
         """Ingest one batch."""
         tasks = _tasks(journal, segments, parallelism(self._spark))
         work = partial(decode_segments, tasks, self._layout.storage, self._events)
@@ -216,11 +257,11 @@ class Ingest:
                 raise ConfigurationError(
                     f"the executors cannot import the payload types: {answer.not_imported}; "
                     "install their module there, or send its file with "
-                    "spark.sparkContext.addPyFile(…)"
+                    "spark.addArtifacts(…, pyfile=True)"
                 )
             unread.update(answer.unread)
         for name, why in unread.items():
-            self._note_unread(journal / name, why)
+            self._note_unread(journal, name, why)
         # A segment in several tasks counts only if all of them could read it.
         answers = [
             answer
@@ -243,32 +284,28 @@ class Ingest:
             result += IngestResult(duplicates=added.repeated, expired=added.expired, **rows)
         self._done.add(left)
         self._result += result
-        _tell(result)
+        tell(result)
 
-    def _note_unread(self, path: Path, why: str) -> None:
+    def _note_unread(self, journal: Storage, name: str, why: str) -> None:
         """Report an unreadable segment. It stays new for as long as it exists."""
-        if not path.exists():
+        path = f"{journal.root}/{name}"
+        if journal.size(name) is None:
             log.error("segment %s was removed before it was ingested", path)
             return
         log.error("segment %s cannot be read by the executors, and waits (%s)", path, why)
-        self._unread[path.name] = why
+        self._unread[name] = why
         self._try_again = time.monotonic() + _TRY_AGAIN
 
 
-def _segments(journal: Path) -> Iterator[SegmentRef]:
+def _segments(journal: Storage) -> list[SegmentRef]:
     try:
-        paths = list(finished(journal))
+        found = journal.files()
     except OSError as error:
         raise ConfigurationError(f"cannot list the journal: {error}") from error
-    for path in paths:
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            continue  # removed just now
-        yield SegmentRef(path.name, found.st_size, found.st_mtime_ns)
+    return [SegmentRef(*one) for one in found if one.name.endswith(SUFFIX)]
 
 
-def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
+def _unread_text(journal: str, unread: Mapping[str, str]) -> str:
     what = "segment" if len(unread) == 1 else "segments"
     named = "; ".join(f"{name} ({why})" for name, why in list(unread.items())[:_MOST_NAMED])
     more = "" if len(unread) <= _MOST_NAMED else f"; and {len(unread) - _MOST_NAMED:,} more"
@@ -279,7 +316,7 @@ def _unread_text(journal: Path, unread: Mapping[str, str]) -> str:
     )
 
 
-def _tasks(journal: Path, segments: Sequence[SegmentRef], cores: int) -> list[list[Split]]:
+def _tasks(journal: Storage, segments: Sequence[SegmentRef], cores: int) -> list[list[Split]]:
     """The splits of segments by task: large segments are cut, small ones share a task."""
     total = sum(segment.size for segment in segments)
     fair = -(-total // (cores * _TASKS_A_CORE))
@@ -287,7 +324,7 @@ def _tasks(journal: Path, segments: Sequence[SegmentRef], cores: int) -> list[li
     tasks: list[list[Split]] = []
     small: list[Split] = []
     for segment in segments:
-        splits = [*splits_of(journal / segment.name, segment.size, most)]
+        splits = [*_splits(journal, segment, most)]
         if len(splits) > 1:
             tasks.extend([one] for one in splits)
         else:
@@ -296,7 +333,14 @@ def _tasks(journal: Path, segments: Sequence[SegmentRef], cores: int) -> list[li
     return tasks
 
 
-def _tell(result: IngestResult) -> None:
+def _splits(journal: Storage, segment: SegmentRef, most: int) -> Iterator[Split]:
+    if isinstance(journal, FolderStorage):
+        return splits_of(journal.path / segment.name, segment.size, most)
+    found = splits_of(Path(segment.name), segment.size, most)
+    return (replace(one, journal=journal) for one in found)
+
+
+def tell(result: IngestResult) -> None:
     """Log the counts of a batch."""
     log.info("a batch is done: %s", result)
     for one in result.problems:

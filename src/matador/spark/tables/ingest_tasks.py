@@ -19,11 +19,11 @@ from matador.observe.journal.records import LAST_MOMENT
 from matador.spark.runtime.arrow import compute, pa, parquet
 from matador.spark.runtime.executors import EventTypes
 from matador.spark.runtime.journal_lines import Split, read_blocks
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.decode import LineDecoder, QuarantineReason
 from matador.spark.tables.delta import NEW, DataFile
 from matador.spark.tables.layout import TABLES
 from matador.spark.tables.parquet_writer import Part, Parts, without_rows
+from matador.storage import Storage
 
 _MOST_PROBLEMS = 200  # reasons that a task keeps in memory; all rows are in quarantine
 _MOST_REPORTED = 20

@@ -7,14 +7,17 @@ internal.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.types import DateType, StructType
 
 from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import DataType, Schema, pa, struct_type
-from matador.spark.runtime.storage import Storage
+from matador.spark.runtime.java import cache_folder
 from matador.spark.tables.delta import PARTITION, DeltaTable
+from matador.storage import FolderStorage, Storage, open_storage
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -127,18 +130,26 @@ class Layout:
         ledger: the plans and the progress of replays.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.storage = Storage.of(root, "Lake")
+    def __init__(
+        self, root: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.storage = open_storage(root, "Lake", options)
 
     @property
     def root(self) -> Path:
-        """The local folder of the lake."""
+        """The local folder of the lake.
+
+        Raises:
+            ConfigurationError: the lake is in an object store.
+        """
+        if not isinstance(self.storage, FolderStorage):
+            raise ConfigurationError(f"the lake {self.storage.root} is not in a local folder")
         return self.storage.path
 
     @property
-    def ledger(self) -> Path:
+    def ledger(self) -> Storage:
         """The plans and the progress of replays."""
-        return self.root / "_ledger"
+        return self.storage.child("_ledger")
 
     def table(self, name: str) -> DeltaTable:
         """A table that ingest writes. A new object: it belongs to one thread."""
@@ -149,8 +160,14 @@ class Layout:
         return DeltaTable(self.storage, "_segments", SEGMENTS, partitioned=False)
 
     def index(self, table: str) -> Path:
-        """The keys of the rows of a table."""
-        return self.root / "_index" / table
+        """The folder of the index of a table, always on this machine: it is a cache.
+
+        That of a lake in an object store is in the cache folder of the user. A table has a unique
+        id, which the name of the index contains: lakes do not get mixed up.
+        """
+        if isinstance(self.storage, FolderStorage):
+            return self.storage.path / "_index" / table
+        return cache_folder() / "index" / table
 
     def check(self) -> None:
         """Refuse a lake of the first layout, which had a folder for each batch.
@@ -158,6 +175,8 @@ class Layout:
         Raises:
             ConfigurationError: it names the command that converts the lake.
         """
+        if not self.storage.is_local:  # the first layout was for local folders only
+            return
         if any(next((self.root / table).glob("batch_id=*"), None) for table in TABLES):
             raise ConfigurationError(
                 f"the lake {self.root} has the layout of an earlier version; convert it with "

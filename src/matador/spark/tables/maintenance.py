@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from matador.errors import ConfigurationError
 from matador.spark.runtime.arrow import Schema, pa, parquet
 from matador.spark.runtime.executors import run_tasks
-from matador.spark.runtime.files import groups
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.append import EXPIRED
 from matador.spark.tables.delta import CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.ingest_tasks import as_micros, is_older
 from matador.spark.tables.parquet_writer import FileWriter, without_rows
+from matador.storage import Storage
+from matador.storage.files import groups
 
 TARGET = 128 * 1024 * 1024
 KEEP = timedelta(days=7)

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from matador.spark.runtime.arrow import RecordBatch, Schema, Table, pa, parquet
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.decode import Decoded, Rows
 from matador.spark.tables.delta import NEW, PARTITION, DataFile, combined, statistics_of
 from matador.spark.tables.keys import Keys
 from matador.spark.tables.layout import TABLES
+from matador.storage import Storage
 
 _ROW_GROUP = 128 * 1024  # rows
 _MOST_OPEN = 100  # files that a task writes at the same time

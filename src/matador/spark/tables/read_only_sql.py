@@ -2,7 +2,8 @@
 
 The text cannot be trusted: a name may be quoted, commented, assembled, or hidden in a subquery. So
 Spark parses the query, and every node of the plan is checked before anything is analysed or run:
-plan steps, functions and tables are allowed by name, all others are refused.
+plan steps, functions and tables are allowed by name, all others are refused. Where Spark's parser
+is out of reach, on Spark Connect, ``read_only_text`` does the same by other means.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from matador.errors import ConfigurationError
+from matador.spark.runtime.connect import is_connect
+from matador.spark.tables.read_only_text import read_only_predicate, read_only_query
+from matador.spark.tables.sql_tokens import refused
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _STEPS: Final = frozenset(
@@ -46,38 +49,49 @@ _TABLE_FUNCTIONS: Final = frozenset(
 _VARIABLES = "spark.sql.variable.substitute"
 
 
-def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> None:
-    """Raise ``ConfigurationError`` unless a query is one SELECT over ``tables``. Nothing is run."""
+def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> str:
+    """The text to run for a query, once it is known to be one SELECT over ``tables``.
+
+    Raises:
+        ConfigurationError: it is not. Nothing was run.
+    """
+    if is_connect(spark):
+        return read_only_query(spark, query, tables)
     check = _Check(spark)
     relations = check.nodes(check.parser.parsePlan(query))
     known = {name.lower() for name in tables}
     for name in relations:
         # For a table that does not exist at all, Spark raises its usual error.
         if name.lower() not in known and spark.catalog.tableExists(f"`{name}`"):
-            raise _refused(f"the table {name!r}")
+            raise refused(f"the table {name!r}")
+    return query
 
 
-def check_predicate(spark: SparkSession, predicate: str) -> None:
-    """Raise ``ConfigurationError`` unless a predicate only computes. Subqueries are fine."""
+def check_predicate(spark: SparkSession, predicate: str) -> str:
+    """The text to use for a predicate, once it is known to only compute. Subqueries are fine.
+
+    Raises:
+        ConfigurationError: it does more.
+    """
+    if is_connect(spark):
+        return read_only_predicate(spark, predicate)
     check = _Check(spark)
     check.nodes(check.parser.parseExpression(predicate))
+    return predicate
 
 
 @contextlib.contextmanager
 def without_variables(spark: SparkSession) -> Generator[None]:
     """Keep Spark from replacing ``${…}`` by settings and environment variables."""
+    if is_connect(spark):  # the text that it gets has no such signs
+        yield
+        return
     before = spark.conf.get(_VARIABLES)
     spark.conf.set(_VARIABLES, "false")
     try:
         yield
     finally:
         spark.conf.set(_VARIABLES, before or "true")
-
-
-def _refused(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{what} is not allowed here: use one SELECT over the tables of the lake, which only reads"
-    )
 
 
 class _Check:
@@ -115,12 +129,12 @@ class _Check:
         if self._plan.isInstance(node) and (
             name not in _STEPS or not package.startswith(_CATALYST[:-1])
         ):
-            raise _refused(f"{name!r}")
+            raise refused(f"{name!r}")
         match name:
             case "UnresolvedRelation":
                 parts = list(map(str, _each(node.multipartIdentifier().iterator())))
                 if len(parts) != 1 or node.isStreaming() or not node.options().isEmpty():
-                    raise _refused(f"the table {'.'.join(parts)!r}")
+                    raise refused(f"the table {'.'.join(parts)!r}")
                 return parts
             case "UnresolvedFunction":
                 self._function(list(map(str, _each(node.nameParts().iterator()))))
@@ -129,9 +143,9 @@ class _Check:
             case "UnresolvedTableValuedFunction":
                 parts = list(map(str, _each(node.name().iterator())))
                 if len(parts) != 1 or parts[0].lower() not in _TABLE_FUNCTIONS:
-                    raise _refused(f"the function {'.'.join(parts)!r}")
+                    raise refused(f"the function {'.'.join(parts)!r}")
             case _ if "UnresolvedIdentifier" in name:  # a name that is assembled at run time
-                raise _refused("IDENTIFIER")
+                raise refused("IDENTIFIER")
             case _:
                 pass
         return []
@@ -141,7 +155,7 @@ class _Check:
         found = self._functions.lookupFunction(self._identifier(name))
         grouped = str(found.get().getGroup()) if found.isDefined() else ""  # a function of the user
         if len(parts) != 1 or (grouped in _GROUPS and name not in _HARMLESS):
-            raise _refused(f"the function {'.'.join(parts)!r}")
+            raise refused(f"the function {'.'.join(parts)!r}")
 
 
 def _each(iterator: Any) -> Iterator[Any]:

@@ -19,12 +19,12 @@ from matador.errors import ConfigurationError
 from matador.model.schema import Schema
 from matador.spark.runtime.arrow import parquet
 from matador.spark.runtime.executors import EventTypes, event_types, run_tasks
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.append import Appender
 from matador.spark.tables.decode import Decoded, LineDecoder, is_whole, quarantined_bytes
 from matador.spark.tables.delta import CommitConflictError, DataFile
 from matador.spark.tables.layout import QUARANTINE, Layout
 from matador.spark.tables.parquet_writer import Part, Parts, without_rows
+from matador.storage import Storage
 
 _KINDS = ("unknown-event", "invalid-payload")
 

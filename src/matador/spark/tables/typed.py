@@ -24,12 +24,12 @@ from matador.spark.runtime.arrow import Schema, Table, arrow_schema, compute, pa
 from matador.spark.runtime.executors import run_tasks
 from matador.spark.runtime.payload_columns import Misfits, TypedColumn
 from matador.spark.runtime.payload_types import struct_of
-from matador.spark.runtime.storage import Storage
 from matador.spark.tables.append import EXPIRED
 from matador.spark.tables.delta import NEW, CommitConflictError, DataFile, DeltaTable
 from matador.spark.tables.keys import EVENT
 from matador.spark.tables.layout import EVENTS, Layout
 from matador.spark.tables.parquet_writer import FileWriter
+from matador.storage import Storage
 
 log = logging.getLogger("matador.lake")
 
@@ -183,7 +183,7 @@ class _Converter:
         made = {
             "data": self._typed.make(data, self._columns.field("data").type),
             "before": self._typed.make(before, self._columns.field("before").type),
-            "unfit": pa.array([self._misfits.of(one) for one in data], pa.list_(pa.string())),
+            "unfit": self._misfits.column(data, before),
         }
         return pa.table(
             [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ from matador.events.app import Matador
 from matador.loading import load_application
 from matador.model.options import Seconds, seconds, whole_number
 from matador.observe.counters import OutcomeCount
-from matador.spark.runtime.executors import run_tasks, ship
+from matador.spark.runtime.connect import is_connect, own_address
+from matador.spark.runtime.executors import parallelism, run_tasks, ship
 from matador.spark.runtime.messages import reason_of
 from matador.spark.runtime.session import session_for
 from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
@@ -77,6 +78,8 @@ def run_spark_worker(
     app_reference: str,
     *,
     master: str | None = None,
+    remote: str | None = None,
+    config: Mapping[str, str] | None = None,
     queues: Sequence[str] | None = None,
     tasks: int | None = None,
     concurrency: int | None = None,
@@ -94,6 +97,8 @@ def run_spark_worker(
         app_reference: ``module:attribute``, importable on the executors, or ``file.py:attribute``,
             which is sent to them.
         master: the cluster for a new session: ``local[2]``, ``spark://host:7077``, …
+        remote: a Spark Connect server for a new session instead: ``sc://host:15002``.
+        config: settings of Spark, for a new session.
         queues: the queues to consume; by default those of the application.
         tasks: how many workers run in parallel; by default one per core.
         concurrency: how many messages of a queue each handles at a time; by default as in the
@@ -124,11 +129,12 @@ def run_spark_worker(
     )
     lanes = _positive(tasks, "tasks")
     stopping = stop or threading.Event()
-    with session_for(spark, master, app_name=f"matador worker {app_reference}") as session:
+    name = f"matador worker {app_reference}"
+    with session_for(spark, master, remote=remote, app_name=name, config=config) as session:
         work = replace(work, reference=ship(session, app_reference, py_files))
         with signals_set(stopping), _stop_address(session, stopping) as address:
             runner = _Lanes(session, replace(work, stop=address), stopping, progress)
-            return runner.run(lanes or max(1, session.sparkContext.defaultParallelism))
+            return runner.run(lanes or max(1, parallelism(session)))
 
 
 def _positive(number: int | None, name: str) -> int | None:
@@ -159,16 +165,28 @@ def _check(app: Matador, queues: Sequence[str] | None, until_empty: bool) -> tup
 
 @contextlib.contextmanager
 def _stop_address(spark: SparkSession, stop: threading.Event) -> Generator[StopAddress | None]:
-    settings = spark.sparkContext.getConf()
-    host = settings.get("spark.driver.host") or "127.0.0.1"
+    """Where tasks learn that they must stop; None if they cannot reach this process."""
     try:
-        line = StopLine(settings.get("spark.driver.bindAddress") or host, stop)
+        bind, host = _listening(spark)
+        line = StopLine(bind, stop)
     except OSError as error:
         log.warning("tasks cannot be stopped before their slice ends: %s", error)
         yield None
         return
     with line:
         yield line.address(host)
+
+
+def _listening(spark: SparkSession) -> tuple[str, str]:
+    """The address to listen on, and the one by which executors know this machine."""
+    if is_connect(spark):
+        host = own_address(spark)
+        if host is None:
+            raise OSError("the address of the Spark Connect server is not known")
+        return host, host
+    settings = spark.sparkContext.getConf()
+    host = settings.get("spark.driver.host") or "127.0.0.1"
+    return settings.get("spark.driver.bindAddress") or host, host
 
 
 class _Lanes:

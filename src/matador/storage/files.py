@@ -30,9 +30,14 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 
 def write_json(path: Path, content: Any) -> None:
     """Replace a file atomically: after a crash it has the old content or the new."""
+    replace_file(path, msgspec.json.encode(content))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: after a crash it has the old content or the new."""
     hidden = path.with_name(f".{path.name}.new")
     with private_file(hidden) as file:
-        file.write(msgspec.json.encode(content))
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(path)
@@ -100,6 +105,13 @@ def remove(path: Path) -> None:
         shutil.rmtree(hidden)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked_folder(path: Path) -> Generator[None]:
+    """Hold the lock of a folder, which is created unless it exists; see ``locked``."""
+    with locked(private_folder(path) / "lock"):
+        yield
 
 
 @contextlib.contextmanager
