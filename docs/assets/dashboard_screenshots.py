@@ -71,7 +71,7 @@ async def _jobs(shop: Any) -> None:
 
 
 PAGES = {
-    "overview": "/",
+    "overview": "/?period=15m",
     "queues": "/queues",
     "events": "/events",
     "jobs": "/jobs",

@@ -34,6 +34,8 @@ def test_another_address_needs_a_token(cli: Cli, shop_file: None) -> None:
         (["--job-queue", "emails"], "--job-provider"),
         (["--host", "no.such.host.example", "--token-file", "good"], "cannot listen"),
         (["--port", "70000"], "--port"),
+        (["--remote", "sc://host:15002"], "give --lake FOLDER"),
+        (["--lake", "lake", "--remote", "sc://host", "--master", "yarn"], "exclude each other"),
     ],
 )
 def test_wrong_usage(
@@ -45,6 +47,15 @@ def test_wrong_usage(
     assert result.code == 2, result.err
     assert said in result.err
     assert TOKEN not in result.err
+
+
+def test_what_it_cannot_start_with_is_said(cli: Cli, folder: Path) -> None:
+    (folder / "shop.db").write_bytes(b"no database" * 500)
+    result = cli("dashboard", "shop.py", "--history", "h.db", "--port", "0")
+    assert result.code == 1
+    assert "is not an SQLite database" in result.err
+    assert "Traceback" not in result.err
+    assert "dashboard on" not in result.out + result.err
 
 
 def test_it_makes_no_database(cli: Cli, folder: Path) -> None:

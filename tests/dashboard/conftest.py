@@ -107,7 +107,7 @@ def serve(tmp_path: Path) -> Serve:
         options.setdefault("history", tmp_path / "history.db")
         dashboard = Dashboard(app, DashboardOptions(**options), job_queues=queues)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(dashboard._running(dashboard._pages))
+            await stack.enter_async_context(dashboard.running())
             transport = httpx.ASGITransport(dashboard)
             client = httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}")
             yield Browser(await stack.enter_async_context(client), dashboard)

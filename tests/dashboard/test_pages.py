@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.dashboard.conftest import Serve, fail_orders
 from tests.support.shop import OrderPlaced
 
 from matador import Matador
+from matador.dashboard import link
 from matador.dashboard.journal_reader import read_new_segments
 from matador.dashboard.live import PARTS, rendered
 from matador.dashboard.stats import read_stats
+from matador.errors import ConfigurationError, ConnectionFailedError
 from matador.jobs import ActiveJob, Queue, Worker
 from matador.observe import History, Journal
 from matador.observe.history.store import HistoryStore
@@ -292,3 +295,47 @@ async def test_a_broker_that_is_gone_is_said_and_found_again(serve: Serve, shop:
         await app.transport.connect()
         browser.desk.monitor.look_soon()
         await wait_for(lambda: browser.desk.monitor.snapshot.problem is None, timeout=30)
+
+
+async def test_a_broker_that_is_down_at_the_start_is_waited_for(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = shop()
+    await fail_orders(app, [500])
+    monkeypatch.setattr(link, "_FIRST_PAUSE", 0.01)
+    connect, failures = app.transport.connect, 3
+
+    async def refused() -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ConnectionFailedError("cannot reach the broker; start it")
+        await asyncio.wait_for(may_connect.wait(), 60)
+        await connect()
+
+    may_connect = asyncio.Event()
+    monkeypatch.setattr(app.transport, "connect", refused)
+    async with serve(app) as browser:
+        await wait_for(lambda: failures < 0)
+        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None)
+        for path in ("/", "/queues", "/events", "/dead-letters", "/workers", "/jobs", "/audit"):
+            assert "1 dead letter of events" not in await browser.get(path)
+        assert "the connection to sqlite is" in await browser.get("/")
+        may_connect.set()
+        await browser.letters_known(1)
+        await wait_for(lambda: browser.desk.monitor.snapshot.dead == 1, timeout=30)
+        assert "1 dead letter of events" in await browser.get("/")
+
+
+async def test_what_will_not_pass_ends_the_start(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = shop()
+
+    async def refused() -> None:
+        raise ConfigurationError("this database is of a newer version")
+
+    monkeypatch.setattr(app.transport, "connect", refused)
+    with pytest.raises(ConfigurationError, match="newer version"):
+        async with serve(app):
+            pytest.fail("it has started")

@@ -41,7 +41,7 @@ from matador.cli.spark_session import spark_message
 from matador.errors import ConfigurationError, MatadorError
 from matador.loading import Loaded, load_object
 from matador.model.options import suggestion
-from matador.observe.paths import local_path
+from matador.storage.paths import local_path, remote_url
 from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
@@ -76,6 +76,15 @@ def a_path(text: str) -> Path:
     """The path that an option gives."""
     try:
         return local_path(text, "the path")
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def a_location(text: str) -> str:
+    """The path or the URL of a store that an option gives."""
+    try:
+        url = remote_url(text, "the path")
+        return str(local_path(text, "the path") if url is None else url)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -129,7 +138,6 @@ Timeout = Annotated[float, option("SECONDS", "Give up after this many seconds.",
 JournalFolder = Annotated[
     Path, option("FOLDER", "The journal's folder.", "--journal", parser=a_path)
 ]
-LakeFolder = Annotated[Path, option("FOLDER", "The lake's folder.", "--lake", parser=a_path)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from matador.cli.commands import App, Common, a_path, option
 from matador.cli.connection import missing_storage, require_shared
 from matador.cli.output import CommandError, UsageError, note, warn, wrong_usage
+from matador.cli.spark_options import SparkOptions
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.loading import Loaded
 from matador.observe.history import History
@@ -93,7 +94,9 @@ class Showing:
     ] = None
 
 
-def dashboard(app: App, *, listening: Listening, showing: Showing, common: Common) -> None:
+def dashboard(
+    app: App, *, listening: Listening, showing: Showing, spark: SparkOptions, common: Common
+) -> None:
     """Serve a web page with queues, events, jobs, dead letters and workers, until Ctrl-C.
 
     Only this machine can reach it, unless --host is given; then a token is required. Every action
@@ -101,13 +104,18 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
     """
     try:
         from matador.dashboard.app import Dashboard
-        from matador.dashboard.options import DashboardOptions
+        from matador.dashboard.options import DashboardOptions, LakeSpark
         from matador.dashboard.server import listening as listen
         from matador.dashboard.server import serve
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "jinja2"):
             raise
         raise MissingExtraError("matador dashboard", "dashboard") from error
+    settings = spark.settings()
+    if showing.lake is None and spark != SparkOptions():
+        raise UsageError(
+            "--master, --remote and --conf are for the lake's page: give --lake FOLDER"
+        )
     loaded = common.load(app, logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     target = loaded.app
@@ -129,6 +137,7 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
             allowed_hosts=tuple(listening.allowed_host or ()),
             mask=tuple(showing.mask or ()),
             lake=showing.lake,
+            spark=LakeSpark(master=spark.master, remote=spark.remote, config=settings),
         )
         if showing.history is None:
             _make_folder(Path(options.history).parent)
@@ -136,11 +145,14 @@ def dashboard(app: App, *, listening: Listening, showing: Showing, common: Commo
         listener = listen(options)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    common.show({"url": url, "history": str(options.history)}, remark=f"dashboard on {url}")
-    if not options.needs_login:
-        note("everybody on this machine may use it; --token-file asks for a token")
+
+    def ready() -> None:
+        common.show({"url": url, "history": str(options.history)}, remark=f"dashboard on {url}")
+        if not options.needs_login:
+            note("everybody on this machine may use it; --token-file asks for a token")
+
     with contextlib.suppress(KeyboardInterrupt):  # the server has finished by then
-        asyncio.run(serve(served, listener))
+        asyncio.run(serve(served, listener, ready))
 
 
 def _history(loaded: Loaded) -> Path:

@@ -125,14 +125,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    command = typer.main.get_command(program)
     try:
+        command = typer.main.get_command(program)
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
         if said := _one_line(error):  # empty if the help was shown instead
             complain(said)
         return getattr(error, "exit_code", FAILED)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):  # the latter outside of the command
         complain("interrupted")
         return INTERRUPTED
     except SystemExit as exit_:  # completion ends like this

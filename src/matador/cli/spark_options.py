@@ -1,23 +1,22 @@
-"""The options of commands that start Spark."""
+"""The options of commands that use Spark: they start one, or connect to one."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from matador.cli.commands import option
+from matador.cli.interaction import working
 from matador.cli.output import UsageError
 
+if TYPE_CHECKING:
+    from matador.spark import Lake
+
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-
-
-def check_master(master: str | None) -> None:
-    """Raise ``UsageError`` if that is not where Spark can run."""
-    if master is not None and not _MASTER.fullmatch(master):
-        raise UsageError(
-            f"--master {master!r} is invalid: use local[2], spark://host:7077, yarn or k8s://…"
-        )
+_REMOTE = re.compile(
+    r"sc://[^\s/;:]+(:\d{1,5})?(/(;[^\s;=]+=[^\s;]*)*)?|sc://\[[0-9a-f:]+\](:\d{1,5})?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,10 @@ class SparkOptions:
 
     master: Annotated[
         str | None, option("URL", "Where Spark runs, such as spark://host:7077.  [local[*]]")
+    ] = None
+    remote: Annotated[
+        str | None,
+        option("URL", "A Spark Connect server, such as sc://host:15002; Java is not needed here."),
     ] = None
     conf: Annotated[
         list[str] | None,
@@ -36,9 +39,18 @@ class SparkOptions:
         """The settings by name.
 
         Raises:
-            UsageError: an option is invalid.
+            UsageError: an option is invalid, or two of them exclude each other.
         """
-        check_master(self.master)
+        if self.master is not None and self.remote is not None:
+            raise UsageError("--master and --remote exclude each other: give one of them")
+        if self.master is not None and not _MASTER.fullmatch(self.master):
+            raise UsageError(
+                f"--master {self.master!r} is invalid: use local[2], spark://host:7077, yarn or "
+                "k8s://… (a Spark Connect server is given with --remote)"
+            )
+        if self.remote is not None and not _REMOTE.fullmatch(self.remote):
+            # Not repeated: it may contain a token.
+            raise UsageError("--remote is invalid: use sc://host:15002, or sc://host:443/;token=…")
         found: dict[str, str] = {}
         for one in self.conf or ():
             name, is_given, value = one.partition("=")
@@ -46,3 +58,20 @@ class SparkOptions:
                 raise UsageError(f"--conf {one!r} is invalid: use spark.name=value")
             found[name] = value
         return found
+
+
+def start_spark(lake: Lake, options: SparkOptions) -> Lake:
+    """Start Spark, or connect to one, with a spinner.
+
+    Raises:
+        UsageError: an option is invalid.
+        ConfigurationError: Java is missing; the message says how to install it.
+        ClusterError: the server does not answer.
+    """
+    settings = options.settings()
+    with working("starting Spark…" if options.remote is None else "connecting to Spark…"):
+        spark = lake.start(options.master, settings, remote=options.remote)
+    from matador.spark.runtime.messages import silence
+
+    silence(spark)
+    return lake

@@ -1,4 +1,4 @@
-"""Opens lakes, starts Spark for a command, and shortens what Spark says."""
+"""Shows the logs of Spark, stops work on signals, and shortens what Spark says."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Generator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
-from matador.cli.interaction import working
-from matador.cli.output import UsageError, show_logs
-
-if TYPE_CHECKING:
-    from matador.model.schema import Schema
-    from matador.spark import Lake
+from matador.cli.output import show_logs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,41 +18,6 @@ def show_spark_logs(verbose: bool) -> None:
     """Print warnings; with ``--verbose`` more of what Spark logs."""
     show_logs(logging.INFO if verbose else logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-
-
-def open_lake(folder: Path, schema: Schema | None = None, *, create: bool = False) -> Lake:
-    """The lake in a folder. Spark is not started yet.
-
-    Raises:
-        UsageError: there is no such lake.
-    """
-    if not create and not (folder / "events").is_dir():
-        problem = "has no tables" if folder.is_dir() else "does not exist"
-        raise UsageError(
-            f"the lake {folder} {problem}: create one with "
-            f"`matador lake ingest APP --journal journal/ --lake {folder}`"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the lake {folder} is a file; it must be a folder")
-    from matador.spark import Lake  # slow to import, and perhaps not installed
-
-    return Lake(folder, schema=schema)
-
-
-def start_spark(
-    lake: Lake, master: str | None = None, settings: Mapping[str, str] | None = None
-) -> Lake:
-    """Start Spark, with a spinner.
-
-    Raises:
-        ConfigurationError: Java is missing; the message says how to install it.
-    """
-    with working("starting Spark…"):
-        spark = lake.start(master, settings)
-    from matador.spark.runtime.messages import silence
-
-    silence(spark)
-    return lake
 
 
 @contextlib.contextmanager

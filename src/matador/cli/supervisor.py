@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from matador.cli.output import TERMINATED, results
+from matador.cli.output import INTERRUPTED, TERMINATED, results
 from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.supervisor")
@@ -27,6 +27,7 @@ _LONGEST_PAUSE = 30.0
 _HEALTHY_AFTER = 5.0
 _SETTLED_AFTER = 60.0
 _GIVE_UP_AFTER = 5
+_ENDED_BY_SIGNAL = (0, -signal.SIGTERM, -signal.SIGINT, TERMINATED, INTERRUPTED)
 _LONGEST_LINE = 1 << 16
 # Signals of crashes; any other was sent by somebody.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -109,8 +110,8 @@ class _Supervisor:
             started = time.monotonic()
             code = await self._run_once(number)
             if self._stopping.is_set():
-                # Killed by our own signal, which came before its handler was installed.
-                self._failed = self._failed or code not in (0, -signal.SIGTERM, TERMINATED)
+                # Ended by our own signal, which came before the worker's handler was installed.
+                self._failed = self._failed or code not in _ENDED_BY_SIGNAL
                 return
             pause = restarts.pause(time.monotonic() - started, code)
             if pause is None:

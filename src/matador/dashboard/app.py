@@ -23,6 +23,7 @@ from matador.dashboard.job_desk import JobDesk
 from matador.dashboard.journal_reader import follow_journal
 from matador.dashboard.lake_desk import LakeDesk
 from matador.dashboard.letter_index import LetterIndex
+from matador.dashboard.link import Link
 from matador.dashboard.live import live
 from matador.dashboard.masking import Masking
 from matador.dashboard.monitor import Monitor
@@ -125,16 +126,23 @@ class Dashboard:
         """Handle a request, or the start and the end of the server."""
         await self._guarded(scope, receive, send)
 
+    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Connect and watch, for a server that sends no lifespan events.
+
+        Raises:
+            MatadorError: it cannot start. A broker that is down is waited for.
+        """
+        return self._running(self._pages)
+
     @contextlib.asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncGenerator[None]:
         app, options = self._app, self._options
         connects = app.transport.state.status == "disconnected"
         async with contextlib.AsyncExitStack() as stack:
             if connects:
-                await app.transport.connect()
-                stack.push_async_callback(app.transport.disconnect)
-                await app.checkpoints.open()
-                stack.push_async_callback(app.checkpoints.close)
+                link = Link(app, lambda: self._pages.state.desk.monitor.look_soon())
+                stack.push_async_callback(link.close)
+                await link.open()
             store = HistoryStore(Path(options.history))
             stack.callback(store.close)
             audit = AuditLog(options.audit_file)
@@ -146,7 +154,7 @@ class Dashboard:
             stack.push_async_callback(job_desk.close)
             lake_desk = None
             if options.lake is not None:
-                lake_desk = LakeDesk(app, Path(options.lake), audit)
+                lake_desk = LakeDesk(app, Path(options.lake), audit, options.spark)
                 stack.push_async_callback(lake_desk.stop)
             desk = Desk(
                 app=app,

@@ -87,6 +87,8 @@ class Guard:
                 "This name is not one of the dashboard. Use its address, or start it with "
                 "--allowed-host NAME.",
             )
+        if _is_foreign(connection):
+            return _plain(HTTPStatus.FORBIDDEN, "Pages of other sites may link here, not load it.")
         path, method = scope["path"], scope["method"]
         state = scope.setdefault("state", {})
         session = self._sessions.find(connection.cookies.get(cookie_name(scope)))
@@ -134,6 +136,13 @@ def cookie(scope: Scope, value: str, *, lasting: bool = True) -> str:
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     ended = "" if lasting else "; Max-Age=0"
     return f"{cookie_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{ended}"
+
+
+def _is_foreign(connection: HTTPConnection) -> bool:
+    """Does a page of another site load something? Browsers say so; to follow a link is allowed."""
+    site = connection.headers.get("sec-fetch-site", "none")
+    mode = connection.headers.get("sec-fetch-mode", "navigate")
+    return site in ("cross-site", "same-site") and mode != "navigate"
 
 
 def _same_origin(connection: HTTPConnection, host: str) -> bool:

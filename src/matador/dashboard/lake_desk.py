@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from matador.dashboard.audit import AuditLog
+from matador.dashboard.options import LakeSpark
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.app import Matador
 from matador.runtime.threads import Threads
@@ -57,10 +58,11 @@ class Replay:
 class LakeDesk:
     """Works on a lake. Spark starts with the first question, which takes a few seconds."""
 
-    def __init__(self, app: Matador, folder: Path, audit: AuditLog) -> None:
+    def __init__(self, app: Matador, folder: Path, audit: AuditLog, spark: LakeSpark) -> None:
         self._app = app
         self._folder = folder
         self._audit = audit
+        self._spark = spark
         self._thread = Threads(1, "matador-lake")  # never keeps the process from ending
         self._lake: Lake | None = None
         self._started_spark = False
@@ -219,7 +221,8 @@ class LakeDesk:
 
                     self._started_spark = running_session() is None
                     lake = Lake(self._folder, schema=self._app.schema)
-                    silence(lake.start())
+                    chosen = self._spark
+                    silence(lake.start(chosen.master, chosen.config, remote=chosen.remote))
                     self._lake = lake
                 return work(self._lake)
             except MatadorError:

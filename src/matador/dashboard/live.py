@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from matador.dashboard.desk import Desk, desk_of
 from matador.dashboard.guard import session_of
@@ -16,7 +19,10 @@ from matador.dashboard.pages import dead_letters, jobs, lake, overview
 from matador.dashboard.sessions import Session
 from matador.errors import MatadorError
 
-MOST_STREAMS: Final = 100
+log = logging.getLogger("matador.dashboard")
+
+MOST_STREAMS = 100
+_UNREAD = 30.0  # seconds after which a browser that reads nothing is given up
 _STILL_THERE = 15.0  # seconds after which something is sent in any case
 
 Values = Callable[[Desk, dict[str, str]], Awaitable[dict[str, Any]]]
@@ -47,13 +53,39 @@ async def live(request: Request) -> Response:
         return PlainTextResponse("There is no such page.\n", HTTPStatus.NOT_FOUND)
     if desk.streams >= MOST_STREAMS:
         return PlainTextResponse("Too many pages are open.\n", HTTPStatus.SERVICE_UNAVAILABLE)
-    stream = _parts(desk, request, session_of(request), name, params)
-    return StreamingResponse(stream, media_type="text/event-stream")
+    return _EventStream(_parts(desk, request, session_of(request), name, params))
+
+
+class _EventStream(StreamingResponse):
+    """Ends when its reader stops reading: others need the place."""
+
+    def __init__(self, parts: AsyncGenerator[bytes]) -> None:
+        super().__init__(parts, media_type="text/event-stream")
+        self._stream = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def patient(message: Message) -> None:
+            try:
+                async with asyncio.timeout(_UNREAD):
+                    await send(message)
+            except TimeoutError as error:
+                raise _NobodyReads from error
+
+        try:
+            await super().__call__(scope, receive, patient)
+        except* _NobodyReads:
+            log.info("a live page was ended: its browser does not read it")
+        finally:
+            await self._stream.aclose()
+
+
+class _NobodyReads(Exception):
+    """What was sent was not read in time."""
 
 
 async def _parts(
     desk: Desk, request: Request, session: Session, name: str, params: dict[str, str]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     desk.streams += 1
     last = b""
     try:

@@ -142,7 +142,11 @@ class Monitor:
         now = time.time()
         problem = None
         queues = before.queues
-        if self.counts_messages:
+        state = transport.state
+        if state.status != "connected":
+            why = "" if state.error is None else f": {state.error}"
+            problem = f"the connection to {transport.name} is {state.status}{why}"
+        elif self.counts_messages:
             try:
                 async with asyncio.timeout(_LIMIT):
                     queues = await self._queues()
@@ -150,11 +154,8 @@ class Monitor:
                 problem = f"{transport.name} did not answer within {_LIMIT:g} seconds"
             except MatadorError as error:
                 problem = str(error)
-        status = transport.state.status
-        if problem is None and status != "connected":
-            problem = f"the connection to {transport.name} is {status}"
         since = (before.problem_since or now) if problem is not None else None
-        self.snapshot = Snapshot(now, queues, status, problem, since, tuple(self._cannot()))
+        self.snapshot = Snapshot(now, queues, state.status, problem, since, tuple(self._cannot()))
         if problem is None:
             await self._keep(now)
 
@@ -217,6 +218,8 @@ class Monitor:
     # -- the index of dead letters ----------------------------------------------------------------
 
     async def _keep_reading(self) -> None:
+        while not self.snapshot.at or self.snapshot.problem is not None:
+            await self.changed(60.0)  # what the transport can do may be known only then
         if not self.browses_letters or self.takes_to_browse:
             return  # then it is read when somebody looks
         whole_at = float("-inf")

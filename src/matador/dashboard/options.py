@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from matador.errors import ConfigurationError
 from matador.model.options import whole_number
+from matador.storage.paths import local_path
 
 LOOPBACK = "127.0.0.1"
 _SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeSpark:
+    """The Spark that reads the lake, as for ``matador.spark.spark_session``.
+
+    ``remote`` may contain a token, so it is not shown.
+    """
+
+    master: str | None = None
+    remote: str | None = field(default=None, repr=False)
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if self.master is not None and self.remote is not None:
+            raise ConfigurationError("dashboard: give Spark's master or remote, not both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +47,7 @@ class DashboardOptions:
             ``localhost``.
         mask: names of payload fields whose values are never shown.
         lake: the folder of the lake, for its page.
+        spark: the Spark that reads it.
 
     Raises:
         ConfigurationError: one of them is invalid, or would let strangers in.
@@ -47,9 +66,12 @@ class DashboardOptions:
     allowed_hosts: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
     lake: str | Path | None = None
+    spark: LakeSpark = field(default_factory=LakeSpark)
 
     def __post_init__(self) -> None:
         whole_number(self.port, "dashboard: port", minimum=0)
+        if self.lake is not None:
+            local_path(self.lake, "dashboard: lake")  # refuses an object store
         for name, token in (("token", self.token), ("read token", self.read_token)):
             if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isprintable()):
                 raise ConfigurationError(

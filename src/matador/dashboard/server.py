@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import uvicorn
 
@@ -38,11 +39,19 @@ def listening(options: DashboardOptions) -> socket.socket:
     return made
 
 
-async def serve(dashboard: Dashboard, listener: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish those that run."""
+async def serve(
+    dashboard: Dashboard, listener: socket.socket, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish those that run.
+
+    ``ready`` is called once nothing can go wrong with the start any more.
+
+    Raises:
+        MatadorError: the dashboard cannot start.
+    """
     config = uvicorn.Config(
         dashboard,
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -53,12 +62,12 @@ async def serve(dashboard: Dashboard, listener: socket.socket) -> None:
     )
     server = uvicorn.Server(config)
     try:
-        await server.serve(sockets=[listener])
+        async with dashboard.running():
+            ready()
+            await server.serve(sockets=[listener])
     except asyncio.CancelledError:
         # uvicorn raises the signal again once it has shut down.
         if not server.should_exit:
             raise
     finally:
         listener.close()
-    if not server.started:
-        raise ConfigurationError("the dashboard could not start; the log says why")

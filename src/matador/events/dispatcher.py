@@ -10,6 +10,7 @@ import msgspec
 from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, may_be_stored
 from matador.events.fanout import Order, Outgoing
 from matador.events.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
+from matador.events.short_forms import CountStored
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
 from matador.model.text import storable_text
@@ -27,6 +28,9 @@ class Dispatcher:
     def __init__(self, transport: Transport, hooks: HookSet) -> None:
         self._transport = transport
         self._hooks = hooks
+        self._counters: dict[tuple[str, str, str], CountStored] | None = (
+            None if hooks.stored_counter is None else {}
+        )
         self._coalescer: Coalescer[Message, MatadorError | None] = (
             Coalescer(
                 transport.send,
@@ -39,8 +43,11 @@ class Dispatcher:
 
     async def send(self, order: Order) -> SendResult:
         """Send the messages of one event; each awaits its own confirmation."""
-        submit = self._coalescer.submit
-        waiting = [(one, submit(one.message)) for one in order.outgoing if one.message is not None]
+        submit, outgoing = self._coalescer.submit, order.outgoing
+        if len(outgoing) == 1 and (message := outgoing[0].message) is not None:  # as most often
+            waiting = ((outgoing[0], submit(message)),)
+        else:
+            waiting = [(one, submit(one.message)) for one in outgoing if one.message is not None]
         for one, outcome in waiting:
             try:
                 one.error = await outcome
@@ -79,9 +86,9 @@ class Dispatcher:
 
     def _plain_result(self, order: Order) -> SendResult | None:
         """The result, if everything was stored and no async hook has to be called."""
-        hooks = self._hooks
-        tell = hooks.tell_stored
-        if tell is None and hooks.on_enqueue_success is not None:
+        hooks, counters = self._hooks, self._counters
+        tell = hooks.tell_stored if counters is None else None
+        if tell is None and counters is None and hooks.on_enqueue_success is not None:
             return None
         sent: list[Sent] = []
         for one in order.outgoing:
@@ -89,11 +96,22 @@ class Dispatcher:
             if message is None or one.error is not None or one.warnings:
                 return None
             sent.append(Sent(one.target.subscriber.name, message.queue, message.id))
-        if tell is not None:
+        if counters is not None:
+            key = order.event.key
+            for stored in sent:
+                names = stored.queue, key, stored.subscriber
+                (counters.get(names) or self._counter(names))()
+        elif tell is not None:
             name = self._transport.name
             for one, stored in zip(order.outgoing, sent, strict=True):
                 tell(EnqueueSuccess(one.envelope, stored.queue, name))
         return SendResult(order.event.key, len(sent), order.skipped, (), tuple(sent))
+
+    def _counter(self, names: tuple[str, str, str]) -> CountStored:
+        make, counters = self._hooks.stored_counter, self._counters
+        assert make is not None and counters is not None  # noqa: PT018 - for the type checker
+        made = counters[names] = make(*names)
+        return made
 
     async def _report(self, order: Order, once: Once | None = None) -> SendResult:
         hooks = self._hooks

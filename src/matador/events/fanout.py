@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from matador.codec.base import Encoded, PayloadEncoder, Preparing, RawEnvelope, Stencil, preparing
+from matador.codec.base import (
+    DecodedPayload,
+    Encoded,
+    PayloadEncoder,
+    Preparing,
+    RawEnvelope,
+    Stencil,
+    preparing,
+)
+from matador.codec.json import JsonCodec
 from matador.errors import (
     ConfigurationError,
     DelaysNotSupportedError,
@@ -134,6 +143,7 @@ class Route(msgspec.Struct, frozen=True):
     event: EventType
     encode: PayloadEncoder
     ways: tuple[Way, ...]
+    traceable: bool  # can all of them carry a ``traceparent``?
 
 
 class FanOut:
@@ -143,6 +153,7 @@ class FanOut:
         schema, topology = config.schema, config.topology
         capabilities = config.transport.capabilities
         self._codec = config.used_codec
+        self._sends_json = type(config.used_codec) is JsonCodec
         self._topology = topology
         self._capabilities = capabilities
         self._clock = config.clock
@@ -171,7 +182,8 @@ class FanOut:
             return None
         try:
             ways = tuple(_way(codec, event, target) for target in targets)
-            return Route(event, codec.payload_encoder(event), ways)
+            traceable = all(way.traced is not None for way in ways)
+            return Route(event, codec.payload_encoder(event), ways, traceable)
         except InvalidEventError:  # raised when the event is sent
             return None
 
@@ -221,7 +233,7 @@ class FanOut:
         found = metadata.get(TRACEPARENT) if metadata and len(metadata) == 1 else None
         if not isinstance(found, str) or _PLAIN_TRACE.fullmatch(found) is None:
             return None
-        return found if all(way.traced is not None for way in route.ways) else None
+        return found if route.traceable else None
 
     async def make(
         self,
@@ -230,7 +242,7 @@ class FanOut:
         options: SendOptions,
         universal: Mapping[str, Any] | None,
     ) -> Order:
-        """The messages for one event.
+        """The messages for one event, with a payload, plain data, or a ``DecodedPayload``.
 
         Raises:
             InvalidEventError: the payload, ``before`` or the metadata is invalid.
@@ -246,7 +258,11 @@ class FanOut:
             targets = self._chosen(event, targets, options) if known is None else known
             if known is None and len(self._choices) < _MOST_CHOICES:
                 self._choices[choice] = targets
-        data = self._codec.encode_payload(event, payload)
+        if type(payload) is DecodedPayload:
+            payload, json = payload.payload, payload.json
+            data = json if self._sends_json else self._codec.encode_payload(event, payload)
+        else:
+            data = self._codec.encode_payload(event, payload)
         before = options.before
         raw_before = None if before is None else self._codec.encode_payload(event, before)
         metadata = _merged(event, universal, options.metadata)
@@ -464,7 +480,9 @@ def _check(options: SendOptions) -> None:
 
 
 def _check_text(name: str, value: str | None) -> None:
-    if not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+    if value is None or (type(value) is str and value.isascii()):
+        return
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
         raise ConfigurationError(f"{name} must be a string, got {value!r}")
-    if value is not None and not value.isascii() and (half := lone_surrogate(value)) is not None:
+    if (half := lone_surrogate(value)) is not None:
         raise ConfigurationError(f"{name} {half}, which no broker can store")

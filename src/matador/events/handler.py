@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
+from matador.events.short_forms import CountSuccess
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
@@ -57,6 +58,8 @@ class _Route(msgspec.Struct, frozen=True):
     steps: bool
     plain: bool  # an ``async def`` that takes only the envelope, with no hooks or timeouts
     light: bool  # the same with hooks, all of which are sync
+    short: bool  # the same with hooks that have short forms
+    counters: dict[str, CountSuccess]  # of successes, by queue
 
 
 class _Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -108,6 +111,8 @@ class EventHandler:
         self._codec = config.used_codec
         self._hooks = hooks
         self._hooked = bool(hooks.wraps) or hooks.on_worker_before_process is not None
+        self._short = hooks.short_attempt
+        self._count = hooks.success_counter
         self._checkpoints = config.checkpoints
         self._clock = config.clock
         self._failures = Failures(config, hooks)
@@ -146,6 +151,11 @@ class EventHandler:
             and self._hooks.on_worker_success is None
             and self._hooks.on_worker_error is None,
             simple and self._hooks.quick,
+            simple
+            and self._hooks.quick
+            and (self._hooks.around is None or self._short is not None)
+            and (self._hooks.on_worker_success is None or self._count is not None),
+            {},
         )
 
     async def process(self, delivery: Delivery) -> Outcome:
@@ -182,6 +192,21 @@ class EventHandler:
                 else:
                     call = InOwnContext(callback, context, step)
                 return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
+            if route.short:
+                context = copy_context()
+                if self._short is None or context.run(self._is_short, docket.metadata):
+                    started_at, start = self._clock.time(), self._clock.monotonic()
+                    callback = route.subscriber.callback(envelope)
+                    try:
+                        step = context.run(callback.send, None)
+                    except StopIteration:  # it finished without waiting
+                        return self._short_success(receipt, docket, route, started_at, start)
+                    except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
+                        call = raising(error)
+                    else:
+                        call = InOwnContext(callback, context, step)
+                    attempt = _Attempt(delivery, raw, envelope, route)
+                    return await self._finish_short(attempt, call, started_at, start)
             attempt = _Attempt(delivery, raw, envelope, route)
             if route.light:
                 return await self._run_light(attempt)
@@ -280,6 +305,43 @@ class EventHandler:
             return await self._ended(attempt, ran)
         finally:
             del ran
+
+    def _is_short(self, metadata: Mapping[str, Any]) -> bool:
+        """Have the hooks around callbacks nothing to do? Runs in the context of the callback."""
+        try:
+            return self._short is not None and self._short(metadata)
+        except Exception:
+            log.exception("the hook on_worker_enter raised an error, which was ignored")
+            return False
+
+    async def _finish_short(
+        self, attempt: _Attempt, call: Awaitable[Any], started_at: float, start: float
+    ) -> Outcome:
+        """``_finish_plain`` with hooks that have short forms."""
+        ran = await self._calls.run(call)
+        if ran.error is None and not ran.interrupted:
+            docket = attempt.envelope.docket
+            return self._short_success(attempt.receipt, docket, attempt.route, started_at, start)
+        duration = self._clock.monotonic() - start
+        try:
+            return await self._ended(attempt, ran, None, started_at, duration)
+        finally:
+            del ran
+
+    def _short_success(
+        self, receipt: Receipt, docket: Docket, route: _Route, started_at: float, start: float
+    ) -> Outcome:
+        """The outcome of a callback that returned, which is counted once it is settled."""
+        if self._count is None:
+            return Outcome(receipt, Complete(receipt))
+        queue = receipt.queue
+        count = route.counters.get(queue)
+        if count is None:
+            count = self._count(queue, docket.event_key, docket.target_subscriber)
+            route.counters[queue] = count
+        due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
+        then = partial(count, self._clock.monotonic() - start, started_at - due.timestamp())
+        return Outcome(receipt, Complete(receipt), then, True)
 
     async def _run_light(self, attempt: _Attempt) -> Outcome:
         """``_run`` for a plain callback with hooks that are sync: the same in less time."""

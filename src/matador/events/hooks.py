@@ -15,6 +15,15 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 import msgspec
 
 from matador.errors import ConfigurationError, MatadorError
+from matador.events.short_forms import (
+    CountStored,
+    CountSuccess,
+    MakeCounter,
+    ShortAttempt,
+    ShortSend,
+    counter_maker,
+    short_forms,
+)
 from matador.model.envelope import Envelope
 from matador.model.message import ConnectionState, Delivery, Receipt
 from matador.model.subscriber import Subscriber, place_of
@@ -333,6 +342,18 @@ class HookSet:
         """``on_enqueue_success`` as a sync function, if all its overrides are sync."""
         self.tell_success = _teller("on_worker_success", hooks)
         """``on_worker_success`` as a sync function, if all its overrides are sync."""
+        self.stored_counter: MakeCounter[CountStored] | None = counter_maker(
+            _overriding(hooks, "on_enqueue_success"), "on_enqueue_success", "stored_counter"
+        )
+        """Makes what may be called instead of ``on_enqueue_success``."""
+        self.success_counter: MakeCounter[CountSuccess] | None = counter_maker(
+            _overriding(hooks, "on_worker_success"), "on_worker_success", "success_counter"
+        )
+        """Makes what may be called instead of ``on_worker_success``."""
+        self.short_send: ShortSend | None = _only_short_form("on_send", hooks, "short_send")
+        self.short_attempt: ShortAttempt | None = _only_short_form(
+            "on_worker", hooks, "short_attempt"
+        )
 
     async def wrapped(self, event: Processing, run: Proceed) -> None:
         """Handle a message inside every ``on_worker_wrap``, exactly once, even if hooks fail."""
@@ -363,13 +384,25 @@ async def _wrapped(
 
 
 def _overrides(hooks: Sequence[Hooks], name: str) -> list[Callable[..., Any]]:
+    return [getattr(hook, name) for hook in _overriding(hooks, name)]
+
+
+def _overriding(hooks: Sequence[Hooks], name: str) -> list[Hooks]:
     default = getattr(Hooks, name)
-    found: list[Callable[..., Any]] = []
+    found: list[Hooks] = []
     for hook in hooks:
         function = getattr(hook, name, None)
         if function is not None and getattr(function, "__func__", function) is not default:
-            found.append(function)
+            found.append(hook)
     return found
+
+
+def _only_short_form(name: str, hooks: Sequence[Hooks], form: str) -> Any:
+    """The short form of the one hook that surrounds something; None if there are several."""
+    pair = (f"{name}_enter", f"{name}_exit")
+    surrounding = [one for one in hooks if any(_overriding([one], each) for each in pair)]
+    found = short_forms(surrounding, pair, form)
+    return found[0] if len(found) == 1 else None
 
 
 def _is_its_own(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -23,6 +24,8 @@ from matador.model.options import Seconds
 from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
 from matador.runtime.activity import Activity
 from matador.runtime.lifecycle import Lifecycle
+
+log = logging.getLogger("matador.hooks")
 
 _MISSING: Any = object()
 _SAME_TIME = 32  # so many events of one call are made in a fraction of a millisecond
@@ -93,12 +96,17 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
+        trace: str | None = None
         if running.hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
         if running.hooks.send_around is not None:
             plain = options is PLAIN and data is _MISSING
             route = running.fan_out.route(payload) if plain else None
-            return await self._send_around(running, *self._resolve(payload, data), options, route)
+            if route is not None and route.traceable:
+                trace = _short_send(running)
+            if trace is None:
+                event, value = self._resolve(payload, data)
+                return await self._send_around(running, event, value, options, route)
         load = running.hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
@@ -109,7 +117,7 @@ class SendsEvents:
                 and not universal
                 and (route := running.fan_out.route(payload)) is not None
             ):
-                order = running.fan_out.make_plain(route, payload)
+                order = running.fan_out.make_plain(route, payload, trace)
             else:
                 event, value = self._resolve(payload, data)
                 order = await running.fan_out.make(event, value, options, universal)
@@ -140,7 +148,12 @@ class SendsEvents:
         """
         running = self._sending()
         items = list(events)
-        if running.hooks.send_wraps or running.hooks.send_around is not None:
+        trace: str | None = None
+        if not running.hooks.send_wraps and running.hooks.send_around is not None:
+            routes = map(running.fan_out.route, items)
+            if all(route is not None and route.traceable for route in routes):
+                trace = _short_send(running)
+        if running.hooks.send_wraps or (running.hooks.send_around is not None and trace is None):
             given = [_item(item) for item in items]
             return await self._send_wrapped(
                 [(*self._resolve(payload, _MISSING), options) for payload, options in given]
@@ -156,7 +169,7 @@ class SendsEvents:
                 if route is not None:
                     if now is None or not number % _SAME_TIME:
                         now = self._config.clock.now()
-                    orders.append(fan_out.make_plain(route, item, now=now))
+                    orders.append(fan_out.make_plain(route, item, trace, now))
                     continue
                 payload, options = _item(item)
                 event, value = self._resolve(payload, _MISSING)
@@ -308,6 +321,18 @@ class SendsEvents:
                 f"argument"
             )
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
+
+
+def _short_send(running: Running) -> str | None:
+    """The ``traceparent`` of a send around which nothing is to be done; None if something is."""
+    hooks = running.hooks
+    if hooks.short_send is None or hooks.load_universal_metadata is not None:
+        return None
+    try:
+        return hooks.short_send()
+    except Exception:
+        log.exception("the hook on_send_enter raised an error, which was ignored")
+        return None
 
 
 async def _universal(running: Running) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
+from matador.events.short_forms import CountSuccess
 from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
 
@@ -83,6 +84,11 @@ class OutcomeCounter(Hooks):
         docket = event.envelope.docket
         key = (event.queue, docket.event_key, docket.target_subscriber, event.outcome)
         self._count(key, event.duration_ms)
+
+    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccess:
+        """See ``CountsMessages``."""
+        key: tuple[str, str, str, Outcome] = (queue, event_key, subscriber, "success")
+        return lambda duration, _: self._count(key, duration * 1000)
 
     def on_worker_error(self, event: WorkerError) -> None:
         """See ``Hooks``."""

@@ -20,6 +20,7 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
+from matador.events.short_forms import CountStored, CountSuccess
 from matador.model.options import whole_number
 from matador.model.text import storable_text
 from matador.observe.series import BUCKETS, AllSeries, Series
@@ -157,6 +158,14 @@ class PrometheusMetrics(Hooks):
         series = self._of("event", event.queue, docket.event_key, docket.target_subscriber)
         due = docket.scheduled_for or docket.created_at
         series.ended("success", True, event.duration, event.started_at - due.timestamp())
+
+    def stored_counter(self, queue: str, event_key: str, subscriber: str) -> CountStored:
+        """See ``CountsMessages``."""
+        return self._of("event", queue, event_key, subscriber).stored
+
+    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccess:
+        """See ``CountsMessages``."""
+        return self._of("event", queue, event_key, subscriber).succeeded
 
     def on_worker_error(self, event: WorkerError) -> None:
         """See ``Hooks``."""

@@ -54,6 +54,23 @@ class Series:
         self.waits: list[int] = []
         self.duration = self.wait = 0.0
 
+    def stored(self) -> None:
+        """A message was stored."""
+        self.sent += 1
+
+    def succeeded(self, duration: float, waited: float) -> None:
+        """``ended`` for the outcome of nearly every message."""
+        outcomes, bounds = self.outcomes, self._bounds
+        outcomes["success"] = outcomes.get("success", 0) + 1
+        if not self.durations:
+            self._make_histograms()
+        self.durations[bisect_left(bounds, duration)] += 1
+        self.duration += duration
+        if waited < 0:  # clocks of two machines may differ
+            waited = 0.0
+        self.waits[bisect_left(bounds, waited)] += 1
+        self.wait += waited
+
     def ended(self, outcome: Outcome, ran: bool, duration: float, waited: float) -> None:
         """An attempt has ended. A message that was refused has no duration."""
         outcomes = self.outcomes
@@ -63,14 +80,18 @@ class Series:
         if ran:
             bounds = self._bounds
             if not self.durations:
-                self.durations = [0] * (len(bounds) + 1)
-                self.waits = [0] * (len(bounds) + 1)
+                self._make_histograms()
             self.durations[bisect_left(bounds, duration)] += 1
             self.duration += duration
             if waited < 0:  # clocks of two machines may differ
                 waited = 0.0
             self.waits[bisect_left(bounds, waited)] += 1
             self.wait += waited
+
+    def _make_histograms(self) -> None:
+        number = len(self._bounds) + 1
+        self.waits = [0] * number
+        self.durations = [0] * number
 
 
 class AllSeries:

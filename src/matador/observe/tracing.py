@@ -78,6 +78,10 @@ class Tracing(Hooks):
         self._spans = Spans(tracer_provider)
         from opentelemetry import metrics
 
+        self._meter_provider = (
+            metrics.get_meter_provider if meter_provider is None else (lambda: meter_provider)
+        )
+        self._measures = True
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
@@ -88,6 +92,9 @@ class Tracing(Hooks):
     def on_start(self) -> None:
         """See ``Hooks``. The SDK is set up by now."""
         self._spans.prepare()
+        # That of the API does nothing.
+        home = type(self._meter_provider()).__module__
+        self._measures = not home.startswith("opentelemetry.metrics")
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -112,6 +119,10 @@ class Tracing(Hooks):
         self._send_seconds.record(time.perf_counter() - state.began, about)
         self._sent.add(event.count, about)
 
+    def short_send(self) -> str | None:
+        """See ``SkipsMessages``. A trace that is not sampled needs no span."""
+        return None if self._measures else self._spans.unsampled_send()
+
     def on_enqueue_error(self, event: EnqueueError) -> None:
         """A message of the send that goes on could not be stored."""
         self._spans.record_error(self._spans.current(), event.error)
@@ -123,7 +134,7 @@ class Tracing(Hooks):
         about = self._about_process(event.queue, event.transport)
         docket = event.envelope.docket
         spans = self._spans
-        span = spans.unsampled(docket.metadata) if self._spans.follows else None
+        span = spans.unsampled(docket.metadata)
         context = spans.nothing
         if span is None:
             context = spans.extracted(docket.metadata)
@@ -145,6 +156,15 @@ class Tracing(Hooks):
         """The end of the span."""
         about = self._end(state, error)
         self._process_seconds.record(time.perf_counter() - state.began, about)
+
+    def short_attempt(self, metadata: Mapping[str, Any]) -> bool:
+        """See ``SkipsMessages``. What the callback sends is in the same trace."""
+        spans = self._spans
+        span = None if self._measures else spans.unsampled(metadata)
+        if span is None:
+            return False
+        spans.attach(spans.in_context(span, spans.nothing))
+        return True
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message that was refused: its callback did not run, so nothing else has told it."""
@@ -212,7 +232,7 @@ class Tracing(Hooks):
         """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
         spans = self._spans
         about = self._about_process(queue, transport)
-        span = spans.unsampled(carrier) if self._spans.follows else None
+        span = spans.unsampled(carrier)
         context = spans.nothing
         if span is None:
             context = spans.extracted(carrier)

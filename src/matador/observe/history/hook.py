@@ -35,8 +35,8 @@ from matador.observe.history.records import (
 )
 from matador.observe.history.store import HistoryStore
 from matador.observe.journal.segments import writer_name
-from matador.observe.paths import local_path
 from matador.runtime.recorder import AttemptedMessage, SentMessage
+from matador.storage.paths import local_path
 
 log = logging.getLogger("matador.history")
 

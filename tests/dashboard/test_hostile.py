@@ -1,0 +1,154 @@
+"""What hostile senders, browsers and pages of other sites try: no page breaks, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.types import Message as AsgiMessage
+from tests.dashboard.conftest import HOST, Serve
+from tests.dashboard.test_dead_letters import put
+from tests.support.shop import QUEUE
+
+from matador import Matador
+from matador.dashboard import live as live_pages
+from matador.events.dead_letters import REASON_HEADER
+from matador.jobs import Queue
+from matador.model.message import Message
+from matador.testing import wait_for
+
+Shop = Callable[..., Matador]
+LETTERS = f"{QUEUE}.undeliverable"
+SCRIPT = "<script>alert(1)</script>"
+
+
+def nested(depth: int) -> Any:
+    """A list in a list in a list."""
+    made: Any = SCRIPT
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize("mask", [(), ("card",)], ids=["shown", "masked"])
+async def test_odd_payloads_have_their_pages(
+    serve: Serve, shop: Shop, mask: tuple[str, ...]
+) -> None:
+    app = shop()
+    payloads: list[dict[str, Any]] = [
+        {"deep": nested(200)},
+        {"deep": nested(900)},
+        {"huge": "x" * 200_000, "note": SCRIPT},
+        {"many": {f"{SCRIPT}{n}": n for n in range(5_000)}},
+        {"number": 10**400, "float": 1e308},
+        {"text": "\u202e\x00\x1b[31m\ud7ff\u2028</script>" + SCRIPT},
+        {"a" * 10_000: SCRIPT},
+    ]
+    for data in payloads:
+        await put(app, 1, error=f"{SCRIPT}\n{'é' * 5000}", **data)
+    headers = {REASON_HEADER: SCRIPT, f"x-{SCRIPT}": SCRIPT * 50}
+    await app.transport.connect()
+    await app.transport.send(
+        [Message(SCRIPT, LETTERS, body, headers) for body in (b"", b"[" * 50_000, b"\xff" * 9_000)]
+    )
+    await app.transport.disconnect()
+    async with serve(app, mask=mask) as browser:
+        number = len(payloads) + 3
+        await browser.letters_known(number)
+        paths = [f"/dead-letters/{at + 1}" for at in range(number)]
+        paths += ["/", "/events", "/dead-letters", "/dead-letters?field=amount=0", "/audit"]
+        paths += [f"/dead-letters/{at + 1}/edit" for at in range(number)]
+        for path in [*paths, "/messages?id=id-000000"]:
+            page = await browser.get(path)
+            assert "<script>alert" not in page, path
+            assert "\u202e" not in page, path
+
+
+async def test_jobs_with_odd_ids_can_be_opened(serve: Serve, shop: Shop) -> None:
+    app = shop("memory://")
+    ids = ["../../queues", "a/b?c#d%25", SCRIPT, "é…", 'x" onclick="alert(1)']
+    async with app:
+        emails = Queue("emails", provider=app.transport)
+        for one in ids:
+            await emails.add(SCRIPT, {"to": SCRIPT}, job_id=one)
+        async with serve(app, job_queues=[emails]) as browser:
+            listed = await browser.get("/jobs/emails?status=waiting")
+            assert "<script>alert" not in listed
+            links = [part.partition('"')[0] for part in listed.split('href="/jobs/emails/')[1:]]
+            assert len(links) == len(ids)
+            for link in links:
+                assert ".." not in link.split("/")
+                assert '"' not in link
+                page = await browser.get(f"/jobs/emails/{link}")
+                assert "<script>alert" not in page
+                assert "onclick=" not in page.replace("&#34; onclick=", "")
+
+
+@pytest.mark.parametrize("path", ["/live?page=overview", "/", "/static/style.css"])
+async def test_pages_of_other_sites_can_load_nothing(serve: Serve, shop: Shop, path: str) -> None:
+    app = shop()
+    await put(app, 1)
+    async with serve(app) as browser:
+        for site in ("cross-site", "same-site"):
+            headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+            answer = await browser.client.get(path, headers=headers)
+            assert answer.status_code == 403
+            assert "set-cookie" not in answer.headers
+        # A link on another page may lead here.
+        link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert (await browser.client.get("/", headers=link)).status_code == 200
+
+
+async def test_a_live_page_that_nobody_reads_ends(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_pages, "_UNREAD", 0.05)
+    app = shop()
+    await put(app, 1)
+    async with serve(app) as browser:
+        desk = browser.desk
+        await browser.get("/")
+        (cookie,) = browser.client.cookies.jar
+        never = asyncio.Event()
+        started: list[AsgiMessage] = []
+
+        async def send(message: AsgiMessage) -> None:
+            started.append(message)
+            if message["type"] == "http.response.body":
+                await never.wait()
+
+        async def receive() -> AsgiMessage:
+            await never.wait()
+            raise AssertionError
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": "/live",
+            "query_string": b"page=overview",
+            "headers": [
+                (b"host", HOST.encode()),
+                (b"cookie", f"{cookie.name}={cookie.value}".encode()),
+            ],
+            "server": ("127.0.0.1", 8080),
+            "client": ("127.0.0.1", 1),
+        }
+        await asyncio.wait_for(browser.dashboard(scope, receive, send), 30)
+        assert [one["type"] for one in started] == ["http.response.start", "http.response.body"]
+        await wait_for(lambda: desk.streams == 0, timeout=10)
+
+
+async def test_many_live_pages_are_refused_and_others_go_on(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_pages, "MOST_STREAMS", 0)
+    app = shop()
+    await put(app, 1)
+    async with serve(app) as browser:
+        assert (await browser.client.get("/live?page=overview")).status_code == 503
+        await browser.get("/")

@@ -1,0 +1,143 @@
+"""Every page on every transport: shows failures, redrives them, and says what it cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dashboard.conftest import SCHEMA, Browser, Serve
+from tests.support.brokers import broker_url
+from tests.support.kafka import forget_topics
+from tests.support.rabbitmq import Raw
+from tests.support.redis import forget_keys
+from tests.support.shop import OrderPlaced
+from tests.support.sqs import CREDENTIALS, forget_queues
+
+from matador import Matador, Topology
+from matador.observe import History
+from matador.testing import wait_for
+
+PAGES = [
+    *("/", "/queues", "/events", "/jobs", "/messages", "/dead-letters", "/workers", "/lake"),
+    *("/audit", "/?period=24h", "/dead-letters?error=declined", "/dead-letters?field=amount>100"),
+]
+LETTERS = 3
+PAUSE = "Queues of events cannot be paused; stop their workers. Job queues can."
+BY_TAKING = "shows messages only by taking them, so the age of the oldest message is not shown."
+SAID = {
+    "memory": [PAUSE],
+    "sqlite": [PAUSE],
+    "redis": [PAUSE],
+    "bullmq": [PAUSE],
+    "rabbitmq": [f"rabbitmq {BY_TAKING}", PAUSE],
+    "sqs": ["sqs cannot show messages, so the age of the oldest message is not shown.", PAUSE],
+    "kafka": [PAUSE],
+}
+"""What the page of queues says of a transport."""
+
+broker = pytest.mark.broker
+
+
+@asynccontextmanager
+async def shop_on(name: str, folder: Path, history: Path) -> AsyncGenerator[Matador]:
+    """A shop on a broker, in a namespace of its own, which ends with it."""
+    namespace = f"dash{uuid.uuid4().hex[:8]}"
+    server = "redis" if name == "bullmq" else name
+    url = {"memory": "memory://", "sqlite": f"sqlite:///{folder}/shop.db"}.get(name)
+    url = url or broker_url(server)
+    app = Matador(
+        url.replace("redis://", "bullmq://") if name == "bullmq" else url,
+        schema=SCHEMA,
+        topology=Topology(namespace, queues=["events"]),
+        consume_from=["events"],
+        hooks=[History(history)],
+    )
+    try:
+        yield app
+    finally:
+        match name:
+            case "rabbitmq":
+                with Raw(url) as raw:
+                    raw.delete([app.topology])
+            case "redis":
+                await forget_keys(url, namespace)
+            case "bullmq":
+                await forget_keys(url, f"bull:{namespace}")
+            case "sqs":
+                await forget_queues(url, namespace)
+            case "kafka":
+                await asyncio.to_thread(forget_topics, url, namespace)
+            case _:
+                pass
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory",
+        "sqlite",
+        *(pytest.param(one, marks=broker) for one in ("redis", "bullmq", "rabbitmq", "sqs")),
+        pytest.param("kafka", marks=[broker, pytest.mark.kafka]),
+    ],
+)
+async def test_every_page_shows_failures_and_says_what_it_cannot_show(
+    name: str, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in CREDENTIALS.items():
+        monkeypatch.setenv(variable, value)
+    history = tmp_path / "history.db"
+    async with (
+        shop_on(name, tmp_path, history) as app,
+        app,
+        serve(app, history=history) as browser,
+    ):
+        for number in range(LETTERS):
+            await app.send(OrderPlaced(f"<b>o{number}</b>", 500), correlation_id=f"c{number}")
+        await app.send(OrderPlaced("paid", 5))
+        monitor = browser.desk.monitor
+        if monitor.counts_messages:
+            await wait_for(lambda: monitor.snapshot.dead == LETTERS, timeout=60)
+            await wait_for(lambda: says(browser, "/", f"{LETTERS} dead letters of events"))
+        await wait_for(lambda: says(browser, "/dead-letters", f"{LETTERS} dead letters"))
+
+        for path in PAGES:
+            assert "<b>o" not in await browser.get(path), path
+        queues = await browser.get("/queues")
+        assert list(monitor.snapshot.cannot) == SAID[name]
+        assert all(one in queues for one in SAID[name])
+        assert await says(browser, "/events", "failing")
+        assert await says(browser, "/workers", "alive")
+        assert await says(browser, "/dead-letters?field=amount>100", "Looked at 3 dead letters")
+
+        letter = re.search(r'href="(/dead-letters/\d+)"', await browser.get("/dead-letters"))
+        assert letter is not None
+        page = await browser.get(letter[1])
+        assert "was declined" in page
+        assert "&lt;b&gt;o" in page
+        found = await browser.get("/messages?id=c1")
+        assert "order &lt;b&gt;o1&lt;/b&gt; of 500 was declined" in found
+
+        # Redriven, they fail again: they come back as new letters.
+        assert f"{LETTERS} of {LETTERS} redriven" in await browser.move(verb="redrive", scope="all")
+        await wait_for(lambda: is_dead_again(browser, app), timeout=60)
+        assert f"{LETTERS} of {LETTERS} purged" in await browser.move(verb="purge", scope="all")
+        await wait_for(lambda: says(browser, "/dead-letters?look=1", "No dead letters."))
+
+
+async def says(browser: Browser, path: str, text: str) -> bool:
+    """Does a page say it?"""
+    return text in await browser.get(path)
+
+
+async def is_dead_again(browser: Browser, app: Matador) -> bool:
+    """Has every redriven message failed a second time?"""
+    letters: list[Any] = [one async for one in app.dead_letters.browse()]
+    if sorted(one.envelope.docket.attempts for one in letters) != [1] * LETTERS:
+        return False
+    return await says(browser, "/dead-letters?look=1", f"{LETTERS} dead letters")
