@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -52,6 +53,42 @@ BROKER = (
     "tests/transports/rabbitmq/test_own_server.py",
 )
 
+# What talks to Kafka and runs each time: all that a transport promises, and a test for each way in.
+# The others are left to `script/test kafka`.
+KAFKA_EACH_TIME = (
+    "tests/channels/test_service.py::TestToOneConsumer::test_a_message_reaches_one",
+    "tests/cli/test_kafka_commands.py",
+    "tests/compliance/test_kafka.py::TestKafka::",
+    "tests/pubsub/test_delivery.py::test_every_queue_gets_every_message",
+    "tests/rpc/test_calls.py::test_a_call_returns_what_the_handler_returns",
+    "tests/spark/test_kafka_ingest.py::test_every_event_becomes_a_row_once",
+    "tests/spark/test_kafka_ingest.py::test_spark_reads_the_topics_in_its_executors",
+    "tests/spark/test_source_kafka.py::test_a_batch_has_what_is_there",
+    "tests/transports/kafka/test_order.py::test_order_holds_with_retries_and_rebalances",
+    "tests/transports/kafka/test_share_groups.py::test_more_workers_than_partitions",
+    "tests/transports/kafka/test_transactions.py",
+)
+
+
+# Files whose tests share what takes long to start, and so run in one process.
+TOGETHER = (
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_connect.py",
+    "tests/transports/rabbitmq/test_management.py",
+)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Any test may run in any process, except those of ``TOGETHER``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in TOGETHER else nodeid
+
+    return Scheduling(config, log)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -62,6 +99,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs_server = item.get_closest_marker("broker") or item.get_closest_marker("spark")
         if needs_server and "kafka" in item.nodeid.lower():
             item.add_marker("kafka")
+            if not item.nodeid.startswith(KAFKA_EACH_TIME):
+                item.add_marker("kafka_long")
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,7 @@ do. The classes stand in the order of this tree::
     ├── ApplicationImportError              the application's module cannot be imported
     ├── HistoryError                        the file of the dashboard's history cannot be used
     ├── ClusterError                        work on a Spark cluster keeps failing
+    ├── ObjectStoreError                    an object store cannot be reached, or refuses
     ├── SparkPreparationError               the files for a faster Spark start cannot be created
     ├── MaybePoisonedError                  the message was delivered too often
     ├── NonIdempotentCannotRetryError       redelivered, but not safe to run again
@@ -334,8 +335,9 @@ class LeaseLostError(TransportError):
 
 
 class MessagesDeletedError(TransportError):
-    """Messages were deleted before a stream has read them. Keep them for longer than the stream
-    lags behind. To go on without them, set option('missing', 'skip')."""
+    """Messages were deleted before a stream or an ingest has read them. Keep them for longer than
+    it lags. To go on without them, set option("missing", "skip") of the stream, or `missing="skip"`
+    of the ingest (`--missing skip`)."""
 
 
 class BufferFullError(TransportError):
@@ -465,6 +467,11 @@ class HistoryError(MatadorError):
 class ClusterError(MatadorError):
     """Work on the Spark cluster keeps failing. The message has the last reason; see the logs of
     the executors for more."""
+
+
+class ObjectStoreError(MatadorError, OSError):
+    """An object store (S3, Google Cloud Storage, Azure, HDFS) could not be reached, or has refused.
+    Check the address, the credentials and what they permit; nothing is left half done."""
 
 
 class SparkPreparationError(MatadorError):

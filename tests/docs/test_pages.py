@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,9 +47,9 @@ def marks(page: Path) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_code_is_included_from_files_that_the_tests_run(page: Path) -> None:
     for block in blocks(page):
-        known = ("python", "js", "console", "text", "ini", "yaml", "dockerfile")
+        known = ("python", "js", "console", "sh", "sql", "text", "ini", "yaml", "dockerfile")
         assert block.language in known, f"unknown kind of block:\n{block.text}"
-        if block.language in ("console", "text"):
+        if block.language in ("console", "sh", "sql", "text"):
             continue
         if page.name == "README.md" and page.parent == ROOT:  # GitHub does not support includes
             assert block.text in EXAMPLE_CODE
@@ -75,6 +76,23 @@ def test_sessions_are_true(page: Path, tmp_path: Path) -> None:
             session.play(command)
     finally:
         session.close()
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [(page, block) for page in PAGES for block in blocks(page) if block.language == "sh"],
+    ids=name,
+)
+def test_commands_that_need_servers_elsewhere_exist(page: Path, block: Block) -> None:
+    for line in block.text.replace("\\\n", " ").splitlines():
+        program, *words = shlex.split(line)
+        assert program == "matador"
+        asked = [*words[:2], "--help"]
+        printed = subprocess.run(
+            [sys.executable, "-m", "matador", *asked], capture_output=True, text=True, check=True
+        ).stdout
+        for word in words:
+            assert not word.startswith("--") or f"{word} " in printed, f"{word} of {line}"
 
 
 @pytest.mark.parametrize(("page", "block"), WITH_OUTPUT, ids=name)

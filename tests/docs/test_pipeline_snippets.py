@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.docs.sessions import ROOT, missing
+from tests.support.s3 import s3_folder, s3_options
 
 pytestmark = [
     pytest.mark.spark,
@@ -51,6 +53,26 @@ SAYS: dict[str, tuple[str, ...]] = {
         "1 wait again",
     ),
 }
+
+
+@pytest.mark.broker
+def test_the_snippet_on_s3_says_what_it_should(tmp_path: Path) -> None:
+    with s3_folder() as folder:
+        given = {name.upper(): value for name, value in s3_options().items()}
+        cache = {"MATADOR_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "docs" / "snippets" / "lake_s3.py")],
+            cwd=tmp_path,
+            env={**os.environ, **given, **cache, "PLACE": folder.root},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        says = ("60 events", "| 29|", "| 30|", "30 by Polars", "(60,) by DuckDB")
+        assert missing(says, done.stdout) == [], done.stdout
+        assert list((tmp_path / "journal").glob("*.jsonl")) == []
 
 
 @pytest.mark.parametrize("snippet", SAYS)

@@ -102,6 +102,7 @@ ELSEWHERE = {
     "job_processes.py",
     "lake_jobs.py",
     "lake_replays.py",
+    "lake_s3.py",
     "lake_tables.py",
     "observed.py",
     "run.py",

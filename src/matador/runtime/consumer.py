@@ -30,7 +30,10 @@ _LONGEST_PAUSE = 5.0
 MOST_HELD = 64
 """How many messages are held at most by reading ahead, running ones included."""
 
-_MOST_COUNTED = 2 * MOST_HELD  # where a transport counts deliveries ahead of us
+MOST_COUNTED = 4 * MOST_HELD
+"""How many deliveries a transport counts ahead of us at most. Two commits of half as many, one of
+which is under way while the other is handled, are more than a broker takes time for."""
+
 _AHEAD_SECONDS = 0.02
 _MEASURE_FOR = 0.25
 _ADJUST_AGAIN = 10.0
@@ -47,7 +50,8 @@ class Consumer:
     is also given back, uncounted, on a stop and for a suspect.
 
     **Settling** goes on beside the next messages, so that both share a round trip. At most twice as
-    much as may be held waits to be settled.
+    much as may be held waits to be settled, and as much again as is counted ahead, where a
+    transport counts deliveries.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Consumer:
         self._concurrency = concurrency
         self._reads_ahead = read_ahead
         self._ahead = 0
+        self._counted_ahead = 0
         self._adjust_again_at = 0.0
         self._prefetch = concurrency
         self._handler = handler
@@ -222,8 +227,9 @@ class Consumer:
             if free <= 0 or (self._waiting and 2 * free < limit):  # few at a time cost most
                 await self._wait_for_room()
                 continue
-            if self._settler.backlog > 2 * limit:
-                await self._settler.room(2 * limit, unless=self._is_held_up)
+            most = 2 * limit + self._counted_ahead
+            if self._settler.backlog > most:
+                await self._settler.room(most, unless=self._is_held_up)
                 continue
             try:
                 began = self.last_poll
@@ -272,7 +278,8 @@ class Consumer:
         soon = int(handled / max(elapsed, 1e-6) * _AHEAD_SECONDS)
         self._ahead = min(soon, most)
         if self._concurrency > 1 and isinstance(self._subscription, ReadingAhead):
-            self._subscription.read_ahead(min(soon, _MOST_COUNTED))
+            self._counted_ahead = min(soon, MOST_COUNTED)
+            self._subscription.read_ahead(self._counted_ahead)
         if self._ahead == most:
             await self._adjust_prefetch(max(self._concurrency, MOST_HELD))
         elif self._ahead < most // 2:
@@ -318,7 +325,7 @@ class Consumer:
 
     async def _give_back_waiting(self) -> None:
         """Give back what was received and has not begun."""
-        self._ahead = 0
+        self._ahead = self._counted_ahead = 0
         waiting = list(self._waiting)
         self._waiting.clear()
         self._doubtful = 0
@@ -419,6 +426,7 @@ class Consumer:
     async def _work(self) -> None:
         me = cast("asyncio.Task[None]", asyncio.current_task())
         waiting, leases, monotonic = self._waiting, self._leases, self._clock.monotonic
+        process, submit = self._handler.process, self._settler.submit
         self._waking = False
         while True:
             while waiting:
@@ -433,7 +441,7 @@ class Consumer:
                         self._doubtful = max(0, self._doubtful - 1)
                         outcome = await self._confirmed(leases, delivery)
                     else:
-                        outcome = await self._handler.process(delivery)
+                        outcome = await process(delivery)
                 except asyncio.CancelledError:
                     if self._interruption.happened:
                         raise
@@ -456,7 +464,7 @@ class Consumer:
                         return
                     await self._interruption.forgive()
                 else:
-                    self._settler.submit(outcome)
+                    submit(outcome)
             if self._stopping.is_set():
                 return
             if len(self._slots) > self._concurrency:
