@@ -45,6 +45,10 @@ class TestBullMQ(TransportCompliance):
         url = f"bullmq://127.0.0.1:{self.server.port}/0"
         return BullMQTransport(url, lease=2, prefix=self.prefix)
 
+    async def make_patient_transport(self) -> Transport:
+        url = f"bullmq://127.0.0.1:{self.server.port}/0"
+        return BullMQTransport(url, lease=30, prefix=self.prefix)
+
     async def raw_entries(self) -> RawEntries:
         return RawBullMQ(self.server.url, self.prefix)
 

@@ -60,6 +60,9 @@ class TestRedisStreams(RedisCompliance):
     async def make_transport(self) -> Transport:
         return RedisTransport(self.server.url, lease=1, prefix=self.prefix)
 
+    async def make_patient_transport(self) -> Transport:
+        return RedisTransport(self.server.url, lease=30, prefix=self.prefix)
+
     async def raw_entries(self) -> RawEntries:
         return RawStreams(self.server.url, prefix=self.prefix)
 
@@ -67,6 +70,9 @@ class TestRedisStreams(RedisCompliance):
 class TestRedisLists(RedisCompliance):
     async def make_transport(self) -> Transport:
         return RedisListTransport(self.server.url, lease=1, prefix=self.prefix)
+
+    async def make_patient_transport(self) -> Transport:
+        return RedisListTransport(self.server.url, lease=30, prefix=self.prefix)
 
     async def raw_entries(self) -> RawEntries:
         return RawLists(self.server.url, prefix=self.prefix)

@@ -37,7 +37,13 @@ class TestSqlite(SqliteCompliance):
     async def make_transport(self) -> Transport:
         return SqliteTransport(self.file, lease=1)
 
+    async def make_patient_transport(self) -> Transport:
+        return SqliteTransport(self.file, lease=30)
+
 
 class TestSqliteNormal(SqliteCompliance):
     async def make_transport(self) -> Transport:
         return SqliteTransport(self.file, lease=1, synchronous="NORMAL")
+
+    async def make_patient_transport(self) -> Transport:
+        return SqliteTransport(self.file, lease=30, synchronous="NORMAL")

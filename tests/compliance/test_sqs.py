@@ -54,6 +54,9 @@ class TestSqs(TransportCompliance):
     async def make_transport(self) -> Transport:
         return SqsTransport(self.server.url, lease=3, wait=1, fifo=self.fifo)
 
+    async def make_patient_transport(self) -> Transport:
+        return SqsTransport(self.server.url, lease=30, wait=1, fifo=self.fifo)
+
     async def raw_entries(self) -> RawEntries:
         return RawSqs(self.server.url, fifo=self.fifo)
 
