@@ -26,7 +26,9 @@ COMMANDS = [
     ["topology", "show"],
     ["topology", "apply"],
     ["topology", "check"],
-    ["queues"],
+    ["queues", "list"],
+    ["queues", "pause"],
+    ["queues", "resume"],
     ["messages", "list"],
     ["messages", "show"],
     ["messages", "cancel"],
@@ -113,6 +115,9 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
         ("matador dead-letters list shop.py --kind un", ["unhandled", "undeliverable"]),
         ("matador messages list shop.py --state del", ["delayed"]),
         ("matador jobs sche", ["schedules"]),
+        ("matador queues ", ["list", "pause", "resume"]),
+        ("matador queues pa", ["pause"]),
+        ("matador queues shop.py --wa", ["--watch"]),
         ("matador jobs list emails --prov", ["--provider"]),
         ("matador jobs list emails --status del", ["delayed"]),
     ],
@@ -200,6 +205,7 @@ def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) 
         "delayed": 1,
         "in_flight": 0,
         "dead_letters": {"unhandled": 0, "undeliverable": 0},
+        "paused": False,
     }
     assert billing["dead_letters"] == {"unhandled": 0, "undeliverable": 3}
     people = cli("queues", "shop.py").out.splitlines()

@@ -36,6 +36,7 @@ def test_one_look_for_machines(cli: Cli, shop: Shop) -> None:
         "failed_per_second": None,
         "change_per_second": 0.0,
         "workers": None,
+        "paused": False,
     }
     assert billing["dead_letters"]["undeliverable"] == 3
 

@@ -1,4 +1,4 @@
-"""``matador queues``: how many messages each queue holds."""
+"""``matador queues``: how many messages each queue holds, and pausing queues."""
 
 from __future__ import annotations
 
@@ -6,28 +6,54 @@ import asyncio
 import contextlib
 from typing import Annotated
 
+import typer
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.commands import App, Common, flag, option
-from matador.cli.connection import connected
-from matador.cli.output import out, say_json_line, table
+from matador.cli.commands import App, Commands, Common, epilog, flag, option
+from matador.cli.connection import connected, known_queue
+from matador.cli.output import CommandError, out, say_json_line, table, wrong_usage
+from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.app import Matador
 from matador.events.queue_counts import QueueCounts, count
+from matador.events.queue_pauses import require_pausing
 from matador.model.message import QueueDepth
 
 _NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable", "dlq")
 
 
-def queues(
+queues = Commands(
+    "Show how many messages each queue holds, and pause or resume queues.\n\n"
+    "`matador queues APP` is short for `matador queues list APP`, and takes the same options.",
+    default="list",
+    epilog=epilog("matador queues shop.py", "matador queues pause shop.py events"),
+)
+
+QueueName = Annotated[
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        help="The name of the queue; the full name of one that is not in the topology.",
+        show_default=False,
+    ),
+]
+
+
+@queues.add(
+    "matador queues list shop.py",
+    "matador queues shop.py",
+    "matador queues shop.py --watch",
+    name="list",
+)
+def list_queues(
     app: App,
     *,
     watch: Annotated[bool, flag("Refresh until Ctrl-C.", "--watch", "-w")] = False,
     interval: Annotated[float, option("SECONDS", "How often --watch refreshes.", min=0.1)] = 1.0,
     common: Common,
 ) -> None:
-    """Show how many messages each queue holds, and how many dead letters."""
+    """Show how many messages each queue holds, how many dead letters, and whether it is paused."""
     target = common.load(app).app
     if watch:
         with contextlib.suppress(KeyboardInterrupt):
@@ -35,6 +61,54 @@ def queues(
     else:
         counts = asyncio.run(_look(target))
         common.show({"queues": _as_json(counts)}, _as_table(counts))
+
+
+@queues.add("matador queues pause shop.py events")
+def pause(app: App, queue: QueueName, *, common: Common) -> None:
+    """Have no worker receive from a queue, in any process, until it is resumed.
+
+    The queue still takes messages, and what workers have in hand is finished. The pause outlives
+    restarts of workers.
+    """
+    _set_paused(common, app, queue, True)
+
+
+@queues.add("matador queues resume shop.py events")
+def resume(app: App, queue: QueueName, *, common: Common) -> None:
+    """End the pause of a queue: its workers go on within a second or two."""
+    _set_paused(common, app, queue, False)
+
+
+def _set_paused(common: Common, app: str, queue: str, paused: bool) -> None:
+    target = common.load(app).app
+    name = asyncio.run(_pause(target, queue, paused))
+    text = f"{name} is paused" if paused else f"{name} is not paused"
+    common.show({"queue": name, "paused": paused}, text)
+
+
+async def _pause(app: Matador, queue: str, paused: bool) -> str:
+    """Pause a queue of the application, or another one of its broker, and return its full name.
+
+    Raises:
+        UsageError: there is no such queue.
+        CommandError: it is in the topology, but nobody has made it yet.
+        UnsupportedError: the transport cannot pause queues.
+    """
+    known = app.topology.has_queue(queue)
+    name = app.topology.full_name(app.topology.queue(queue).name) if known else queue
+    async with connected(app):
+        transport = require_pausing(app.transport)
+        try:
+            with wrong_usage(ConfigurationError):
+                await (transport.pause_queue(name) if paused else transport.resume_queue(name))
+        except QueueNotFoundError as error:
+            if known:
+                raise CommandError(
+                    f"{name} does not exist yet: start a worker, or run `matador topology apply`"
+                ) from error
+            known_queue(app, queue)
+            raise
+    return name
 
 
 async def _look(app: Matador) -> list[QueueCounts]:
@@ -63,6 +137,7 @@ def _as_json(counts: list[QueueCounts]) -> list[dict[str, object]]:
             "delayed": _others(one.depth)[0],
             "in_flight": _others(one.depth)[1],
             "dead_letters": one.dead_letters,
+            "paused": one.paused,
         }
         for one in counts
     ]
@@ -78,8 +153,14 @@ def _as_table(counts: list[QueueCounts]) -> Table:
         depth = one.depth
         numbers = [_number(n) for n in (depth.ready, *_others(depth))]
         letters = [_number(one.dead_letters.get(kind) or 0, "bold red") for kind in kinds]
-        made.add_row(Text(one.queue, "bold"), *numbers, *letters)
+        made.add_row(queue_name(one.queue, one.paused, "bold"), *numbers, *letters)
     return made
+
+
+def queue_name(name: str, paused: bool | None, style: str) -> Text:
+    """The name of a queue in a table, which says that it is paused."""
+    shown = Text(name, style)
+    return shown.append(" paused", "bold yellow") if paused else shown
 
 
 def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:

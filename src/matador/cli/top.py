@@ -21,6 +21,7 @@ from matador.cli.commands import App, Common, flag, option
 from matador.cli.connection import connected
 from matador.cli.output import note, out, say_json_line, table
 from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
+from matador.cli.queues import queue_name
 from matador.errors import MatadorError
 from matador.events.app import Matador
 
@@ -178,7 +179,7 @@ def _as_table(rows: Sequence[QueueRow], has_journal: bool, selected: int | None 
     for number, row in enumerate(rows):
         dead = sum(value or 0 for value in row.dead_letters.values())
         shown = [
-            Text(row.queue, "bold" if row.exists else "red"),
+            queue_name(row.queue, row.paused, "bold" if row.exists else "red"),
             *(_number(one) for one in (row.ready, row.delayed, row.in_flight)),
             _age(row.oldest),
         ]
@@ -201,7 +202,9 @@ def _details(row: QueueRow) -> Text:
         for kind, number in row.dead_letters.items()
     )
     line = Text(row.queue, "bold")
-    line.append(f": dead letters: {letters or 'none are kept'}", "")
+    line.append(f": dead letters: {letters or 'none are kept'}", "not bold")
+    if row.paused:
+        line.append("; paused: no worker receives", "yellow")
     return line
 
 
