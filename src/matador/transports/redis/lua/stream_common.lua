@@ -283,8 +283,9 @@ local function delivered_up_to(key)
   local id = group_id(key)
   if id == HIGHEST_ID then
     local owner, lane = owner_of(key)
-    local kept = redis.call('HGET', owner, 'paused:' .. lane)
-    return kept and string.match(kept, '^%d+%-%d+$') or '0-0'
+    local kept = string.match(redis.call('HGET', owner, 'paused:' .. lane) or '', '^%d+%-%d+$')
+    local place, highest = kept and rank(kept) or '', rank(HIGHEST_ID)
+    return #place == #highest and place < highest and kept or '0-0'
   end
   return id
 end
