@@ -231,6 +231,21 @@ def test_queues_watches_until_it_is_told_to_stop(
         json.loads(line)
 
 
+def test_queues_are_watched_through_a_pipe(folder: Path, shop: Shop) -> None:
+    shop.bury(1)
+    command = [sys.executable, "-m", "matador", "queues", "shop.py", "--watch", "--interval", "0.1"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(6)]
+        assert [line.split()[0] for line in lines] == ["queue", "shop.events", "shop.billing"] * 2
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+        assert process.wait(60) == 1, "it ends when nobody reads it"
+
+
 @pytest.mark.parametrize(
     ("number", "code", "ignored"),
     [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True)],

@@ -88,6 +88,25 @@ def test_a_terminal_shows_it_live_and_keys_work(terminal: Open, cli: Cli, shop: 
     assert interrupted.ends() == 0
 
 
+def test_a_terminal_may_become_narrow(terminal: Open, shop: Shop, folder: Path) -> None:
+    shop.bury(2)
+    long = "billing-of-the-northern-region"
+    text = (folder / "shop.py").read_text().replace("billing", long)
+    (folder / "long.py").write_text(text)
+    screen = terminal("top", "long.py", "--interval", "0.1")
+    screen.shows(rf"shop\.{long} +missing")
+    for columns, row in (
+        (60, r"shop\.billing-[a-z-]+…  missing +– +0"),
+        (30, r"shop\.billing-[a-z-]+…"),
+    ):
+        screen.resize(20, columns)
+        screen.process.send_signal(signal.SIGWINCH)
+        screen.shows(row)
+    screen.shows("q quit")
+    screen.type("q")
+    assert screen.ends() == 0
+
+
 def test_what_cannot_be_seen_is_said(cli: Cli, folder: Path) -> None:
     text = (folder / "shop.py").read_text().replace("sqlite:///shop.db?lease=1", "memory://")
     (folder / "memory.py").write_text(text)

@@ -7,20 +7,22 @@ import contextlib
 from typing import Annotated
 
 import typer
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from matador.cli.commands import App, Commands, Common, epilog, flag, option
 from matador.cli.connection import connected, known_queue
-from matador.cli.output import CommandError, out, say_json_line, table, wrong_usage
+from matador.cli.output import CommandError, fit, out, say_json_line, wrong_usage
 from matador.errors import ConfigurationError, QueueNotFoundError
 from matador.events.app import Matador
 from matador.events.queue_counts import QueueCounts, count
 from matador.events.queue_pauses import require_pausing
 from matador.model.message import QueueDepth
 
-_NUMBERS = ("ready", "delayed", "in flight", "unhandled", "undeliverable", "dlq")
+STATE = "state"
+"""The column of ``state_of``, where there is something to say."""
+_LEAST = ("in flight", "delayed")
 
 
 queues = Commands(
@@ -122,7 +124,12 @@ async def _watch(app: Matador, interval: float, as_json: bool) -> None:
             while True:
                 say_json_line({"queues": _as_json(await count(app))})
                 await asyncio.sleep(interval)
-        with Live(console=out(), auto_refresh=False) as live:
+        console = out()
+        if not console.is_terminal:  # somebody reads it, perhaps until there is enough
+            while True:
+                console.print(_as_table(await count(app)))
+                await asyncio.sleep(interval)
+        with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(_as_table(await count(app)), refresh=True)
                 await asyncio.sleep(interval)
@@ -143,24 +150,34 @@ def _as_json(counts: list[QueueCounts]) -> list[dict[str, object]]:
     ]
 
 
-def _as_table(counts: list[QueueCounts]) -> Table:
+def _as_table(counts: list[QueueCounts]) -> Group:
     kinds = list(dict.fromkeys(kind for one in counts for kind in one.dead_letters))
-    made = table("queue", "ready", "delayed", "in flight", *kinds, right=_NUMBERS)
+    cells: dict[str, list[Text]] = {}
+
+    def add(column: str, cell: Text) -> None:
+        cells.setdefault(column, []).append(cell)
+
+    names = [Text(one.queue, "" if one.depth is None else "bold") for one in counts]
+    if any(one.paused or one.depth is None for one in counts):
+        cells[STATE] = [state_of(one.depth is not None, one.paused) for one in counts]
     for one in counts:
-        if one.depth is None:
-            made.add_row(one.queue, Text("missing", "red"))
-            continue
-        depth = one.depth
-        numbers = [_number(n) for n in (depth.ready, *_others(depth))]
-        letters = [_number(one.dead_letters.get(kind) or 0, "bold red") for kind in kinds]
-        made.add_row(queue_name(one.queue, one.paused, "bold"), *numbers, *letters)
-    return made
+        add("ready", Text("–", "dim") if one.depth is None else _number(one.depth.ready))
+        for column, number in zip(("delayed", "in flight"), _others(one.depth), strict=True):
+            add(column, _number(number))
+        for kind in kinds:
+            add(kind, _number(one.dead_letters.get(kind), "bold red"))
+    made, left_out = fit(out().width, names, cells, (*_LEAST, *kinds), "queue")
+    if not left_out:
+        return Group(made)
+    remark = f"the terminal is too narrow for: {', '.join(left_out)}"
+    return Group(made, Text(remark, "dim"))
 
 
-def queue_name(name: str, paused: bool | None, style: str) -> Text:
-    """The name of a queue in a table, which says that it is paused."""
-    shown = Text(name, style)
-    return shown.append(" paused", "bold yellow") if paused else shown
+def state_of(exists: bool, paused: bool | None) -> Text:
+    """What a table says of a queue that is not simply there."""
+    if not exists:
+        return Text("missing", "red")
+    return Text("paused", "bold yellow") if paused else Text()
 
 
 def _others(depth: QueueDepth | None) -> tuple[int | None, int | None]:
