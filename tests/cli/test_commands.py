@@ -26,7 +26,9 @@ COMMANDS = [
     ["topology", "show"],
     ["topology", "apply"],
     ["topology", "check"],
-    ["queues"],
+    ["queues", "list"],
+    ["queues", "pause"],
+    ["queues", "resume"],
     ["messages", "list"],
     ["messages", "show"],
     ["messages", "cancel"],
@@ -113,6 +115,9 @@ def test_a_group_without_a_command_shows_its_help_and_no_empty_error(
         ("matador dead-letters list shop.py --kind un", ["unhandled", "undeliverable"]),
         ("matador messages list shop.py --state del", ["delayed"]),
         ("matador jobs sche", ["schedules"]),
+        ("matador queues ", ["list", "pause", "resume"]),
+        ("matador queues pa", ["pause"]),
+        ("matador queues shop.py --wa", ["--watch"]),
         ("matador jobs list emails --prov", ["--provider"]),
         ("matador jobs list emails --status del", ["delayed"]),
     ],
@@ -200,6 +205,7 @@ def test_queues_counts_messages_by_state_and_dead_letters(cli: Cli, shop: Shop) 
         "delayed": 1,
         "in_flight": 0,
         "dead_letters": {"unhandled": 0, "undeliverable": 0},
+        "paused": False,
     }
     assert billing["dead_letters"] == {"unhandled": 0, "undeliverable": 3}
     people = cli("queues", "shop.py").out.splitlines()
@@ -223,6 +229,21 @@ def test_queues_watches_until_it_is_told_to_stop(
     assert "Traceback" not in process.err
     for line in process.out.splitlines():
         json.loads(line)
+
+
+def test_queues_are_watched_through_a_pipe(folder: Path, shop: Shop) -> None:
+    shop.bury(1)
+    command = [sys.executable, "-m", "matador", "queues", "shop.py", "--watch", "--interval", "0.1"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(6)]
+        assert [line.split()[0] for line in lines] == ["queue", "shop.events", "shop.billing"] * 2
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+        assert process.wait(60) == 1, "it ends when nobody reads it"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,18 @@ def test_what_the_broker_does_not_tell_is_not_called_zero(cli: Cli, namespace: s
     ]
 
 
+def test_a_queue_that_cannot_be_paused_is_left_alone(cli: Cli, namespace: str) -> None:
+    assert cli("topology", "apply", "shop.py").code == 0
+    for command in ("pause", "resume"):
+        result = cli("queues", command, "shop.py", "events")
+        assert result.code == 1
+        assert (
+            "rabbitmq cannot pause a queue for all of its workers; stop the workers" in result.err
+        )
+    listed = cli("queues", "shop.py", "--json").json["queues"]
+    assert [one["paused"] for one in listed] == [None, None], "nobody knows"
+
+
 def test_a_warning_that_the_pages_promise_is_printed(start: Start, namespace: str) -> None:
     order = '{"order_id": "1", "amount": 5}'
     process = start("send", "shop.py", "order.placed", order, "--ordering-key", "a")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli, Process, Start, dedent
+from tests.cli.conftest import Cli, Process, Shop, Start, dedent
 
 pytestmark = pytest.mark.slow  # it starts many processes
 
@@ -117,5 +117,15 @@ def test_hostile_texts_do_not_reach_the_terminal(
     process.says("retry")
     for odd in "\x1b\x07\x9b\u202e":
         assert odd not in process.out
+    process.signal(signal.SIGINT)
+    assert process.ends() == 0
+
+
+def test_a_filter_that_the_schema_does_not_know_is_pointed_out(start: Start, shop: Shop) -> None:
+    shop.bury(1)
+    process = start("tail", "shop.py", "--event", "order.plcaed", "--subscriber", "charge")
+    process.says("warning: there is no event 'order.plcaed' in the schema; did you mean")
+    process.says("Ctrl-C ends it")
+    assert "no subscriber" not in process.err
     process.signal(signal.SIGINT)
     assert process.ends() == 0

@@ -31,12 +31,13 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """A command on a terminal of 30 lines and 120 columns."""
+    """A command on a terminal of 30 lines and 120 columns, which can be made larger or smaller."""
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, **settings: str) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-        environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+        self.resize(30, 120)
+        unwanted = ("NO_COLOR", "COLUMNS", "LINES")
+        environment = {key: value for key, value in os.environ.items() if key not in unwanted}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "matador", *arguments],
             cwd=folder,
@@ -60,6 +61,9 @@ class Terminal:
             if not data:
                 return
             self._seen += data
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     @property
     def text(self) -> str:
@@ -151,6 +155,54 @@ def test_a_worker_counts_live_and_keeps_other_lines_apart(
     lines = worker.text.replace("\r", "\n").split("\n")
     assert "printed printed printed" in [line.strip() for line in lines]
     assert "WARNING:shop:logged logged logged" in [line.strip() for line in lines]
+
+
+def test_the_log_of_a_worker_is_not_written_into_its_counts(
+    terminal: Open, cli: Cli, folder: Path
+) -> None:
+    assert cli("send", "shop.py", "order.placed", '{"order_id": "1", "amount": 500}').code == 0
+    worker = terminal("worker", "shop.py")
+    worker.shows(r"shop\.billing +0 +0 +0 +0\.0 +1 +1")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends() == 0
+    lines = worker.text.replace("\r", "\n").split("\n")
+    whole = r"\d\d:\d\d:\d\d charge of order\.placed failed in attempt 1 .* the card was declined"
+    assert [line for line in lines if re.fullmatch(whole, line)], worker.text
+
+
+def test_a_reloaded_worker_says_what_keeps_it_above_its_counts(
+    terminal: Open, folder: Path
+) -> None:
+    worker = terminal("worker", "shop.py", "--reload")
+    worker.shows(r"shop\.billing +0 +0 +0 +0\.0 +0 +0")
+    good = (folder / "shop.py").read_text()
+    (folder / "shop.py").write_text(good + "def broken(\n")
+    worker.shows(r"waiting for the next change")
+    (folder / "shop.py").write_text(good + "# better\n")
+    worker.shows(r"shop\.py changed: restarting")
+    worker.type("\x03")
+    assert worker.ends() == 0
+    lines = worker.text.replace("\r", "\n").split("\n")
+    for whole in (r"shop\.py:\d+: .* was never closed; waiting for .*", r"shop\.py changed: .*"):
+        assert [line for line in lines if re.fullmatch(rf"[\d:]+ {whole}", line)], worker.text
+
+
+@pytest.mark.parametrize("columns", [30, 60, 120])
+def test_a_narrow_terminal_shows_names_and_leaves_out_numbers(
+    terminal: Open, cli: Cli, shop: Shop, columns: int
+) -> None:
+    shop.bury(1)
+    assert cli("queues", "pause", "shop.py", "billing").code == 0
+    listing = terminal("queues", "shop.py", COLUMNS=str(columns))
+    assert listing.ends() == 0
+    _, head, events, billing, *rest = listing.text.replace("\r", "").splitlines()
+    shown = {30: ["state", "ready"], 60: ["state", "ready", "unhandled", "undeliverable"]}
+    every = ["state", "ready", "delayed", "in", "flight", "unhandled", "undeliverable"]
+    assert head.split() == ["queue", *shown.get(columns, every)]
+    assert events.startswith("shop.events")
+    assert billing.startswith("shop.billing  paused")
+    assert all(len(line) <= columns for line in (head, events, billing))
+    assert ("the terminal is too narrow" in " ".join(rest)) == (columns < 120)
 
 
 def test_a_worker_of_jobs_counts_live(terminal: Open, cli: Cli, folder: Path) -> None:

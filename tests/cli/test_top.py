@@ -36,6 +36,7 @@ def test_one_look_for_machines(cli: Cli, shop: Shop) -> None:
         "failed_per_second": None,
         "change_per_second": 0.0,
         "workers": None,
+        "paused": False,
     }
     assert billing["dead_letters"]["undeliverable"] == 3
 
@@ -85,6 +86,25 @@ def test_a_terminal_shows_it_live_and_keys_work(terminal: Open, cli: Cli, shop: 
     interrupted.shows("q quit")
     interrupted.type("\x03")
     assert interrupted.ends() == 0
+
+
+def test_a_terminal_may_become_narrow(terminal: Open, shop: Shop, folder: Path) -> None:
+    shop.bury(2)
+    long = "billing-of-the-northern-region"
+    text = (folder / "shop.py").read_text().replace("billing", long)
+    (folder / "long.py").write_text(text)
+    screen = terminal("top", "long.py", "--interval", "0.1")
+    screen.shows(rf"shop\.{long} +missing")
+    for columns, row in (
+        (60, r"shop\.billing-[a-z-]+…  missing +– +0"),
+        (30, r"shop\.billing-[a-z-]+…"),
+    ):
+        screen.resize(20, columns)
+        screen.process.send_signal(signal.SIGWINCH)
+        screen.shows(row)
+    screen.shows("q quit")
+    screen.type("q")
+    assert screen.ends() == 0
 
 
 def test_what_cannot_be_seen_is_said(cli: Cli, folder: Path) -> None:

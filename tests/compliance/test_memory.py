@@ -46,6 +46,7 @@ class TestMemoryWithoutAnything(MemoryCompliance):
         "browse",
         "purge",
         "depth",
+        "pause",
         "replay",
         "once",
         "at-most-once",
@@ -55,7 +56,7 @@ class TestMemoryWithoutAnything(MemoryCompliance):
 
 
 @pytest.mark.parametrize(
-    "declared", ["delays", "priorities", "browse", "purge", "depth", "replay", "routing"]
+    "declared", ["delays", "priorities", "browse", "purge", "depth", "pause", "replay", "routing"]
 )
 def test_what_is_taken_away_is_not_declared(declared: Ability) -> None:
     assert getattr(MemoryTransport().capabilities, declared) is True

@@ -214,6 +214,18 @@ async def test_a_failing_subscriber_is_found_and_its_letters_are_redriven(
         await page.goto(f"{shop.url}/workers")
         await expect(page.get_by_text("alive")).to_be_visible()
 
+        # A queue is paused and resumed, where the transport can.
+        await page.goto(f"{shop.url}/queues")
+        pause = page.get_by_role("button", name="Pause events")
+        if transport == "rabbitmq":
+            await expect(pause).to_have_count(0)
+            await expect(page.get_by_text("rabbitmq cannot pause a queue")).to_be_visible()
+        else:
+            await pause.click()
+            await expect(page.get_by_text("paused", exact=True)).to_be_visible()
+            await page.get_by_role("button", name="Resume events").click()
+            await expect(pause).to_be_visible()
+
         # One letter, with its payload as text and its attempt.
         await page.goto(f"{shop.url}/dead-letters")
         await expect(page.locator("td.name a").first).to_be_visible()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable
@@ -121,6 +122,30 @@ def _blocked(app: Matador, release: asyncio.Event) -> Matador:
         await release.wait()
 
     return app.with_(schema=Schema({OrderPlaced: [subscribed(wait, "charge")]}))
+
+
+async def test_pausing_a_queue_is_recorded_and_what_is_odd_is_refused(
+    serve: Serve, shop: Shop, tmp_path: Path
+) -> None:
+    app = shop()
+    await fail_orders(app, [1])
+    async with serve(app) as browser:
+        await browser.post("/queues/events/change", action="pause")
+        await browser.post("/queues/shop.events/change", action="resume")
+        await browser.post("/queues/events/change", 400, action="delete")
+        await browser.post("/queues/%3Cb%3E/change", 404, action="pause")
+        await browser.post("/queues/shop.events.undeliverable/change", 404, action="pause")
+        assert (
+            await browser.raw_post("/queues/events/change", {"action": "pause"})
+        ).status_code == 403
+        page = await browser.get("/audit")
+        assert "pause queue" in page
+    lines = (tmp_path / "history.db.audit.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [(one["action"], one["queue"]) for one in entries] == [
+        ("pause queue", "shop.events"),
+        ("resume queue", "shop.events"),
+    ]
 
 
 async def test_a_worker_goes_on_when_the_history_cannot_be_written(

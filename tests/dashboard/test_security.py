@@ -112,11 +112,16 @@ async def test_a_reader_sees_but_cannot_redrive_purge_or_edit(
             ("/dead-letters/1/edit", {"payload": "{}"}),
             ("/moves/x/confirm", {}),
             ("/jobs/emails/change", {"action": "pause"}),
+            ("/queues/events/change", {"action": "pause"}),
             ("/lake/replays", {"event": "order.placed"}),
         ):
             await browser.post(path, 403, **form)
         await browser.letters_known(1)
         assert not browser.desk.moves.recent
+        queues = await browser.get("/queues")
+        assert "shop.events" in queues
+        assert ">Pause</button>" not in queues
+        assert "paused" not in queues
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dashboard.conftest import SCHEMA, Browser, Serve
+from tests.dashboard.conftest import SCHEMA, Browser, Serve, depth
 from tests.support.brokers import broker_url
 from tests.support.kafka import forget_topics
 from tests.support.rabbitmq import Raw
@@ -28,16 +28,22 @@ PAGES = [
     *("/audit", "/?period=24h", "/dead-letters?error=declined", "/dead-letters?field=amount>100"),
 ]
 LETTERS = 3
-PAUSE = "Queues of events cannot be paused; stop their workers. Job queues can."
+PAUSE = (
+    "cannot pause a queue for all of its workers; stop the workers instead: messages wait in the "
+    "queue. Job queues can be paused."
+)
 BY_TAKING = "shows messages only by taking them, so the age of the oldest message is not shown."
 SAID = {
-    "memory": [PAUSE],
-    "sqlite": [PAUSE],
-    "redis": [PAUSE],
-    "bullmq": [PAUSE],
-    "rabbitmq": [f"rabbitmq {BY_TAKING}", PAUSE],
-    "sqs": ["sqs cannot show messages, so the age of the oldest message is not shown.", PAUSE],
-    "kafka": [PAUSE],
+    "memory": [],
+    "sqlite": [],
+    "redis": [],
+    "bullmq": [],
+    "rabbitmq": [f"rabbitmq {BY_TAKING}", f"rabbitmq {PAUSE}"],
+    "sqs": [
+        "sqs cannot show messages, so the age of the oldest message is not shown.",
+        f"sqs {PAUSE}",
+    ],
+    "kafka": [f"kafka {PAUSE}"],
 }
 """What the page of queues says of a transport."""
 
@@ -115,6 +121,8 @@ async def test_every_page_shows_failures_and_says_what_it_cannot_show(
         assert await says(browser, "/workers", "alive")
         assert await says(browser, "/dead-letters?field=amount>100", "Looked at 3 dead letters")
 
+        await pauses_and_resumes(browser, app)
+
         letter = re.search(r'href="(/dead-letters/\d+)"', await browser.get("/dead-letters"))
         assert letter is not None
         page = await browser.get(letter[1])
@@ -133,6 +141,34 @@ async def test_every_page_shows_failures_and_says_what_it_cannot_show(
 async def says(browser: Browser, path: str, text: str) -> bool:
     """Does a page say it?"""
     return text in await browser.get(path)
+
+
+async def pauses_and_resumes(browser: Browser, app: Matador) -> None:
+    """The page pauses a queue and resumes it; where it cannot, it refuses."""
+    if not app.transport.capabilities.pause:
+        assert ">Pause</button>" not in await browser.get("/queues")
+        refused = await browser.post("/queues/events/change", 409, action="pause")
+        assert "stop the workers instead" in refused.text
+        return
+    handled = [one.handled for one in app.health().queues]
+    await browser.post("/queues/events/change", action="pause")
+    page = await browser.get("/queues")
+    assert ">paused</span>" in page
+    assert ">Resume</button>" in page
+    assert await says(browser, "/", "events is paused: no worker receives its messages")
+    await app.send(OrderPlaced("while paused", 5))
+    await wait_for(lambda: depth_is(app, 2))
+    health = app.health()
+    assert health.status == "healthy"
+    assert [(one.handled, one.receiving) for one in health.queues] == [(handled[0], True)]
+    await browser.post("/queues/events/change", action="resume")
+    assert ">paused</span>" not in await browser.get("/queues")
+    await wait_for(lambda: depth_is(app, 0), timeout=10)
+
+
+async def depth_is(app: Matador, number: int) -> bool:
+    """Has the queue so many messages?"""
+    return (await depth(app, app.topology.full_name("events"))).total == number
 
 
 async def is_dead_again(browser: Browser, app: Matador) -> bool:

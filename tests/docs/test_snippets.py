@@ -36,6 +36,7 @@ SAYS: dict[str, list[str]] = {
     "own_policy.py": ["RetryLater(delay=10, reason='failed')"],
     "own_checkpoints.py": ["{'charge-card': b'{\"value\": 5}'}", "{}"],
     "sqlite_options.py": ["True"],
+    "pause.py": ["shop.events is paused: True", "shop.events is paused: False"],
     "first_job.py": ["sent to ada@example.com in en"],
     "job_handlers.py": [
         "send-invoice completed: invoice 7 sent",

@@ -33,6 +33,7 @@ const commands = {
   schedulers: ({ queue }) => queueOf(queue).getJobSchedulers(),
   pause: async ({ queue }) => (await queueOf(queue).pause(), true),
   resume: async ({ queue }) => (await queueOf(queue).resume(), true),
+  isPaused: async ({ queue }) => queueOf(queue).isPaused(),
   schedule: async ({ queue, id, repeat, template }) =>
     (await queueOf(queue).upsertJobScheduler(id, repeat, template)).id,
   unschedule: ({ queue, id }) => queueOf(queue).removeJobScheduler(id),

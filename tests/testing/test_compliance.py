@@ -26,7 +26,9 @@ from matador.model.message import (
     Release,
     Retry,
     Settlement,
+    TopologyNote,
 )
+from matador.model.topology import Topology
 from matador.testing import TransportCompliance
 from matador.testing.compliance.raw import RawEntries
 from matador.transports.base import Subscription, Transport
@@ -300,6 +302,53 @@ class HandsOutTwice(Altered):
         return [*deliveries, *deliveries]
 
 
+class HidesPauseButHasIt(Altered):
+    declared = {"pause": False}
+
+
+class PausesInNameOnly(Altered):
+    """It says that it is paused, and delivers all the same."""
+
+    _paused: frozenset[str] = frozenset()
+
+    async def pause_queue(self, queue: str) -> None:
+        await self.depth(queue)
+        self._paused |= {queue}
+
+    async def resume_queue(self, queue: str) -> None:
+        self._paused -= {queue}
+
+    async def is_paused(self, queue: str) -> bool:
+        return queue in self._paused
+
+
+class WakesNobodyAfterAPause(Altered):
+    async def resume_queue(self, queue: str) -> None:
+        self._store.queue(queue).paused = False
+
+
+class LosesWhatAPausedQueueGets(Altered):
+    async def send(self, messages: Sequence[Message]) -> Sequence[MatadorError | None]:
+        kept = [message for message in messages if not await self.is_paused(message.queue)]
+        await super().send(kept)
+        return [None] * len(messages)
+
+
+class SettlesNothingWhilePaused(Altered):
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        if any([await self.is_paused(one.receipt.queue) for one in settlements]):
+            return [TransportError("it is paused") for _ in settlements]
+        return await super().settle(settlements)
+
+
+class EndsAPauseWithTheTopology(Altered):
+    async def apply_topology(self, topology: Topology) -> Sequence[TopologyNote]:
+        notes = await super().apply_topology(topology)
+        for queue in topology.queues:
+            await self.resume_queue(topology.full_name(queue.name))
+        return notes
+
+
 class RaisesWhatTheClientRaises(Altered):
     def on_settle(self, settlement: Settlement) -> Settlement:
         _texts(settlement).encode()
@@ -379,6 +428,13 @@ BROKEN: list[tuple[type[Altered], str]] = [
     (DeclaresLeasesItHasNot, "test_an_expired_lease_is_redelivered_and_fenced"),
     (MiscountsDepth, "test_depth_counts_each_state"),
     (PurgesWhatIsHeld, "test_purge_deletes_all_that_nobody_holds"),
+    (HidesPauseButHasIt, "test_a_paused_queue_takes_messages_and_delivers_none"),
+    (PausesInNameOnly, "test_a_paused_queue_takes_messages_and_delivers_none"),
+    (PausesInNameOnly, "test_a_pause_counts_for_all_processes"),
+    (LosesWhatAPausedQueueGets, "test_a_paused_queue_takes_messages_and_delivers_none"),
+    (WakesNobodyAfterAPause, "test_a_receive_that_waits_gets_nothing_until_the_end_of_the_pause"),
+    (SettlesNothingWhilePaused, "test_what_is_held_when_a_queue_is_paused_can_be_settled"),
+    (EndsAPauseWithTheTopology, "test_the_topology_applied_again_does_not_end_a_pause"),
     (RaisesOnOddHeaders, ODD_ENTRIES),
     (DropsWhatIsOdd, ODD_ENTRIES),
     (NeverSettlesRawLetters, ODD_ENTRIES),

@@ -199,15 +199,26 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
+    default: str | None = None
+    """The command that is meant if none is given."""
+
     def get_params(self, ctx: Any) -> Any:
         return _tidy(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = args[:1] and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        completing = ctx.resilient_parsing and not args  # the names of the commands
+        if self.default is not None and not named and not completing:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
 
 class Commands(typer.Typer):
-    """A group of commands."""
+    """A group of commands. ``default``: the one that is meant if none is named."""
 
-    def __init__(self, help: str, **settings: Any) -> None:
-        super().__init__(cls=_Group, help=help, no_args_is_help=True, **settings)
+    def __init__(self, help: str, *, default: str | None = None, **settings: Any) -> None:
+        kind = type("_Group", (_Group,), {"default": default})
+        super().__init__(cls=kind, help=help, no_args_is_help=default is None, **settings)
         self.callback()(lambda: None)  # a group, even if it has one command
 
     def add(

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TextIO, cast
 
@@ -23,6 +23,8 @@ FAILED = 1
 WRONG_USAGE = 2
 TERMINATED = 143
 
+_GAP = 2  # columns between those of a table
+_SHORT_NAME = 24  # columns that a name gets before numbers are left out
 _WIDE = 200  # columns without a terminal, so that tables are not cut
 # With --json, the real stdout; sys.stdout is stderr then.
 _machine: ContextVar[TextIO] = ContextVar("_machine")
@@ -145,6 +147,40 @@ def table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) 
     return made
 
 
+def fit(
+    width: int,
+    names: Sequence[Text],
+    columns: Mapping[str, Sequence[Text]],
+    least: Sequence[str],
+    title: str,
+) -> tuple[Table, list[str]]:
+    """A table of names and numbers for a screen of ``width`` columns, and what was left out.
+
+    What ``least`` names is left out first, one column after the other, until names have room.
+    """
+
+    def wide(title: str, cells: Sequence[Text]) -> int:
+        return max([len(title), *(cell.cell_len for cell in cells)])
+
+    shown, left_out = dict(columns), list[str]()
+    longest = wide(title, names)
+
+    def room() -> int:
+        return width - sum(wide(one, cells) + _GAP for one, cells in shown.items())
+
+    for one in least:
+        if room() >= min(longest, _SHORT_NAME):
+            break
+        if one in shown:
+            del shown[one]
+            left_out.append(one)
+    made = table(title, *shown, right=tuple(shown))
+    made.columns[0].max_width = max(1, min(longest, room()))
+    for row in zip(names, *shown.values(), strict=True):
+        made.add_row(*row)
+    return made, left_out
+
+
 def mark(fine: bool | None) -> Text:
     """✓, ✗, or ! for what is neither."""
     if fine is None:
@@ -178,7 +214,7 @@ class ConsoleHandler(logging.Handler):
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self._console = console
+        self.console = console
         if console.is_terminal:
             self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         else:
@@ -190,7 +226,7 @@ class ConsoleHandler(logging.Handler):
         try:
             text = tidy(self.format(record))
             style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}.get(record.levelname)
-            self._console.print(Text(text, style=style or "dim"), soft_wrap=True)
+            self.console.print(Text(text, style=style or "dim"), soft_wrap=True)
         except Exception:  # noqa: BLE001 - as logging's own handlers do
             self.handleError(record)
 
@@ -216,13 +252,19 @@ def json_logs(fields: Mapping[str, object]) -> None:
         root.addHandler(handler)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Is it more than that the broker cannot be reached? A command that connects once reports that
+    itself. The client of Kafka says it at each try, with the name of its thread."""
+    return record.name != "matador.transport" and "[thrd:" not in record.getMessage()
+
+
 def show_logs(level: int, console: Console | None = None) -> None:
     """Print log records from ``level`` up, unless the application has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
         handler = ConsoleHandler(console or err())
-        if level == logging.WARNING:  # a command that connects once reports that itself
-            handler.addFilter(lambda record: record.name != "matador.transport")
+        if level == logging.WARNING:
+            handler.addFilter(_is_news)
         root.addHandler(handler)
         root.setLevel(level)
         logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))

@@ -85,7 +85,6 @@ program.add(
     "matador send-test-event shop.py",
     "matador send-test-event shop.py --event order.placed --verbose",
 )(send_test_event)
-program.add("matador queues shop.py", "matador queues shop.py --watch")(queues)
 program.add("matador tail shop.py", "matador tail shop.py --event order.placed --failed --json")(
     tail
 )
@@ -101,6 +100,7 @@ program.add(
     "matador dashboard shop.py --host 0.0.0.0 --token-file token --allowed-host shop.example.com",
 )(dashboard)
 for group, name in (
+    (queues, "queues"),
     (messages, "messages"),
     (dead_letters, "dead-letters"),
     (topology, "topology"),

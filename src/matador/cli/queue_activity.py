@@ -39,6 +39,7 @@ class QueueRow:
     failed: float | None = None
     change: float | None = None
     workers: int | None = None
+    paused: bool | None = None
 
 
 class QueueActivity:
@@ -134,6 +135,7 @@ class QueueActivity:
             rate("failed"),
             change,
             len(self._workers.get(queue, ())) if self.has_journal else None,
+            counts.paused,
         )
 
 
@@ -152,6 +154,7 @@ def as_json(row: QueueRow) -> dict[str, Any]:
         "failed_per_second": _rounded(row.failed),
         "change_per_second": _rounded(row.change),
         "workers": row.workers,
+        "paused": row.paused,
     }
 
 

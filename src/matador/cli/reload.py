@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,11 @@ from typing import Annotated, TypeAlias
 import typer
 
 from matador.cli.commands import a_path, flag, option
-from matador.cli.output import FAILED, TERMINATED, note, warn
+from matador.cli.output import FAILED, TERMINATED, err, note, warn
 from matador.cli.supervisor import stop_with_supervisor
 from matador.loading import is_file, split_reference
+
+log = logging.getLogger("matador.reload")
 
 Files: TypeAlias = Mapping[Path, tuple[int, int]]
 """Files with their times of change and sizes."""
@@ -31,6 +34,7 @@ Files: TypeAlias = Mapping[Path, tuple[int, int]]
 _LOOK_EVERY = 0.5
 _SUFFIXES = (".py", ".toml")
 _MOST_FILES = 20_000
+_WARNING = "warning: "
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
 
 
@@ -65,7 +69,7 @@ class Reloading:
     def start(self) -> None:
         """In the process that is reloaded: end when the other one does."""
         if self.with_parent:
-            stop_with_supervisor()
+            stop_with_supervisor(_log)
 
     def run(self, reference: str, command: Sequence[str]) -> None:
         """Run a command again and again, until a signal.
@@ -113,7 +117,9 @@ class _Reloader:
                 while not changed and not self._stopping.is_set():
                     files, changed = await self._next_change(files, None)
             elif not self._stopping.is_set():
-                note(f"{_named(changed)} changed: restarting, once running callbacks have finished")
+                self._say(
+                    f"{_named(changed)} changed: restarting, once running callbacks have finished"
+                )
                 _tell(process, signal.SIGTERM)
             code = await ended
             if self._stopping.is_set():
@@ -133,6 +139,15 @@ class _Reloader:
         self._stopping.set()
         if self._process is not None:
             _tell(self._process, signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
+
+    def _say(self, line: str) -> None:
+        """Print a line; on a terminal the worker logs it, above the counts that it shows."""
+        process = self._process
+        pipe = None if process is None or process.returncode is not None else process.stdin
+        if pipe is None or not err().is_terminal:
+            _say(line)
+        else:
+            pipe.write(f"{' '.join(line.splitlines())}\n".encode("utf-8", "replace"))
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -157,9 +172,23 @@ class _Reloader:
                 break
         changed = _difference(files, now)
         if problem := next(filter(None, map(_syntax_error, changed)), None):
-            warn(f"{problem}; waiting for the next change")
+            self._say(f"{_WARNING}{problem}; waiting for the next change")
             changed = []
         return now, changed
+
+
+def _say(line: str) -> None:
+    if line.startswith(_WARNING):
+        warn(line.removeprefix(_WARNING))
+    else:
+        note(line)
+
+
+def _log(line: str) -> None:
+    if line.startswith(_WARNING):
+        log.warning("%s", line.removeprefix(_WARNING))
+    else:
+        log.info("%s", line)
 
 
 def _files(folders: Sequence[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:

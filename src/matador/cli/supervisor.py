@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from matador.cli.output import INTERRUPTED, TERMINATED, results
@@ -44,12 +44,16 @@ def supervise(
     return asyncio.run(_Supervisor(command, prefixed, prefixed_logs).run(processes))
 
 
-def stop_with_supervisor() -> None:
-    """In a child: shut down cleanly when the supervisor is gone."""
+def stop_with_supervisor(heard: Callable[[str], None] = lambda line: None) -> None:
+    """In a child: shut down cleanly when the supervisor is gone. ``heard`` gets its lines, in a
+    thread."""
 
     def watch() -> None:
-        while os.read(sys.stdin.fileno(), 1):
-            pass
+        rest = b""
+        while data := os.read(sys.stdin.fileno(), 4096):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                heard(line.decode("utf-8", "replace"))
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="matador-supervisor-watch", daemon=True).start()

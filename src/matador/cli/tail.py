@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 from matador.cli.commands import App, Common, Event, Queue, Subscriber, a_path, flag, option
 from matador.cli.connection import connected, known_queue
-from matador.cli.output import CommandError, note, out, say_json_line
+from matador.cli.output import CommandError, note, out, say_json_line, warn
 from matador.cli.queues import count
 from matador.cli.traffic import Happening, as_json, as_text, of_depth, of_record, of_stored
 from matador.errors import MatadorError, QueueNotFoundError
 from matador.events.app import Matador
+from matador.model.options import suggestion
 from matador.observe import Journal
 from matador.observe.journal.follow import JournalFollower
 from matador.observe.oldest import can_look
@@ -71,6 +72,7 @@ def tail(
         filters = TrafficFilters(
             event=filters.event, subscriber=filters.subscriber, queue=full, failed=filters.failed
         )
+    _warn_of_unknown(target, filters)
     folders = _journals(target) if journal is None else [journal]
     with contextlib.suppress(KeyboardInterrupt):
         if folders:
@@ -79,6 +81,18 @@ def tail(
             _show(_from_journals(folders, from_start, interval), filters, common)
         else:
             asyncio.run(_look(target, interval, filters, common))
+
+
+def _warn_of_unknown(app: Matador, filters: TrafficFilters) -> None:
+    """Say what the schema does not know: a journal may have it all the same, from before."""
+    events = [name for event, _ in app.schema for name in (event.key, *event.aliases)]
+    subscribers = [one.name for _, some in app.schema for one in some]
+    for kind, name, known in (
+        ("event", filters.event, events),
+        ("subscriber", filters.subscriber, subscribers),
+    ):
+        if name is not None and name not in known:
+            warn(f"there is no {kind} {name!r} in the schema{suggestion(name, known)}")
 
 
 def _journals(app: Matador) -> list[Path]:

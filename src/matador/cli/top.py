@@ -19,19 +19,21 @@ from rich.text import Text
 
 from matador.cli.commands import App, Common, flag, option
 from matador.cli.connection import connected
-from matador.cli.output import note, out, say_json_line, table
+from matador.cli.output import fit, note, out, say_json_line
 from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
+from matador.cli.queues import STATE, state_of
 from matador.errors import MatadorError
 from matador.events.app import Matador
 
 _QUIT = (b"q", b"Q", b"\x1b")
 _UP, _DOWN = (b"\x1b[A", b"\x1bOA", b"k"), (b"\x1b[B", b"\x1bOB", b"j")
 _REFRESH = 0.1
-_AROUND = 8  # lines of the screen that are not queues
-_NUMBERS = (
-    "ready", "delayed", "in flight", "oldest", "sent/s", "handled/s", "failed/s", "change/s",
-    "dead letters", "workers",
+_AROUND = 4  # lines of the screen that are neither queues nor below them
+_LEAST = (
+    "workers", "delayed", "sent/s", "change/s", "failed/s", "in flight", "handled/s", "oldest",
+    "dead letters",
 )  # fmt: skip
+"""The columns that a narrow terminal does not show, the first ones first."""
 
 
 def top(
@@ -72,7 +74,7 @@ async def _run(app: Matador, once: bool, interval: float, as_json_lines: bool) -
             if as_json_lines:
                 say_json_line({"queues": [as_json(row) for row in rows]})
             else:
-                out().print(_as_table(rows, activity.has_journal))
+                out().print(_as_table(rows, activity.has_journal, out().width))
             if once:
                 return
 
@@ -124,24 +126,17 @@ class _Screen:
                 self._problem = f"cannot look at the queues for now: {error}"
 
     def _view(self) -> Group:
-        rows = self._rows
-        room = max(1, self._console.size.height - _AROUND)
+        rows, size = self._rows, self._console.size
+        below = [Text(), _details(rows[self._selected])] if rows else []
+        below += [Text(self._problem, "yellow")] if self._problem else []
+        below.append(Text("↑ ↓ select   q quit", "dim"))
+        lines = sum(len(one.wrap(self._console, size.width)) for one in below)
+        room = max(1, size.height - _AROUND - lines)
         first = max(0, min(self._selected - room // 2, len(rows) - room))
         title = f"{self._activity.title}   {time.strftime('%H:%M:%S')}   {len(rows)} queues"
-        parts: list[Table | Text] = [
-            Text(title, "bold"),
-            Text(),
-            _as_table(
-                rows[first : first + room], self._activity.has_journal, self._selected - first
-            ),
-            Text(),
-        ]
-        if rows:
-            parts.append(_details(rows[self._selected]))
-        if self._problem:
-            parts.append(Text(self._problem, "yellow"))
-        parts.append(Text("↑ ↓ select   q quit", "dim"))
-        return Group(*parts)
+        shown = rows[first : first + room]
+        table = _as_table(shown, self._activity.has_journal, size.width, self._selected - first)
+        return Group(Text(title, "bold"), Text(), table, *below)
 
 
 @contextlib.contextmanager
@@ -170,26 +165,37 @@ def _keys(pressed: Callable[[bytes], None]) -> Generator[None]:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-def _as_table(rows: Sequence[QueueRow], has_journal: bool, selected: int | None = None) -> Table:
-    rates = ("sent/s", "handled/s", "failed/s") if has_journal else ("change/s",)
-    workers = ("workers",) if has_journal else ()
-    columns = ("ready", "delayed", "in flight", "oldest", *rates, "dead letters", *workers)
-    made = table("queue", *columns, right=_NUMBERS)
-    for number, row in enumerate(rows):
-        dead = sum(value or 0 for value in row.dead_letters.values())
-        shown = [
-            Text(row.queue, "bold" if row.exists else "red"),
-            *(_number(one) for one in (row.ready, row.delayed, row.in_flight)),
-            _age(row.oldest),
-        ]
+def _as_table(
+    rows: Sequence[QueueRow], has_journal: bool, width: int, selected: int | None = None
+) -> Table:
+    cells: dict[str, list[Text]] = {}
+
+    def add(column: str, cell: Text) -> None:
+        cells.setdefault(column, []).append(cell)
+
+    if any(row.paused or not row.exists for row in rows):
+        cells[STATE] = [state_of(row.exists, row.paused) for row in rows]
+    for row in rows:
+        add("ready", _number(row.ready))
+        add("delayed", _number(row.delayed))
+        add("in flight", _number(row.in_flight))
+        add("oldest", _age(row.oldest))
         if has_journal:
-            failed = Text(f"{row.failed or 0:,.1f}", "yellow" if row.failed else "dim")
-            shown += [_rate(row.sent), _rate(row.handled), failed]
+            add("sent/s", _rate(row.sent))
+            add("handled/s", _rate(row.handled))
+            add("failed/s", Text(f"{row.failed or 0:,.1f}", "yellow" if row.failed else "dim"))
         else:
-            shown.append(Text("–", "dim") if row.change is None else Text(f"{row.change:+,.1f}"))
-        shown.append(Text(f"{dead:,}", "bold red" if dead else "dim"))
-        shown += [_number(row.workers)] if has_journal else []
-        made.add_row(*shown, style="reverse" if number == selected else "")
+            change = row.change
+            add("change/s", Text("–", "dim") if change is None else Text(f"{change:+,.1f}"))
+        dead = sum(value or 0 for value in row.dead_letters.values())
+        add("dead letters", Text(f"{dead:,}", "bold red" if dead else "dim"))
+        if has_journal:
+            add("workers", _number(row.workers))
+    names = [Text(row.queue, "bold" if row.exists else "red") for row in rows]
+    made, _ = fit(width, names, cells, _LEAST, "queue")
+    made.columns[0].no_wrap, made.columns[0].overflow = True, "ellipsis"  # a line for each queue
+    if selected is not None and rows:
+        made.rows[selected].style = "reverse"
     return made
 
 
@@ -201,7 +207,9 @@ def _details(row: QueueRow) -> Text:
         for kind, number in row.dead_letters.items()
     )
     line = Text(row.queue, "bold")
-    line.append(f": dead letters: {letters or 'none are kept'}", "")
+    line.append(f": dead letters: {letters or 'none are kept'}", "not bold")
+    if row.paused:
+        line.append("; paused: no worker receives", "yellow")
     return line
 
 

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import plural, say_json_line, table
+from matador.cli.output import ConsoleHandler, plural, say_json_line, table
 from matador.errors import MatadorError
 from matador.policy.retry import Outcome
 
@@ -87,7 +87,7 @@ def display(
         asked = 0.0
         pause = _ASK_DEPTH
         last = time.monotonic()
-        with Live(console=console, auto_refresh=False) as live, _logs_above():
+        with Live(console=console, auto_refresh=False) as live, _logs_above(console):
             try:
                 while True:
                     now = time.monotonic()
@@ -135,11 +135,18 @@ def summaries(
 
 
 @contextmanager
-def _logs_above() -> Generator[None]:
-    """Make log handlers of the application print above the display, not into it."""
+def _logs_above(console: Console) -> Generator[None]:
+    """Make log handlers, ours and those of the application, print above the display, not into it.
+
+    Another console would know nothing of the display.
+    """
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
+    ours: list[tuple[ConsoleHandler, Console]] = []
     for found in logging.getLogger().handlers:
-        if isinstance(found, logging.StreamHandler):
+        if isinstance(found, ConsoleHandler):
+            ours.append((found, found.console))
+            found.console = console
+        elif isinstance(found, logging.StreamHandler):
             handler = cast("logging.StreamHandler[Any]", found)
             if handler.stream in (sys.__stderr__, sys.__stdout__):
                 moved.append((handler, handler.setStream(sys.stderr)))
@@ -148,6 +155,8 @@ def _logs_above() -> Generator[None]:
     finally:
         for handler, stream in moved:
             handler.setStream(stream)
+        for handler, before in ours:
+            handler.console = before
 
 
 async def _ask_waiting(watch: QueueWatch, counts: WorkerCounts) -> None:

@@ -52,6 +52,7 @@ def _routes() -> list[Route | Mount]:
     return [
         Route("/", overview.overview, methods=get),
         Route("/queues", overview.queues, methods=get),
+        Route("/queues/{queue}/change", overview.change_queue, methods=post),
         Route("/events", overview.events, methods=get),
         Route("/workers", overview.workers, methods=get),
         Route("/dead-letters", dead_letters.dead_letters, methods=get),

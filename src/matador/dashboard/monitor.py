@@ -11,6 +11,7 @@ from matador.dashboard.letter_index import LetterIndex
 from matador.errors import MatadorError
 from matador.events.app import Matador
 from matador.events.queue_counts import QueueCounts, count
+from matador.events.queue_pauses import pausing, why_not
 from matador.observe.history.store import Depth, HistoryStore
 from matador.transports.base import Browsing, BrowsingByTaking, BrowsingDeadLetters
 
@@ -68,6 +69,7 @@ class Monitor:
         self._changed = asyncio.Event()
         self._look_now = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._begun = self._ended = 0  # looks
         self._kept_at = self._pruned_at = float("-inf")
         self.snapshot = Snapshot()
         self.index_problem: str | None = None
@@ -90,6 +92,11 @@ class Monitor:
         return self.browses or isinstance(self._app.transport, BrowsingDeadLetters)
 
     @property
+    def pauses(self) -> bool:
+        """Can the transport pause queues?"""
+        return pausing(self._app.transport) is not None
+
+    @property
     def takes_to_browse(self) -> bool:
         """Must the transport take messages in order to show them?"""
         return isinstance(self._app.transport, BrowsingByTaking)
@@ -109,6 +116,14 @@ class Monitor:
         """Something was changed here: look at once."""
         self._look_now.set()
 
+    async def look_again(self, timeout: float) -> None:
+        """Something was changed here: wait for a look that sees it, for at most ``timeout``
+        seconds."""
+        before, deadline = self._begun, time.monotonic() + timeout
+        self.look_soon()
+        while self._ended <= before and (left := deadline - time.monotonic()) > 0:
+            await self.changed(left)
+
     async def changed(self, timeout: float) -> None:
         """Wait for the next look, for at most ``timeout`` seconds."""
         waiting = self._changed
@@ -123,13 +138,15 @@ class Monitor:
     async def _keep_looking(self) -> None:
         while True:
             began = time.monotonic()
+            self._look_now.clear()
+            self._begun += 1
             try:
                 await self._look()
             except Exception:
                 log.exception("the dashboard could not look at the broker")
+            self._ended = self._begun
             self._changed.set()
             self._changed = asyncio.Event()
-            self._look_now.clear()
             took = time.monotonic() - began
             try:
                 async with asyncio.timeout(max(EVERY, _SHARE * took)):
@@ -190,7 +207,8 @@ class Monitor:
         if not self._sees_oldest:
             why = "shows messages only by taking them" if self.browses else "cannot show messages"
             said.append(f"{name} {why}, so the age of the oldest message is not shown.")
-        said.append("Queues of events cannot be paused; stop their workers. Job queues can.")
+        if not self.pauses:
+            said.append(f"{why_not(self._app.transport)}. Job queues can be paused.")
         return said
 
     async def _keep(self, now: float) -> None:

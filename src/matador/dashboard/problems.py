@@ -42,7 +42,10 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
             letters = f"{queue.dead:,} dead letter{'s' if queue.dead > 1 else ''}"
             link = f"/dead-letters?queue={queue.name}"
             found.append(Problem(f"{letters} of {queue.name}", since, link))
-        if queue.oldest_at is not None and time.time() - queue.oldest_at > OLD:
+        if queue.counts.paused:
+            text = f"{queue.name} is paused: no worker receives its messages"
+            found.append(Problem(text, None, "/queues", "retry"))
+        elif queue.oldest_at is not None and time.time() - queue.oldest_at > OLD:
             text = f"the oldest message of {queue.name} has waited for long"
             found.append(Problem(text, queue.oldest_at, "/queues", "retry"))
     for (event, subscriber), edge in (stats.lately if stats else {}).items():

@@ -1,4 +1,4 @@
-"""Counts the messages and the dead letters of an application's queues."""
+"""Counts the messages and the dead letters of an application's queues, and says who is paused."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from dataclasses import dataclass
 
 from matador.errors import QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador
+from matador.events.queue_pauses import pausing
 from matador.model.message import QueueDepth
 from matador.transports.base import Measuring
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The depth of a queue and of its dead letters by kind; None: there is no such queue."""
+    """The depth of a queue and of its dead letters by kind; None: there is no such queue.
+
+    ``paused``: nobody receives from it; None: not known, because the transport cannot pause queues
+    or there is no such queue.
+    """
 
     queue: str
     depth: QueueDepth | None
     dead_letters: dict[str, int | None]
+    paused: bool | None = None
 
 
 async def count(app: Matador) -> list[QueueCounts]:
@@ -35,6 +41,14 @@ async def count(app: Matador) -> list[QueueCounts]:
         except QueueNotFoundError:
             return None
 
+    pauses = pausing(transport)
+
+    async def paused(name: str) -> bool | None:
+        try:
+            return None if pauses is None else await pauses.is_paused(name)
+        except QueueNotFoundError:
+            return None
+
     topology = app.topology
     found: list[QueueCounts] = []
     for queue in topology.queues:
@@ -43,5 +57,5 @@ async def count(app: Matador) -> list[QueueCounts]:
             letters = await depth(topology.dead_letter_name(queue.name, kind))
             dead[kind] = None if letters is None else letters.total
         name = topology.full_name(queue.name)
-        found.append(QueueCounts(name, await depth(name), dead))
+        found.append(QueueCounts(name, await depth(name), dead, await paused(name)))
     return found

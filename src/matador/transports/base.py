@@ -3,7 +3,7 @@
 A transport is pure I/O. It stores messages, hands over raw deliveries and carries out settlements;
 it never looks into a body, never decides about retries and knows nothing of events or subscribers.
 Everything comes in batches: a single message is a batch of one. Optional abilities (browse, purge,
-depth, replay, once, leases) are protocols of their own, declared in ``capabilities``.
+depth, pause, replay, once, leases) are protocols of their own, declared in ``capabilities``.
 
 All methods are coroutines of one event loop. Unless said otherwise they may be called concurrently.
 Errors of client libraries never escape: each is raised as a ``matador.errors`` error with the
@@ -261,6 +261,38 @@ class Measuring(Protocol):
 
     async def depth(self, queue: str) -> QueueDepth:
         """How many messages of a queue are ready, delayed and in flight."""
+        ...
+
+
+@runtime_checkable
+class QueuePausing(Protocol):
+    """``capabilities.pause``: a queue can be paused for all who receive from it, in any process.
+
+    The pause belongs to the queue: it outlives every process, and ends with ``resume_queue`` or
+    when the queue is deleted. A paused queue takes messages, and can be browsed, purged and
+    replayed. ``Browsing.take`` still takes from it. What somebody holds can be settled; what is
+    retried, released or lost with its lease waits like the others. A ``receive`` waits, too, and
+    gets messages soon after the pause. For a queue of jobs this is its own pause: see
+    ``JobStoring.pause_jobs``.
+
+    Every method raises ``QueueNotFoundError`` for a queue that does not exist, and
+    ``NotConnectedError`` without a connection.
+    """
+
+    async def pause_queue(self, queue: str) -> None:
+        """Hand over nothing that is not yet taken when this returns. Idempotent.
+
+        Raises:
+            ConfigurationError: it is a queue of dead letters.
+        """
+        ...
+
+    async def resume_queue(self, queue: str) -> None:
+        """End a pause, and wake who waits, in every process. Idempotent."""
+        ...
+
+    async def is_paused(self, queue: str) -> bool:
+        """Whether the queue is paused, by whomever."""
         ...
 
 

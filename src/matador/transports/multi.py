@@ -53,8 +53,8 @@ class MultiTransport(BaseTransport):
     gets the message, and the hooks are told. A transport that is down is skipped without waiting,
     and is connected again in the background.
 
-    The group can send what its first transport can send. To browse, measure or purge queues, use
-    the transports themselves.
+    The group can send what its first transport can send. To browse, measure, pause or purge
+    queues, use the transports themselves.
 
     Example:
         >>> MultiTransport([SqliteTransport("shop.db"), MemoryTransport()])
@@ -104,7 +104,9 @@ class MultiTransport(BaseTransport):
             in_process=all(one.in_process for one in every),
             durable=all(one.durable for one in every),
             properties=every[0].properties.intersection(*(one.properties for one in every)),
-            **dict.fromkeys(("browse", "purge", "depth", "replay", "once", "routing"), False),
+            **dict.fromkeys(
+                ("browse", "purge", "depth", "pause", "replay", "once", "routing"), False
+            ),
         )
 
     def observe(self, observer: TransportObserver) -> Callable[[], None]:

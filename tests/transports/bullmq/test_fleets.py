@@ -70,6 +70,29 @@ async def test_nothing_is_taken_while_a_queue_is_paused(open_bench: Open, fleet:
     assert sorted(bodies(found)) == ["a", "b", "c"]
 
 
+async def test_a_pause_of_either_side_is_seen_and_ended_by_the_other(
+    open_bench: Open, fleet: Node
+) -> None:
+    bench = await open_bench()
+    transport: Any = bench.transport
+    subscription = await bench.subscribe()
+    await fleet.ask("pause", QUEUE)
+    assert await transport.is_paused(QUEUE)
+    await bench.send("a")
+    await bench.nothing_comes(subscription)
+    await transport.resume_queue(QUEUE)
+    assert bodies([await bench.receive_one(subscription)]) == ["a"]
+    await transport.pause_queue(QUEUE)
+    await fleet.ask("add", QUEUE, name="n", data="theirs")
+    await bench.send("b")
+    await bench.nothing_comes(subscription)
+    assert (await fleet.ask("isPaused", QUEUE)) is True
+    await fleet.ask("resume", QUEUE)
+    assert not await transport.is_paused(QUEUE)
+    found = [await bench.receive_one(subscription) for _ in range(2)]
+    assert bodies(found) == ['"theirs"', "b"]
+
+
 async def test_what_comes_back_to_a_paused_queue_is_there_when_it_resumes(
     open_bench: Open, fleet: Node, client: Any, prefix: str
 ) -> None:

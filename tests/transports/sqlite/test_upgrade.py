@@ -85,8 +85,14 @@ async def test_everything_is_found_again(file: Path) -> None:
     depth = await transport.depth("t.q")
     assert (depth.ready, depth.delayed, depth.in_flight) == (3, 1, 0)
     assert [one.id async for one in transport.browse("t.q.undeliverable")] == ["dead"]
+    await transport.pause_queue("t.q")
     await transport.send([Message("new", "t.q", b"new")])
     subscription = await transport.subscribe("t.q", prefetch=10)
+    receiving = asyncio.create_task(subscription.receive(1))
+    await asyncio.wait([receiving], timeout=0.1)
+    assert not receiving.done()
+    receiving.cancel()
+    await transport.resume_queue("t.q")
     found = await subscription.receive(10)
     assert [one.body for one in found] == [b"high" * 5000, b"low", b"lost", b"new"]
     assert [one.receipt.delivery_count for one in found] == [1, 1, 2, 1]

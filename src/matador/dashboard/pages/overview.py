@@ -1,21 +1,26 @@
-"""Overview, queues, events and workers: the pages that only show, and change by themselves."""
+"""Overview, queues, events and workers: pages that change by themselves; and pausing queues."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from matador.dashboard.desk import Desk, desk_of
+from matador.dashboard.guard import field, form_of
+from matador.dashboard.pages.errors import not_found, said
 from matador.dashboard.problems import find_problems, is_alive, living_workers
 from matador.dashboard.stats import PERIODS, Edge
 from matador.errors import HistoryError
+from matador.events.queue_pauses import pausing, why_not
 
 _DAY = 86_400.0
+_PATIENCE = 10.0  # seconds to wait for the broker
 
 
 async def overview(request: Request) -> Response:
@@ -26,6 +31,26 @@ async def overview(request: Request) -> Response:
 async def queues(request: Request) -> Response:
     """Every queue."""
     return await _live_page(request, "queues", queues_values)
+
+
+async def change_queue(request: Request) -> Response:
+    """Pause or resume a queue."""
+    desk, name = desk_of(request), request.path_params["queue"]
+    if not desk.app.topology.has_queue(name):
+        return not_found(request, f"The application has no queue {name!r}.")
+    transport = pausing(desk.app.transport)
+    if transport is None:
+        return said(request, why_not(desk.app.transport), HTTPStatus.CONFLICT)
+    action = field(form_of(request), "action")
+    if action not in ("pause", "resume"):
+        return said(request, "Choose what to do.", HTTPStatus.BAD_REQUEST)
+    queue = desk.app.topology.full_name(desk.app.topology.queue(name).name)
+    await desk.record(request, f"{action} queue", queue=queue)
+    change = transport.pause_queue if action == "pause" else transport.resume_queue
+    async with asyncio.timeout(_PATIENCE):
+        await change(queue)
+    await desk.monitor.look_again(_PATIENCE)  # so that the page shows it
+    return RedirectResponse("/queues", HTTPStatus.SEE_OTHER)
 
 
 async def events(request: Request) -> Response:
@@ -78,6 +103,7 @@ async def queues_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
         "consumers": None if alive is None else Counter(q for one in alive for q in one.queues),
         "kinds": list(dict.fromkeys(k for q in topology.queues for k in topology.kinds_of(q))),
         "counts": desk.monitor.counts_messages,
+        "pauses": desk.monitor.pauses,
         "consumed": set(desk.app.consume_from),
         "now": time.time(),
     }

@@ -20,6 +20,7 @@ from matador.testing.compliance.load import LoadCompliance
 from matador.testing.compliance.odd_entries import OddEntryCompliance
 from matador.testing.compliance.once import OnceCompliance
 from matador.testing.compliance.ordering import OrderingCompliance
+from matador.testing.compliance.pausing import PauseCompliance
 from matador.testing.compliance.receive import ReceiveCompliance
 from matador.testing.compliance.routing import RoutingCompliance
 from matador.testing.compliance.send import SendCompliance
@@ -40,6 +41,7 @@ class TransportCompliance(
     DelayCompliance,
     OrderingCompliance,
     BrowseCompliance,
+    PauseCompliance,
     OnceCompliance,
     RoutingCompliance,
     LoadCompliance,

@@ -340,6 +340,13 @@ async def pause_jobs(session: BullMQSession, jobs: JobSet) -> None:
     await session.ask_all([session.scripts(jobs.queue).pause_queue()])
 
 
+async def is_paused(session: BullMQSession, jobs: JobSet) -> bool:
+    """Whether no worker takes a job."""
+    key = session.scripts(jobs.queue).key("meta")
+    (paused,) = await session.ask_all([("HEXISTS", key, "paused")])
+    return paused == 1
+
+
 async def resume_jobs(session: BullMQSession, jobs: JobSet) -> None:
     """End a pause."""
     left = 1

@@ -33,6 +33,7 @@ from matador.transports.bullmq.subscription import BullMQSubscription
 from matador.transports.bullmq.topology import JobSet, Queues
 from matador.transports.bullmq.upkeep import StalledCheck
 from matador.transports.bullmq.wire import bull_name
+from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments, ignored_exchanges
 from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
@@ -113,6 +114,7 @@ class BullMQTransport(BaseTransport):
             browse=True,
             purge=True,
             depth=True,
+            pause=True,
             properties=ALL_PROPERTIES,
             durable=True,
             lease=self._lease,
@@ -214,6 +216,27 @@ class BullMQTransport(BaseTransport):
         """See ``Measuring``."""
         session = await self._client.connection()
         return await browsing.depth(session, await self._queues.find(session, queue))
+
+    async def pause_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. Workers in other languages stop, too."""
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        if jobs.kind is not None:
+            raise cannot_pause_letters(queue)
+        await store.pause_jobs(session, jobs)
+
+    async def resume_queue(self, queue: str) -> None:
+        """See ``QueuePausing``."""
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        if jobs.kind is None:
+            await store.resume_jobs(session, jobs)
+
+    async def is_paused(self, queue: str) -> bool:
+        """See ``QueuePausing``. A pause by another program counts, too."""
+        session = await self._client.connection()
+        jobs = await self._queues.find(session, queue)
+        return jobs.kind is None and await store.is_paused(session, jobs)
 
     # -- jobs --------------------------------------------------------------------------------------
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from matador.errors import LeaseLostError, QueueNotFoundError, UnsupportedError
+from matador.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    QueueNotFoundError,
+    UnsupportedError,
+)
 from matador.model.options import suggestion
+from matador.model.topology import DEAD_LETTER_KINDS
 
 
 def queue_not_found(queue: str, where: str, known: Iterable[str] = ()) -> QueueNotFoundError:
@@ -24,3 +30,21 @@ def no_retention(queue: str) -> UnsupportedError:
         f"queue {queue!r} keeps no finished messages, so it cannot be read again; "
         f"declare it with a retention: WorkQueue(name, retention=seconds)"
     )
+
+
+def cannot_pause_letters(queue: str) -> ConfigurationError:
+    """Dead letters wait in any case."""
+    return ConfigurationError(
+        f"queue {queue!r} has dead letters, which nobody receives until they are redriven; "
+        f"pause the queue that they came from"
+    )
+
+
+def refuse_letters(queue: str) -> None:
+    """For transports that know dead letters by their names.
+
+    Raises:
+        ConfigurationError: it is a queue of dead letters, which cannot be paused.
+    """
+    if queue.endswith(tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)):
+        raise cannot_pause_letters(queue)

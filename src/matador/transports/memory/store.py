@@ -183,8 +183,7 @@ class MemoryStore:
 
     def pause(self, name: str, paused: bool) -> None:
         """Pause a queue, or end the pause."""
-        self.jobs(name)
-        queue = self._queues[name]
+        queue = self.queue(name)
         queue.paused = paused
         queue.wake()
 

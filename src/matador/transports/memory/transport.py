@@ -26,7 +26,7 @@ from matador.model.options import Seconds
 from matador.model.topology import DeadLetterKind, Topology, dead_letter_name
 from matador.transports.base import Subscription
 from matador.transports.clock import Clock, SystemClock
-from matador.transports.kit.errors import lease_lost, no_retention
+from matador.transports.kit.errors import lease_lost, no_retention, refuse_letters
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.options import read_options
 from matador.transports.kit.replies import MOST_REPLIES, REPLY_PREFIX
@@ -183,6 +183,21 @@ class MemoryTransport(BaseTransport):
         """See ``Measuring``."""
         return self._able("depth", self._capabilities.depth).queue(queue).depth
 
+    async def pause_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. All processes are this one."""
+        store = self._able("pause", self._capabilities.pause)
+        store.queue(queue)
+        refuse_letters(queue)
+        store.pause(queue, True)
+
+    async def resume_queue(self, queue: str) -> None:
+        """See ``QueuePausing``."""
+        self._able("pause", self._capabilities.pause).pause(queue, False)
+
+    async def is_paused(self, queue: str) -> bool:
+        """See ``QueuePausing``."""
+        return self._able("pause", self._capabilities.pause).queue(queue).paused
+
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[StoredMessage]:
@@ -298,11 +313,13 @@ class MemoryTransport(BaseTransport):
 
     async def pause_jobs(self, queue: str) -> None:
         """See ``JobStoring``."""
-        self._connected.pause(queue, True)
+        self._connected.jobs(queue)
+        self._store.pause(queue, True)
 
     async def resume_jobs(self, queue: str) -> None:
         """See ``JobStoring``."""
-        self._connected.pause(queue, False)
+        self._connected.jobs(queue)
+        self._store.pause(queue, False)
 
     async def delete_jobs(self, queue: str) -> None:
         """See ``JobStoring``."""

@@ -22,7 +22,7 @@ from matador.errors import (
 )
 from matador.model.capabilities import Capabilities
 from matador.model.message import Delivery, Finding, Message, QueueDepth, Release, Settlement
-from matador.transports.kit.errors import queue_not_found
+from matador.transports.kit.errors import queue_not_found, refuse_letters
 from matador.transports.kit.options import read_address
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.transport import BaseTransport
@@ -54,6 +54,7 @@ STORED = Capabilities(
     priorities=False,
     purge=True,
     depth=True,
+    pause=True,
     properties=ALL_PROPERTIES,
     durable=True,
 )
@@ -267,11 +268,34 @@ class StoredTransport(RedisServerTransport, ABC):
 
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``. Stale messages count as in flight until they are delivered again."""
-        found = await self._run("depth", queue)
+        ready, delayed, in_flight = await self._find("depth", queue)
+        return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
+
+    async def pause_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. The messages are put where no read finds them: nothing is asked
+        for each time something is received."""
+        await self._find("paused", queue)
+        refuse_letters(queue)
+        await self._find("pause", queue)
+
+    async def resume_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. Other processes hear it from the server."""
+        await self._find("resume", queue)
+
+    async def is_paused(self, queue: str) -> bool:
+        """See ``QueuePausing``."""
+        return await self._find("paused", queue) == 1
+
+    async def _find(self, name: str, queue: str) -> Any:
+        """The result of a script.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        found = await self._run(name, queue)
         if found is None:
             raise queue_not_found(queue, self._client.where)
-        ready, delayed, in_flight = found
-        return QueueDepth(ready=ready, delayed=delayed, in_flight=in_flight)
+        return found
 
     async def purge(self, queue: str) -> int:
         """See ``Purging``."""

@@ -38,6 +38,7 @@ class QueueUpkeep:
         self._longest = min(source.block, source.lease / 4000)
         self._connection: PipelinedConnection | None = None
         self._heard: bytes | str = "0-0"
+        self._resumed: int | None = None
         self._pruned = asyncio.get_running_loop().time()
         self.subscriptions: set[BlockingSubscription] = set()
         self._task = asyncio.create_task(self._run(), name=f"matador-upkeep-{self._base}")
@@ -83,7 +84,9 @@ class QueueUpkeep:
         if found is None:  # the queue is gone; a subscription that claims declares it again
             self.wake()
             return -1
-        due, claimable, problem = found
+        due, claimable, problem, resumed = found
+        if resumed != self._resumed:  # a pause has ended: a read that blocks does not notice
+            claimable, self._resumed = 1, resumed
         if problem:
             log.error(
                 "%s: upkeep of delayed or stale messages failed: %s", self._base, problem.decode()

@@ -69,7 +69,7 @@ def translate(error: BaseException, where: str, *, opening: bool = False) -> Mat
 
 
 def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
-    said = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+    said = f"{where}: {str(error).rstrip('.') or type(error).__name__}"
     match error:
         case _ if isinstance(error, _REFUSED):
             hint = "check the user, the password and the user's rights (ACL)"

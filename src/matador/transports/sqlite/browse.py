@@ -106,6 +106,11 @@ def split(
     return ends if ends and ends[-1] == end else [*ends, end]
 
 
+def is_paused(_: sqlite3.Connection, queue: SqliteQueue, __: int) -> bool:
+    """Whether nobody receives from the queue."""
+    return queue.paused
+
+
 def depth(connection: sqlite3.Connection, queue: SqliteQueue, now: int) -> QueueDepth:
     """How many messages are in which state at this time."""
     ready = f"SELECT count(*) FROM messages WHERE queue = ? AND state = {READY}"

@@ -277,7 +277,7 @@ class WriterSession:
         self._declared.update((name, failed))
 
     def pause(self, queue: SqliteQueue, paused: bool) -> None:
-        """Pause a queue of jobs, or end the pause."""
+        """Pause a queue, or end the pause."""
         if queue.paused is not paused:
             row = (paused, queue.id)
             self.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", row)

@@ -28,6 +28,7 @@ from matador.model.message import (
 from matador.model.options import Seconds
 from matador.model.topology import Topology
 from matador.transports.clock import Clock
+from matador.transports.kit.errors import cannot_pause_letters
 from matador.transports.kit.notes import ignored_arguments
 from matador.transports.kit.properties import ALL_PROPERTIES
 from matador.transports.kit.replies import REPLY_PREFIX
@@ -39,6 +40,7 @@ from matador.transports.sqlite.errors import translate
 from matador.transports.sqlite.options import SqliteOptions, read_url
 from matador.transports.sqlite.provider import SqliteJobs
 from matador.transports.sqlite.routes import TemporaryQueue
+from matador.transports.sqlite.session import WriterSession
 from matador.transports.sqlite.subscription import SqliteReplies, SqliteSubscription
 
 _LONGEST_ROW = 19  # digits of the largest row number
@@ -126,6 +128,7 @@ class SqliteTransport(SqliteJobs):
             browse=True,
             purge=True,
             depth=True,
+            pause=True,
             replay=True,
             once=True,
             jobs=True,
@@ -268,6 +271,26 @@ class SqliteTransport(SqliteJobs):
     async def depth(self, queue: str) -> QueueDepth:
         """See ``Measuring``."""
         return await self._connected.read(queue, browse.depth)
+
+    async def pause_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. A claim looks at the table of queues, which it has read anyway."""
+
+        def pause(session: WriterSession) -> None:
+            found = session.queue(queue)
+            if found.dead_letters:
+                raise cannot_pause_letters(queue)
+            session.pause(found, True)
+
+        await self._connected.write(pause)
+
+    async def resume_queue(self, queue: str) -> None:
+        """See ``QueuePausing``. Other processes see that the file has changed."""
+        await self._connected.write(lambda session: session.pause(session.queue(queue), False))
+        self._wake({queue})
+
+    async def is_paused(self, queue: str) -> bool:
+        """See ``QueuePausing``."""
+        return await self._connected.read(queue, browse.is_paused)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000

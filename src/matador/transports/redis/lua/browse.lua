@@ -19,7 +19,7 @@ for level = 0, queue.levels do
     for place, row in ipairs(grouped(key, 'XPENDING', key, GROUP, first, last, #entries)) do
       held[place] = { row[1], row[2], row[4], uncounted(base, lane, row[1]) }
     end
-    found[#found + 1] = { lane, group_of(key)['last-delivered-id'], held, entries }
+    found[#found + 1] = { lane, delivered_up_to(key), held, entries }
   end
 end
 return { queue.retention or '', found }

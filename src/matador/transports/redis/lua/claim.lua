@@ -3,6 +3,9 @@
 -- not count} for each.
 local consumer, left = ARGV[1], tonumber(ARGV[2])
 local found = {}
+if is_paused(base) then
+  return found
+end
 for _, lane in ipairs(lanes(queue)) do
   for _, row in ipairs(left > 0 and stale(base .. ':' .. lane, ARGV[3], left) or {}) do
     if left > 0 then

@@ -7,8 +7,7 @@ end
 redis.call('HSET', base, 'levels', levels, 'priorities', ARGV[1], 'retention', ARGV[2],
   'max_length', ARGV[3], 'ttl', ARGV[4])
 for _, lane in ipairs(lanes({ levels = levels })) do
-  -- From the first message on: nothing sent before there was a worker is skipped.
-  local made = redis.pcall('XGROUP', 'CREATE', base .. ':' .. lane, GROUP, '0', 'MKSTREAM')
+  local made = create_group(base .. ':' .. lane)
   if made.err and string.sub(made.err, 1, 9) ~= 'BUSYGROUP' then
     return made
   end

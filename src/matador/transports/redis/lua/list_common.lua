@@ -1,7 +1,8 @@
 -- Shared by the scripts of lists.
 --
 -- A queue is a hash with its settings; all its other keys begin with the name of that hash, and so have
--- its hash tag. Messages wait in the list ':ready'. A consumer moves them to a list of its own,
+-- its hash tag. Messages wait in the list ':ready'; those of a paused queue, which has the field 'paused',
+-- wait in ':paused', where nobody reads. A consumer moves them to a list of its own,
 -- ':held:NAME', and renews the time until which it counts as alive (':consumers'). Whoever notices that
 -- this time is over puts its messages back. An element is 'number:deliveries:content', with a number
 -- that is never used twice; an element of another form is content and nothing more.
@@ -27,10 +28,24 @@ local function beat(base, consumer, lease)
   redis.call('ZADD', base .. ':consumers', string.format('%.0f', now() + lease), consumer)
 end
 
+local function is_paused(base)
+  return redis.call('HEXISTS', base, 'paused') == 1
+end
+
+local places = {}
+
+-- The list where the messages of a queue wait. Asked for once in a script.
+local function place_of(base)
+  if not places[base] then
+    places[base] = base .. (is_paused(base) and ':paused' or ':ready')
+  end
+  return places[base]
+end
+
 local function put(base, delay, content)
   local message = redis.call('HINCRBY', base, 'seq', 1) .. ':0:' .. content
   if delay <= 0 then
-    redis.call('RPUSH', base .. ':ready', message)
+    redis.call('RPUSH', place_of(base), message)
     return
   end
   delay_until(base, now() + delay, message)
@@ -46,7 +61,7 @@ local function take_back(base, consumer)
     end
     local id, count, content = parts_of(message)
     count = string.format('%d', math.min(count + 1, MOST_COUNTED))
-    redis.call('LPUSH', base .. ':ready', (id or redis.call('HINCRBY', base, 'seq', 1)) .. ':' .. count .. ':' .. content)
+    redis.call('LPUSH', place_of(base), (id or redis.call('HINCRBY', base, 'seq', 1)) .. ':' .. count .. ':' .. content)
     redis.call('RPOP', held)
   end
   return false

@@ -4,4 +4,5 @@ local held = 0
 for _, consumer in ipairs(redis.call('ZRANGE', base .. ':consumers', 0, -1)) do
   held = held + redis.call('LLEN', base .. ':held:' .. consumer)
 end
-return { redis.call('LLEN', base .. ':ready') + due, redis.call('ZCARD', base .. ':delayed') - due, held }
+local ready = redis.call('LLEN', base .. ':ready') + redis.call('LLEN', base .. ':paused')
+return { ready + due, redis.call('ZCARD', base .. ':delayed') - due, held }

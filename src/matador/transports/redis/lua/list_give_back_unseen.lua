@@ -8,7 +8,7 @@ end
 local messages = redis.call('LRANGE', held, 0, -1)
 for place = #messages, 1, -1 do
   if not known[redis.sha1hex(messages[place])] then
-    redis.call('LPUSH', base .. ':ready', messages[place])
+    redis.call('LPUSH', place_of(base), messages[place])
     redis.call('LREM', held, -1, messages[place])
     number = number + 1
   end

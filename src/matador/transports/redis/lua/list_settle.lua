@@ -14,7 +14,7 @@ local function settle(held, message, target, delay, content)
     return 1
   end
   if target == 0 then
-    redis.call('LPUSH', base .. ':ready', message)
+    redis.call('LPUSH', place_of(base), message)
   else
     put(KEYS[target], delay, content)
   end

@@ -1,12 +1,12 @@
 -- Note that the consumer is alive, move delayed messages that are due, take back what dead consumers
 -- hold. ARGV: consumer, lease. Returns the milliseconds until the next is due (-1: none is delayed), 0,
--- and what went wrong if something did.
+-- what went wrong if something did, and 0: the end of a pause wakes who waits for a list.
 local consumer, lease = ARGV[1], tonumber(ARGV[2])
 beat(base, consumer, lease)
 local time, problem = now(), ''
 
 local function move(message)
-  redis.call('RPUSH', base .. ':ready', message)
+  redis.call('RPUSH', place_of(base), message)
 end
 
 -- An error of one does not keep the others from being done.
@@ -23,4 +23,4 @@ for place = 1, #gone, 2 do
     redis.call('ZREM', base .. ':consumers', gone[place])
   end
 end
-return { wait, 0, problem }
+return { wait, 0, problem, 0 }

@@ -6,7 +6,7 @@ for _, lane in ipairs(lanes(queue)) do
   for _, row in ipairs(grouped(key, 'XPENDING', key, GROUP, '-', '+', CHUNK, NOBODY)) do
     ids[#ids + 1] = row[1]
   end
-  local last = group_of(key)['last-delivered-id']
+  local last = delivered_up_to(key)
   for _, entry in ipairs(redis.call('XRANGE', key, '(' .. last, '+', 'COUNT', CHUNK)) do
     ids[#ids + 1] = entry[1]
   end

@@ -9,12 +9,17 @@
 -- The delivery count that Redis keeps is the number of the claim: it only grows, so it tells one
 -- holder from a later one. Deliveries that do not count are subtracted (':uncounted').
 --
+-- A paused queue has the field 'paused', and the groups of its lanes stand behind the highest id, so
+-- that no read finds anything new, whoever reads. Where they stood is in the fields 'paused:LANE'. The
+-- lane 't' is not read but claimed from, by a script that looks at the field.
+--
 -- The name of a consumer ends with its lease in milliseconds ('~30000'): stale messages are found by
 -- the lease of their holder, not by that of whoever looks.
 
 local GROUP = 'matador'
 local NOBODY = '-'
 local FOR_EVER = 1000000000000
+local HIGHEST_ID = '18446744073709551615-18446744073709551615'
 local HIGHEST = 10
 local CHUNK = 1000
 local MOST_FIELDS = 4000 -- names and values of one entry; Lua cannot unpack many more
@@ -38,13 +43,29 @@ local function settings(base)
   }
 end
 
+-- The key of the queue of a lane, and the name of the lane.
+local function owner_of(key)
+  return string.match(key, '^(.*):([^:]*)$')
+end
+
+local function is_paused(base)
+  return redis.call('HEXISTS', base, 'paused') == 1
+end
+
+-- Create the group of a lane, and the lane.
+local function create_group(key)
+  local owner, lane = owner_of(key)
+  -- From the first message on: nothing sent before there was a worker is skipped.
+  local start = lane ~= 't' and is_paused(owner) and HIGHEST_ID or '0'
+  return redis.pcall('XGROUP', 'CREATE', key, GROUP, start, 'MKSTREAM')
+end
+
 -- Call a command that needs the group of a lane, and create the group if the server has lost it.
 local function grouped(key, ...)
   local reply = redis.pcall(...)
   if failed(reply) then
     if string.find(reply.err, 'NOGROUP', 1, true) or string.find(reply.err, 'no such key', 1, true) then
-      -- From the first message on: nothing sent before there was a worker is skipped.
-      redis.pcall('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
+      create_group(key)
     end
     reply = redis.call(...)
   end
@@ -246,14 +267,27 @@ local function pairs_of(flat)
   return found
 end
 
-local function group_of(key)
+-- Where the group of a lane stands; HIGHEST_ID in a paused queue.
+local function group_id(key)
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do
     local found = pairs_of(group)
     if found['name'] == GROUP then
-      return found
+      return found['last-delivered-id']
     end
   end
-  return { ['last-delivered-id'] = '0-0' }
+  return '0-0'
+end
+
+-- The id up to which the messages of a lane were delivered.
+local function delivered_up_to(key)
+  local id = group_id(key)
+  if id == HIGHEST_ID then
+    local owner, lane = owner_of(key)
+    local kept = string.match(redis.call('HGET', owner, 'paused:' .. lane) or '', '^%d+%-%d+$')
+    local place, highest = kept and rank(kept) or '', rank(HIGHEST_ID)
+    return #place == #highest and place < highest and kept or '0-0'
+  end
+  return id
 end
 
 local function uncounted(base, lane, id)

@@ -40,7 +40,7 @@ local function take(lane, id)
     return
   end
   local entry = redis.call('XRANGE', key, id, id)[1]
-  if entry and is_behind(entry[1], group_of(key)['last-delivered-id']) then
+  if entry and is_behind(entry[1], delivered_up_to(key)) then
     adopt(entry[2])
     redis.call('XDEL', key, id)
   end
