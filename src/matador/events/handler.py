@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -30,7 +31,7 @@ from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
-from matador.events.short_forms import CountSuccess
+from matador.events.short_forms import CountSuccess, Surrounding
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
@@ -46,6 +47,8 @@ from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 
 log = logging.getLogger("matador.worker")
+
+Surrounded: TypeAlias = Surrounding | bool
 
 
 class _Route(msgspec.Struct, frozen=True):
@@ -194,19 +197,22 @@ class EventHandler:
                 return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
             if route.short:
                 context = copy_context()
-                if self._short is None or context.run(self._is_short, docket.metadata):
+                around = True if self._short is None else self._surround(context, raw, receipt)
+                if around is not False:
                     started_at, start = self._clock.time(), self._clock.monotonic()
                     callback = route.subscriber.callback(envelope)
                     try:
                         step = context.run(callback.send, None)
                     except StopIteration:  # it finished without waiting
+                        if around is not True:
+                            _finish(around, None)
                         return self._short_success(receipt, docket, route, started_at, start)
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
                     else:
                         call = InOwnContext(callback, context, step)
                     attempt = _Attempt(delivery, raw, envelope, route)
-                    return await self._finish_short(attempt, call, started_at, start)
+                    return await self._finish_short(attempt, call, around, started_at, start)
             attempt = _Attempt(delivery, raw, envelope, route)
             if route.light:
                 return await self._run_light(attempt)
@@ -306,19 +312,31 @@ class EventHandler:
         finally:
             del ran
 
-    def _is_short(self, metadata: Mapping[str, Any]) -> bool:
-        """Have the hooks around callbacks nothing to do? Runs in the context of the callback."""
+    def _surround(self, context: Variables, raw: RawEnvelope, receipt: Receipt) -> Surrounded:
+        """What the hooks around callbacks do in their short form; False if they have to be called.
+
+        ``context`` is that of the callback.
+        """
+        assert self._short is not None
         try:
-            return self._short is not None and self._short(metadata)
+            return self._short(context, raw.id, raw.docket, receipt.queue, self._transport)
         except Exception:
             log.exception("the hook on_worker_enter raised an error, which was ignored")
             return False
 
     async def _finish_short(
-        self, attempt: _Attempt, call: Awaitable[Any], started_at: float, start: float
+        self,
+        attempt: _Attempt,
+        call: Awaitable[Any],
+        around: Surrounded,
+        started_at: float,
+        start: float,
     ) -> Outcome:
         """``_finish_plain`` with hooks that have short forms."""
         ran = await self._calls.run(call)
+        if not isinstance(around, bool):
+            stopped = asyncio.CancelledError() if ran.interrupted else None
+            _finish(around, stopped or ran.error)
         if ran.error is None and not ran.interrupted:
             docket = attempt.envelope.docket
             return self._short_success(attempt.receipt, docket, attempt.route, started_at, start)
@@ -533,6 +551,13 @@ class EventHandler:
                 await self._hooks.on_worker_success(success)
 
         return after
+
+
+def _finish(surrounding: Surrounding, error: BaseException | None) -> None:
+    try:
+        surrounding.finish(error)
+    except Exception:
+        log.exception("the hook on_worker_exit raised an error, which was ignored")
 
 
 def _with_attempts(raw: RawEnvelope, more: int) -> RawEnvelope:
