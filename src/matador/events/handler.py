@@ -196,8 +196,9 @@ class EventHandler:
                     call = InOwnContext(callback, context, step)
                 return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
             if route.short:
-                context = copy_context()
-                around = True if self._short is None else self._surround(context, raw, receipt)
+                context, around = copy_context(), True
+                if self._short is not None:
+                    around = self._surround(context, raw, receipt)
                 if around is not False:
                     started_at, start = self._clock.time(), self._clock.monotonic()
                     callback = route.subscriber.callback(envelope)

@@ -54,7 +54,7 @@ class Spans:
         self._ids: GivenIds | None = None  # None: the tracer makes all spans
         self._bound: int | None = None  # None: the sampler is asked
         self._draws = False
-        self._follows = False
+        self.follows = False  # is what the sender did not sample never sampled?
         self._random = self._random_flag = 0
         self.producer, self.consumer = trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER
         self.client, self.server = trace.SpanKind.CLIENT, trace.SpanKind.SERVER
@@ -65,7 +65,7 @@ class Spans:
             return
         provider: Any = self._global_provider() if self._provider is None else self._provider
         sampler: Any = getattr(provider, "sampler", None)
-        self._follows = follows_the_sender(sampler)
+        self.follows = follows_the_sender(sampler)
         bound = bound_of(sampler)
         tracer: Any = self._tracer if self._provider is not None else provider.get_tracer(SCOPE)
         if not hasattr(tracer, "id_generator"):
@@ -143,7 +143,7 @@ class Spans:
 
     def unsampled(self, metadata: Mapping[str, Any] | None) -> Span | None:
         """The span of a message whose trace is not sampled, and will not be; None if it may be."""
-        return self.contexts.unsampled(metadata) if self._follows else None
+        return self.contexts.unsampled(metadata) if self.follows else None
 
     def short_send(self) -> str | int | SpanContext | None:
         """The ``traceparent`` of a send whose trace is not sampled; the trace id or the parent of
@@ -185,29 +185,15 @@ class Spans:
         if isinstance(of, int):
             cast("GivenIds", self._ids).give(of)
 
-    def short_attempt(
-        self, variables: Variables, metadata: Mapping[str, Any]
-    ) -> SpanContext | bool:
-        """Is nothing to be done around an attempt? Its context is set then. Otherwise the parent
-        of a light span, or False if ``start`` has to decide."""
-        if not self._follows:
-            return False
-        found = self.contexts.read(metadata)
-        if found is None:
-            return False
-        if type(found) is self.contexts.unsampled_span:
-            self.contexts.set_only(variables, found)
-            return True
-        if self._bound is None or self._light is None or not self._light.is_ready():
-            return False
-        return cast("SpanContext", found)
-
     def light_attempt(
         self, variables: Variables, name: str, about: Mapping[str, Any], parent: SpanContext
-    ) -> OpenSpan:
-        """A light span around an attempt, after ``short_attempt`` has given its parent."""
+    ) -> OpenSpan | None:
+        """A light span around an attempt; None if ``start`` has to make it."""
+        light = self._light
+        if self._bound is None or light is None or not light.is_ready():
+            return None
         own = self._context(parent.trace_id, parent, True)
-        made = cast("LightSpans", self._light).start(name, self.consumer, about, own, parent)
+        made = light.start(name, self.consumer, about, own, parent)
         self.contexts.set_only(variables, made)
         return OpenSpan(self, made)
 

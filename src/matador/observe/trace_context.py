@@ -77,6 +77,9 @@ class TraceContexts:
         self._some_context = context.Context
         (self._key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
         self._variable = _variable_of_opentelemetry()
+        self._set: Callable[[Context], Any] = (
+            self.attach if self._variable is None else self._variable.set
+        )
         self.current: Callable[[], Span | None] = self._reader()
         """The current span, if there is one."""
 
@@ -112,8 +115,7 @@ class TraceContexts:
 
     def set_only(self, variables: Variables, span: Span) -> None:
         """Have these context variables hold this span, and nothing else of OpenTelemetry."""
-        set_: Any = self.attach if self._variable is None else self._variable.set
-        variables.run(set_, self._some_context({self._key: span}))
+        variables.run(self._set, self._some_context({self._key: span}))
 
     def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:
         """Write the context of a span into the metadata of a message."""
@@ -138,6 +140,23 @@ class TraceContexts:
             return None
         if text[54] in "02":
             return self.unsampled_span(text)
+        trace_id, span_id, flags = found.groups()
+        return self._span_context(
+            int(trace_id, 16), int(span_id, 16), True, self._flags[int(flags)]
+        )
+
+    def take(self, variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
+        """``read``, and make the span of a trace that is not sampled the current one of these
+        variables: True then. False for what ``read`` does not know."""
+        text: Any = metadata.get("traceparent")
+        if type(text) is not str or (found := _CONTEXT.fullmatch(text)) is None:
+            return False
+        if len(metadata) > 1 and "tracestate" in metadata:
+            return False
+        if text[54] in "02":
+            made = self._some_context({self._key: self.unsampled_span(text)})
+            variables.run(self._set, made)
+            return True
         trace_id, span_id, flags = found.groups()
         return self._span_context(
             int(trace_id, 16), int(span_id, 16), True, self._flags[int(flags)]

@@ -172,14 +172,14 @@ class Tracing(Hooks):
         self, variables: Variables, message_id: str, docket: Docket, queue: str, transport: str
     ) -> OpenSpan | bool:
         """See ``SkipsMessages``. What the callback sends is in the same trace."""
-        if self._measures:
+        if self._measures or not self._spans.follows:
             return False
-        parent = self._spans.short_attempt(variables, docket.metadata)
-        if parent is True or parent is False:
+        parent = self._spans.contexts.take(variables, docket.metadata)
+        if isinstance(parent, bool):
             return parent
         name, about = self._about_process(queue, transport)
         more = _about_message(about, message_id, docket)
-        return self._spans.light_attempt(variables, name, more, parent)
+        return self._spans.light_attempt(variables, name, more, parent) or False
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message that was refused: its callback did not run, so nothing else has told it."""
