@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,8 +46,6 @@ from matador.runtime.settle import Outcome, kept_as_it_arrived
 from matador.runtime.worker import DeliveryWorker
 
 log = logging.getLogger("matador.worker")
-
-Surrounded: TypeAlias = Surrounding | bool
 
 
 class _Route(msgspec.Struct, frozen=True):
@@ -196,9 +193,16 @@ class EventHandler:
                     call = InOwnContext(callback, context, step)
                 return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
             if route.short:
-                context, around = copy_context(), True
+                context = copy_context()
+                around: Surrounding | bool = True
                 if self._short is not None:
-                    around = self._surround(context, raw, receipt)
+                    try:
+                        around = self._short(
+                            context, raw.id, docket, receipt.queue, self._transport
+                        )
+                    except Exception:
+                        log.exception("the hook on_worker_enter raised an error, which was ignored")
+                        around = False
                 if around is not False:
                     started_at, start = self._clock.time(), self._clock.monotonic()
                     callback = route.subscriber.callback(envelope)
@@ -313,23 +317,11 @@ class EventHandler:
         finally:
             del ran
 
-    def _surround(self, context: Variables, raw: RawEnvelope, receipt: Receipt) -> Surrounded:
-        """What the hooks around callbacks do in their short form; False if they have to be called.
-
-        ``context`` is that of the callback.
-        """
-        assert self._short is not None
-        try:
-            return self._short(context, raw.id, raw.docket, receipt.queue, self._transport)
-        except Exception:
-            log.exception("the hook on_worker_enter raised an error, which was ignored")
-            return False
-
     async def _finish_short(
         self,
         attempt: _Attempt,
         call: Awaitable[Any],
-        around: Surrounded,
+        around: Surrounding | bool,
         started_at: float,
         start: float,
     ) -> Outcome:

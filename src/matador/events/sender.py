@@ -108,11 +108,11 @@ class SendsEvents:
             found = None
             if route is not None and route.traceable:
                 found = _short_send(running, route.event.key, self._transport)
-            if found is None:
-                event, value = self._resolve(payload, data)
-                return await self._send_around(running, event, value, options, route)
             if type(found) is str:
                 trace = found
+            elif found is None:
+                event, value = self._resolve(payload, data)
+                return await self._send_around(running, event, value, options, route)
             else:
                 surrounding = cast("Surrounding", found)
                 trace = surrounding.traceparent

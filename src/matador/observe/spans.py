@@ -6,10 +6,10 @@ light span where the provider is the SDK's, and otherwise whatever the provider 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from matador.errors import MissingExtraError
 from matador.model.text import error_text
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SCOPE = "matador"
 """The name of the instrumentation."""
+
+Draw: TypeAlias = "Callable[[], str | int | SpanContext | None]"
+"""See ``Spans.drawing``."""
 
 _SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
 
@@ -145,32 +148,40 @@ class Spans:
         """The span of a message whose trace is not sampled, and will not be; None if it may be."""
         return self.contexts.unsampled(metadata) if self.follows else None
 
-    def short_send(self) -> str | int | SpanContext | None:
-        """The ``traceparent`` of a send whose trace is not sampled; the trace id or the parent of
-        one that is; None if ``start`` has to decide."""
-        span: Any = self.contexts.current()
-        bound = self._bound
-        if bound is None:
+    def drawing(self) -> Draw | None:
+        """A function that decides about a send: the ``traceparent`` if its trace is not sampled;
+        the trace id or the parent if it is; None if ``start`` has to decide.
+
+        None if it would always have to.
+        """
+        if self._bound is None:
             return None
-        if span is None:
-            if not self._draws:
+        current, unsampled = self.contexts.current, self.contexts.unsampled_span
+        bound, draws, write = self._bound, self._draws, self._traceparent
+
+        def draw() -> str | int | SpanContext | None:
+            span: Any = current()
+            if span is None:
+                if not draws:
+                    return None
+                trace_id = getrandbits(128)
+                if trace_id & TRACE_IDS < bound:
+                    return trace_id
+                digits = trace_id.to_bytes(16, "big").hex()
+                return f"00-{digits}-{digits[16:]}-00"  # nobody records this span
+            if type(span) is unsampled:
+                return span.traceparent
+            parent = cast("SpanContext", span.get_span_context())
+            if parent.trace_state or not parent.is_valid:
                 return None
-            trace_id = getrandbits(128)
-            if trace_id & TRACE_IDS < bound:
-                return trace_id
-            digits = trace_id.to_bytes(16, "big").hex()
-            return f"00-{digits}-{digits[16:]}-00"  # nobody records this span
-        if type(span) is self.contexts.unsampled_span:
-            return span.traceparent
-        parent = cast("SpanContext", span.get_span_context())
-        if parent.trace_state or not parent.is_valid:
-            return None
-        return parent if parent.trace_flags.sampled else self._traceparent(parent)
+            return parent if parent.trace_flags.sampled else write(parent)
+
+        return draw
 
     def light_send(
         self, name: str, about: Mapping[str, Any], of: int | SpanContext
     ) -> OpenSpan | None:
-        """A light span around a send, of what ``short_send`` has said; it is the current one from
+        """A light span around a send, of what was drawn; it is the current one from
         now on. None if ``start`` has to make it."""
         if self._light is None or not self._light.is_ready():
             self.keep(of)
@@ -181,7 +192,7 @@ class Spans:
         return OpenSpan(self, made, self._traceparent(own), self.contexts.attach_with(made))
 
     def keep(self, of: int | SpanContext) -> None:
-        """Have the span that this thread starts next use what ``short_send`` has said."""
+        """Have the span that this thread starts next use what was drawn."""
         if isinstance(of, int):
             cast("GivenIds", self._ids).give(of)
 

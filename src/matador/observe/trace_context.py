@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 HEADERS = ("traceparent", "tracestate")
 """Where the context of a trace is, in the metadata or headers of a message."""
+
+Take: TypeAlias = "Callable[[Variables, Mapping[str, Any]], SpanContext | bool]"
+"""See ``TraceContexts.taking``."""
 
 _LONGEST_HEADER = 512
 _IDS_OF = r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-"
@@ -145,22 +148,23 @@ class TraceContexts:
             int(trace_id, 16), int(span_id, 16), True, self._flags[int(flags)]
         )
 
-    def take(self, variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
-        """``read``, and make the span of a trace that is not sampled the current one of these
-        variables: True then. False for what ``read`` does not know."""
-        text: Any = metadata.get("traceparent")
-        if type(text) is not str or (found := _CONTEXT.fullmatch(text)) is None:
-            return False
-        if len(metadata) > 1 and "tracestate" in metadata:
-            return False
-        if text[54] in "02":
-            made = self._some_context({self._key: self.unsampled_span(text)})
-            variables.run(self._set, made)
-            return True
-        trace_id, span_id, flags = found.groups()
-        return self._span_context(
-            int(trace_id, 16), int(span_id, 16), True, self._flags[int(flags)]
-        )
+    def taking(self) -> Take:
+        """A function that reads what a message brings, as ``read`` does, and makes the span of a
+        trace that is not sampled the current one of some variables. Then it returns True; False
+        for what ``read`` does not know."""
+        match, unsampled, context = _CONTEXT.fullmatch, self.unsampled_span, self._some_context
+        key, set_, read = self._key, self._set, self.read
+
+        def take(variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
+            text: Any = metadata.get("traceparent")
+            if type(text) is not str or match(text) is None or "tracestate" in metadata:
+                return False
+            if text[54] in "02":
+                variables.run(set_, context({key: unsampled(text)}))
+                return True
+            return read(metadata)
+
+        return take
 
     def extracted(self, metadata: Mapping[str, Any] | None) -> Context:
         """The context that a message brings. Never that of the slot, which is another message's."""

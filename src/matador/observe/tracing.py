@@ -23,7 +23,8 @@ from matador.events.hooks import (
 )
 from matador.model.envelope import Docket
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.observe.spans import SCOPE, OpenSpan, Spans, attributes
+from matador.observe.spans import SCOPE, Draw, OpenSpan, Spans, attributes
+from matador.observe.trace_context import Take
 from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Tracing(Hooks):
             metrics.get_meter_provider if meter_provider is None else (lambda: meter_provider)
         )
         self._measures = True
+        self._draw: Draw | None = None
+        self._take: Take | None = None
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
@@ -101,6 +104,9 @@ class Tracing(Hooks):
         # That of the API does nothing.
         home = type(self._meter_provider()).__module__
         self._measures = not home.startswith("opentelemetry.metrics")
+        short = not self._measures
+        self._draw = self._spans.drawing() if short else None
+        self._take = self._spans.contexts.taking() if short and self._spans.follows else None
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -128,9 +134,8 @@ class Tracing(Hooks):
 
     def short_send(self, event_key: str | None, transport: str) -> str | OpenSpan | None:
         """See ``SkipsMessages``. A trace that is not sampled needs no span."""
-        if self._measures:
-            return None
-        found = self._spans.short_send()
+        draw = self._draw
+        found = None if draw is None else draw()
         if found is None or type(found) is str:
             return found
         of = cast("int | SpanContext", found)
@@ -172,10 +177,9 @@ class Tracing(Hooks):
         self, variables: Variables, message_id: str, docket: Docket, queue: str, transport: str
     ) -> OpenSpan | bool:
         """See ``SkipsMessages``. What the callback sends is in the same trace."""
-        if self._measures or not self._spans.follows:
-            return False
-        parent = self._spans.contexts.take(variables, docket.metadata)
-        if isinstance(parent, bool):
+        take = self._take
+        parent = False if take is None else take(variables, docket.metadata)
+        if parent is True or parent is False:
             return parent
         name, about = self._about_process(queue, transport)
         more = _about_message(about, message_id, docket)
