@@ -98,16 +98,17 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
+        hooks, fan_out = running.hooks, running.fan_out
         trace: str | None = None
         surrounding: Surrounding | None = None
-        if running.hooks.send_wraps:
+        if hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
-        if running.hooks.send_around is not None:
-            plain = options is PLAIN and data is _MISSING
-            route = running.fan_out.route(payload) if plain else None
+        plain = options is PLAIN and data is _MISSING
+        route = fan_out.route(payload) if plain else None
+        if hooks.send_around is not None:
             found = None
             if route is not None and route.traceable:
-                found = _short_send(running, route.event.key, self._transport)
+                found = _short_send(hooks, route.event.key, self._transport)
             if type(found) is str:
                 trace = found
             elif found is None:
@@ -116,20 +117,15 @@ class SendsEvents:
             else:
                 surrounding = cast("Surrounding", found)
                 trace = surrounding.traceparent
-        load = running.hooks.load_universal_metadata
+        load = hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
             universal = None if load is None else await load()
-            if (
-                options is PLAIN
-                and data is _MISSING
-                and not universal
-                and (route := running.fan_out.route(payload)) is not None
-            ):
-                order = running.fan_out.make_plain(route, payload, trace)
+            if route is not None and not universal:
+                order = fan_out.make_plain(route, payload, trace)
             else:
                 event, value = self._resolve(payload, data)
-                order = await running.fan_out.make(event, value, options, universal)
+                order = await fan_out.make(event, value, options, universal)
             result = await running.dispatcher.send(order)
         except BaseException as error:
             if surrounding is not None:
@@ -167,7 +163,7 @@ class SendsEvents:
         if not running.hooks.send_wraps and running.hooks.send_around is not None:
             routes = map(running.fan_out.route, items)
             if all(route is not None and route.traceable for route in routes):
-                trace = cast("str | None", _short_send(running, None, self._transport))
+                trace = cast("str | None", _short_send(running.hooks, None, self._transport))
         if running.hooks.send_wraps or (running.hooks.send_around is not None and trace is None):
             given = [_item(item) for item in items]
             return await self._send_wrapped(
@@ -338,12 +334,9 @@ class SendsEvents:
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
 
 
-def _short_send(
-    running: Running, event_key: str | None, transport: str
-) -> str | Surrounding | None:
+def _short_send(hooks: HookSet, event_key: str | None, transport: str) -> str | Surrounding | None:
     """The ``traceparent`` of a send around which nothing is to be done, or what surrounds it; None
     if hooks are to be called."""
-    hooks = running.hooks
     if hooks.short_send is None or hooks.load_universal_metadata is not None:
         return None
     try:
