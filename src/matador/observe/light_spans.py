@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from time import time_ns
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, SpanKind, Tracer
@@ -25,10 +25,21 @@ _MOST_ATTRIBUTES = 16  # a limit of the user's that is lower is the SDK's busine
 _filling = threading.Lock()
 
 
+class _Begun(NamedTuple):
+    """What a span was begun with."""
+
+    of: LightSpans
+    name: str
+    kind: SpanKind
+    about: Mapping[str, Any]
+    context: SpanContext
+    parent: SpanContext | None
+    began: int
+
+
 @cache
 def _span_class() -> type[Any]:
     """The class of the spans. A function, because the SDK is imported only where it is used."""
-    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace import Span as SdkSpan
 
     begin: Any = SdkSpan.__init__
@@ -37,24 +48,8 @@ def _span_class() -> type[Any]:
     class LightSpan(SdkSpan):
         """A span that the SDK's constructor has not seen yet, unless it is ``light_full``."""
 
-        __slots__ = (
-            "light_about",
-            "light_began",
-            "light_context",
-            "light_ended",
-            "light_full",
-            "light_kind",
-            "light_name",
-            "light_of",
-            "light_parent",
-        )
-        light_of: LightSpans
-        light_name: str
-        light_context: SpanContext
-        light_parent: SpanContext | None
-        light_kind: SpanKind
-        light_about: Mapping[str, Any]
-        light_began: int
+        __slots__ = ("light_begun", "light_ended", "light_full")
+        light_begun: _Begun
         light_ended: int | None
         light_full: bool
 
@@ -70,27 +65,28 @@ def _span_class() -> type[Any]:
 
         def light_fill(self) -> None:
             """Become what the SDK would have made."""
-            tracer: Any = self.light_of.tracer
+            begun = self.light_begun
+            tracer: Any = begun.of.tracer
             begin(
                 self,
-                self.light_name,
-                self.light_context,
-                self.light_parent,
+                begun.name,
+                begun.context,
+                begun.parent,
                 sampler=tracer.sampler,
                 resource=tracer.resource,
-                attributes=self.light_about,
-                kind=self.light_kind,
+                attributes=begun.about,
+                kind=begun.kind,
                 span_processor=tracer.span_processor,
                 instrumentation_info=tracer.instrumentation_info,
-                limits=self.light_of.limits,
-                instrumentation_scope=self.light_of.scope,
+                limits=begun.of.limits,
+                instrumentation_scope=begun.of.scope,
             )
-            self._start_time = self.light_began
+            self._start_time = begun.began
             self._end_time = self.light_ended
             self.light_full = True
 
         def get_span_context(self) -> SpanContext:
-            return self.light_context
+            return self.light_begun.context
 
         def is_recording(self) -> bool:
             return self.light_ended is None
@@ -100,25 +96,11 @@ def _span_class() -> type[Any]:
                 untouched = not self.light_full and self.light_ended is None
                 if self.light_ended is None:
                     self.light_ended = end_time = time_ns() if end_time is None else end_time
-            if not untouched:
+            if untouched:
+                begun = self.light_begun
+                begun[0].hand_over(begun, end_time)
+            else:
                 finish(self, end_time)  # the second time, the SDK says what is wrong
-                return
-            of = self.light_of
-            tracer: Any = of.tracer
-            done = ReadableSpan(
-                self.light_name,
-                self.light_context,
-                self.light_parent,
-                tracer.resource,
-                self.light_about,
-                kind=self.light_kind,
-                instrumentation_info=tracer.instrumentation_info,
-                start_time=self.light_began,
-                end_time=end_time,
-                instrumentation_scope=of.scope,
-            )
-            for processor in of.processors():
-                processor.on_end(done)
 
     return LightSpan
 
@@ -130,18 +112,17 @@ class LightSpans:
     """
 
     def __init__(self, tracer: Any) -> None:
+        from opentelemetry.sdk.trace import ReadableSpan
+
         self.tracer = tracer
         self.limits: Any = tracer._span_limits
         self.scope: Any = tracer._instrumentation_scope
         self._all: Any = tracer.span_processor
         self._known: Any = None
         self._class = _span_class()
+        self._readable = ReadableSpan
         self._new: Any = object.__new__
         self._is_enabled = getattr(tracer, "_is_enabled", None)
-
-    def processors(self) -> tuple[Any, ...]:
-        """Those of the provider."""
-        return self._all._span_processors
 
     def is_ready(self) -> bool:
         """Can a span be begun here at this moment? Otherwise the SDK has to make it."""
@@ -166,13 +147,32 @@ class LightSpans:
         added attributes, which the SDK has to look at.
         """
         span = self._new(self._class)
-        span.light_of, span.light_name, span.light_kind = self, name, kind
-        span.light_context, span.light_parent, span.light_about = context, parent, about
+        span.light_begun = _Begun(
+            self, name, kind, about, context, parent, time_ns() if began is None else began
+        )
         span.light_full, span.light_ended = False, None
-        span.light_began = time_ns() if began is None else began
         if not clean:
             span.light_fill()
         return span
+
+    def hand_over(self, begun: _Begun, ended: int | None) -> None:
+        """Give a span that nobody has touched to the processors."""
+        _, name, kind, about, context, parent, began = begun
+        tracer = self.tracer
+        done = self._readable(
+            name,
+            context,
+            parent,
+            tracer.resource,
+            about,
+            kind=kind,
+            instrumentation_info=tracer.instrumentation_info,
+            start_time=began,
+            end_time=ended,
+            instrumentation_scope=self.scope,
+        )
+        for processor in self._all._span_processors:
+            processor.on_end(done)
 
     def _ends_only(self) -> bool:
         """Do all processors look only at spans that have ended? Others need the SDK's own."""

@@ -132,6 +132,13 @@ class Spans:
         ids = cast("GivenIds", self._ids)
         return self._span_context(trace_id, ids.generate_span_id(), False, flags, state)
 
+    def _sampled(self, trace_id: int, parent: SpanContext | None) -> SpanContext:
+        """``_context`` of a span that is sampled, in a trace without a state."""
+        if not self._draws:
+            return self._context(trace_id, parent, True)
+        random = self._random if parent is None else parent.trace_flags & self._random_flag
+        return self.contexts.make(trace_id, getrandbits(64), False, self._flags[random | 1])
+
     def record_error(self, span: Span, error: BaseException) -> None:
         """Note on a span that it failed, without secrets."""
         if not span.is_recording():
@@ -187,9 +194,11 @@ class Spans:
             self.keep(of)
             return None
         trace_id, parent = (of, None) if isinstance(of, int) else (of.trace_id, of)
-        own = self._context(trace_id, parent, True)
+        own = self._sampled(trace_id, parent)
         made = self._light.start(name, self.producer, about, own, parent)
-        return OpenSpan(self, made, self._traceparent(own), self.contexts.attach_with(made))
+        flags = own.trace_flags
+        ids = f"{trace_id.to_bytes(16, 'big').hex()}-{own.span_id.to_bytes(8, 'big').hex()}"
+        return OpenSpan(self, made, f"00-{ids}-0{flags}", self.contexts.attach_with(made))
 
     def keep(self, of: int | SpanContext) -> None:
         """Have the span that this thread starts next use what was drawn."""
@@ -203,7 +212,7 @@ class Spans:
         light = self._light
         if self._bound is None or light is None or not light.is_ready():
             return None
-        own = self._context(parent.trace_id, parent, True)
+        own = self._sampled(parent.trace_id, parent)
         made = light.start(name, self.consumer, about, own, parent)
         self.contexts.set_only(variables, made)
         return OpenSpan(self, made)

@@ -121,7 +121,7 @@ class Tracing(Hooks):
             span.set_attribute("messaging.batch.message_count", event.count)
             span.set_attribute("matador.events", keys[:_MOST_KEYS])
         contexts.inject(span, event.metadata)
-        token = contexts.attach(contexts.with_span(span))
+        token = contexts.attach_with(span)
         return _Open(span, about, time.perf_counter(), token)
 
     def on_send_exit(self, event: Sending, state: _Open, error: BaseException | None) -> None:
@@ -228,7 +228,7 @@ class Tracing(Hooks):
         more = {**about, "matador.way": way, "matador.name": name}
         span = spans.start(f"{operation} {receiver}", kind, more)
         contexts.inject(span, carrier)
-        token = contexts.attach(contexts.with_span(span))
+        token = contexts.attach_with(span)
         return _Open(span, about, time.perf_counter(), token)
 
     def end_send(self, span: _Open | None, error: BaseException | None) -> None:
