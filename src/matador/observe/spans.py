@@ -168,7 +168,7 @@ class Spans:
 
         def draw() -> str | int | SpanContext | None:
             span: Any = current()
-            if span is None:
+            if span is None or (type(span) is unsampled and span.traceparent is None):
                 if not draws:
                     return None
                 trace_id = getrandbits(128)

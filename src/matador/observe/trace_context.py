@@ -25,29 +25,43 @@ Take: TypeAlias = "Callable[[Variables, Mapping[str, Any]], SpanContext | bool]"
 
 _LONGEST_HEADER = 512
 _IDS_OF = r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-"
+_LENGTH = 55
+_NOT_SAMPLED = ("-00", "-02")
 _CONTEXT = re.compile(_IDS_OF + "(0[0-3])")  # 1: it is sampled; 2: its id is random
 
 
 @cache
 def unsampled_spans() -> type[Any]:
-    """The class of spans of messages whose traces are not sampled. They are made from a valid
-    ``traceparent``, which is read only if somebody asks for it.
+    """The class of spans of messages whose traces are not sampled. They are made from what looks
+    like a ``traceparent``, which is read only if somebody asks for it.
 
     A function, because OpenTelemetry is imported only where it is used.
     """
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+    from opentelemetry.trace import (
+        INVALID_SPAN_CONTEXT,
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+    )
 
     class Unsampled(NonRecordingSpan):
-        def __init__(self, traceparent: str) -> None:
-            self.traceparent = traceparent
+        def __init__(self, text: str) -> None:
+            self._text = text
+
+        @property
+        def traceparent(self) -> str | None:
+            """What a message in the same trace carries; None if it cannot be read."""
+            return None if _CONTEXT.fullmatch(self._text) is None else self._text
 
         def get_span_context(self) -> SpanContext:
-            text = self.traceparent
-            flags = TraceFlags(int(text[53:], 16))
-            return SpanContext(int(text[3:35], 16), int(text[36:52], 16), True, flags)
+            found = _CONTEXT.fullmatch(self._text)
+            if found is None:
+                return INVALID_SPAN_CONTEXT
+            trace_id, span_id, flags = found.groups()
+            return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags)))
 
         def __repr__(self) -> str:
-            return f"Unsampled({self.traceparent!r})"
+            return f"Unsampled({self._text!r})"
 
     return Unsampled
 
@@ -147,18 +161,21 @@ class TraceContexts:
     def taking(self) -> Take:
         """A function that reads what a message brings, as ``read`` does, and makes the span of a
         trace that is not sampled the current one of some variables. Then it returns True; False
-        for what ``read`` does not know."""
-        match, unsampled, context = _CONTEXT.fullmatch, self.unsampled_span, self._some_context
+        for what ``read`` does not know.
+
+        Whether the ids of a trace that is not sampled are valid is found out by whoever asks.
+        """
+        unsampled, context = self.unsampled_span, self._some_context
         key, set_, read = self._key, self._set, self.read
 
         def take(variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
             text: Any = metadata.get("traceparent")
-            if type(text) is not str or match(text) is None or "tracestate" in metadata:
+            if type(text) is not str or "tracestate" in metadata:
                 return False
-            if text[54] in "02":
+            if text[52:] in _NOT_SAMPLED and len(text) == _LENGTH:
                 variables.run(set_, context({key: unsampled(text)}))
                 return True
-            return read(metadata)
+            return read(metadata) or False
 
         return take
 
