@@ -115,6 +115,7 @@ class EventHandler:
         self._count = hooks.success_counter
         self._checkpoints = config.checkpoints
         self._clock = config.clock
+        self._time, self._monotonic = config.clock.time, config.clock.monotonic
         self._failures = Failures(config, hooks)
         self._sender = sender
         self._transport = config.transport.name
@@ -204,14 +205,15 @@ class EventHandler:
                         log.exception("the hook on_worker_enter raised an error, which was ignored")
                         around = False
                 if around is not False:
-                    started_at, start = self._clock.time(), self._clock.monotonic()
+                    started_at, start = self._time(), self._monotonic()
                     callback = route.subscriber.callback(envelope)
                     try:
                         step = context.run(callback.send, None)
                     except StopIteration:  # it finished without waiting
+                        outcome = self._short_success(receipt, docket, route, started_at, start)
                         if around is not True:
                             _finish(around, None)
-                        return self._short_success(receipt, docket, route, started_at, start)
+                        return outcome
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
                     else:
@@ -333,7 +335,7 @@ class EventHandler:
         if ran.error is None and not ran.interrupted:
             docket = attempt.envelope.docket
             return self._short_success(attempt.receipt, docket, attempt.route, started_at, start)
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         try:
             return await self._ended(attempt, ran, None, started_at, duration)
         finally:
@@ -351,7 +353,7 @@ class EventHandler:
             count = self._count(queue, docket.event_key, docket.target_subscriber)
             route.counters[queue] = count
         due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
-        then = partial(count, self._clock.monotonic() - start, started_at - due.timestamp())
+        then = partial(count, self._monotonic() - start, started_at - due.timestamp())
         return Outcome(receipt, Complete(receipt), then, True)
 
     async def _run_light(self, attempt: _Attempt) -> Outcome:
@@ -360,7 +362,7 @@ class EventHandler:
         subscriber = attempt.route.subscriber
         context, around = copy_context(), hooks.around
         event = states = None
-        started_at, start = self._clock.time(), self._clock.monotonic()
+        started_at, start = self._time(), self._monotonic()
         if around is not None:
             event = Processing(envelope, subscriber, receipt.queue, self._transport, receipt)
             states = context.run(around.enter, event)
@@ -373,7 +375,7 @@ class EventHandler:
             ran = await self._calls.run(raising(error))
         else:
             ran = await self._calls.run(InOwnContext(callback, context, step))
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         if around is not None and states is not None:
             stopped = asyncio.CancelledError() if ran.interrupted else None
             context.run(around.exit, event, states, stopped or ran.error)
@@ -407,12 +409,12 @@ class EventHandler:
         steps: Steps | None = None
         if attempt.route.steps:
             steps = Steps(self._checkpoints, self._hooks, envelope.id, subscriber.name)
-        started_at, start = self._clock.time(), self._clock.monotonic()
+        started_at, start = self._time(), self._monotonic()
         if self._hooked:
             ran = await self._run_inside_hooks(attempt, steps)
         else:
             ran = await self._calls.run(InOwnContext(self._call_around(attempt, steps)))
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         if ran.interrupted or ran.error is not None:
             try:
                 return await self._ended(attempt, ran, steps, started_at, duration, settled)
