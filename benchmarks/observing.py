@@ -1,13 +1,17 @@
 """What metrics and traces cost: events, sent by 64 callers and then handled.
 
     script/benchmark observing [--url URL] [--messages 10000] [--rounds 5] [--sampled 0.1] [--cpu]
+                               [--work MS] [--wait MS] [--otlp]
 
-On SQLite, or on the broker at ``--url``, in a namespace of its own.
+On SQLite, or on the broker at ``--url``, in a namespace of its own. The subscriber does nothing,
+which is the hardest case; with ``--work`` it computes, and with ``--wait`` it waits.
 
 Contestants take turns. With traces, each send and each attempt makes a decision about its span; the
 sampled ones are recorded by OpenTelemetry's SDK, which batches them for an exporter that drops
-them. ``--cpu`` counts processor time instead of seconds, for a busy machine. The exit code is 1 if
-metrics and traces together cost more than a tenth of the throughput.
+them. With ``--otlp``, the exporter encodes them for OTLP first, as one that sends them does; needs
+``opentelemetry-exporter-otlp-proto-common``. What is left to export is exported within the time
+that counts. ``--cpu`` counts processor time instead of seconds, for a busy machine. The exit code
+is 1 if metrics and traces together cost more than a tenth of the throughput.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -28,6 +34,7 @@ from benchmarks import shop
 from benchmarks.embedded import in_a_fresh_folder
 from benchmarks.rounds import Bar, Contest, hold, table
 from matador import Hooks
+from matador.model.subscriber import Subscriber
 from matador.observe import PrometheusMetrics, Tracing
 
 CALLERS = 64
@@ -36,12 +43,31 @@ PLAIN, METRICS, BOTH = "neither", "metrics", "metrics and traces"
 
 
 class _Dropped(SpanExporter):
+    def __init__(self, encode: Callable[[Sequence[ReadableSpan]], Any] | None = None) -> None:
+        self._encode = encode
+
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self._encode is not None:
+            self._encode(spans).SerializeToString()
         return SpanExportResult.SUCCESS
 
 
+def _otlp() -> Callable[[Sequence[ReadableSpan]], Any]:
+    name = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
+    try:
+        return import_module(name).encode_spans
+    except ImportError as error:
+        package = "opentelemetry-exporter-otlp-proto-common"
+        raise SystemExit(f"--otlp needs {package}: .venv/bin/pip install {package}") from error
+
+
 def observing(
-    messages: int, sampled: float, clock: Callable[[], float], given: str | None = None
+    messages: int,
+    sampled: float,
+    clock: Callable[[], float],
+    given: str | None = None,
+    handler: Subscriber[Any] = shop.count,
+    encode: Callable[[Sequence[ReadableSpan]], Any] | None = None,
 ) -> Contest:
     """Sent and handled with metrics, with metrics and traces, and without."""
     number = messages // CALLERS * CALLERS  # what the callers send in all
@@ -49,23 +75,26 @@ def observing(
     def metrics() -> list[Hooks]:
         return [PrometheusMetrics()]
 
-    async def run(folder: Path, hooks: Callable[[], list[Hooks]]) -> float:
+    async def run(
+        folder: Path, hooks: Callable[[], list[Hooks]], flush: Callable[[], object] = bool
+    ) -> float:
         url = given or f"sqlite:///{folder}/shop.db"
         async with shop.make_app(url, consume=False, namespace=NAMESPACE):
             pass  # the queues are made, and what is imported on first use is there
         began = clock()
         async with shop.make_app(url, consume=False, hooks=hooks(), namespace=NAMESPACE) as app:
             await shop.send_concurrently(app, number, CALLERS)
-        await shop.consume(url, number, hooks(), NAMESPACE)
+        await shop.consume(url, number, hooks(), NAMESPACE, handler)
+        flush()
         return number / (clock() - began)
 
     def traced(folder: Path) -> float:
         sampler = ParentBased(TraceIdRatioBased(sampled))
         provider = TracerProvider(sampler, shutdown_on_exit=False)
-        provider.add_span_processor(BatchSpanProcessor(_Dropped()))
+        provider.add_span_processor(BatchSpanProcessor(_Dropped(encode)))
         try:
             both = lambda: [*metrics(), Tracing(tracer_provider=provider)]  # noqa: E731
-            return asyncio.run(run(folder, both))
+            return asyncio.run(run(folder, both, provider.force_flush))
         finally:
             provider.shutdown()
 
@@ -90,9 +119,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sampled", type=float, default=0.1)
     parser.add_argument("--cpu", action="store_true", help="messages per second of processor time")
+    parser.add_argument("--work", type=float, default=0, help="milliseconds to compute for each")
+    parser.add_argument("--wait", type=float, default=0, help="milliseconds to wait for each")
+    parser.add_argument("--otlp", action="store_true", help="encode the spans for OTLP")
     given = parser.parse_args()
     clock = time.process_time if given.cpu else time.perf_counter
-    outcome = hold(observing(given.messages, given.sampled, clock, given.url), given.rounds)
+    handler = shop.count
+    if given.work or given.wait:
+        handler = shop.working(given.work / 1000, given.wait / 1000)
+    encode = _otlp() if given.otlp else None
+    contest = observing(given.messages, given.sampled, clock, given.url, handler, encode)
+    outcome = hold(contest, given.rounds)
     print(table([outcome]))
     return 0 if outcome.met else 1
 

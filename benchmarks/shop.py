@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from matador import Envelope, Hooks, Matador, Schema, Topology, WorkQueue, event, subscriber
+from matador.model.subscriber import Subscriber
 from matador.transports import Transport
 
 CONCURRENCY = 64
@@ -57,6 +59,21 @@ async def count(envelope: Envelope[OrderPlaced]) -> None:
     counter.add()
 
 
+def working(computing: float, waiting: float) -> Subscriber[Any]:
+    """A subscriber that computes and waits for so many seconds, and then counts."""
+
+    @subscriber(name="count", description="Works, and counts.", idempotent="yes")
+    async def work(envelope: Envelope[OrderPlaced]) -> None:
+        end = time.thread_time() + computing
+        while time.thread_time() < end:
+            pass
+        if waiting:
+            await asyncio.sleep(waiting)
+        counter.add()
+
+    return work
+
+
 def payloads(number: int) -> list[OrderPlaced]:
     """Different payloads of the same size."""
     return [
@@ -71,11 +88,12 @@ def make_app(
     consume: bool,
     hooks: list[Hooks] | None = None,
     namespace: str = "bench",
+    handler: Subscriber[Any] = count,
 ) -> Matador:
-    """An application with the counting subscriber."""
+    """An application with the counting subscriber, or another one."""
     return Matador(
         transport,
-        schema=Schema({OrderPlaced: [count]}),
+        schema=Schema({OrderPlaced: [handler]}),
         topology=Topology(namespace, queues=[WorkQueue("events", concurrency=CONCURRENCY)]),
         consume_from=["events"] if consume else [],
         hooks=hooks,
@@ -103,11 +121,15 @@ async def fill(transport: str, number: int) -> None:
 
 
 async def consume(
-    transport: str, number: int, hooks: list[Hooks] | None = None, namespace: str = "bench"
+    transport: str,
+    number: int,
+    hooks: list[Hooks] | None = None,
+    namespace: str = "bench",
+    handler: Subscriber[Any] = count,
 ) -> float:
     """Handle what is on the queue, through the whole pipeline; messages per second."""
     counter.expect(number)
-    app = make_app(transport, consume=True, hooks=hooks, namespace=namespace)
+    app = make_app(transport, consume=True, hooks=hooks, namespace=namespace, handler=handler)
     start = time.perf_counter()
     async with app:
         await counter.wait()

@@ -20,9 +20,10 @@ from tests.support.envelopes import (
 )
 
 from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
+from matador.codec.base import Encoded, Stencil, filling_blanks
 from matador.codec.json_text import find_duplicate_key
 from matador.errors import DecodeError, InvalidEventError
-from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS
+from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.text import storable_text
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -403,6 +404,29 @@ def test_prepared_headers_are_each_messages_own() -> None:
     second = stencil("2", msgspec.Raw(b"2"), datetime(2026, 1, 2, tzinfo=UTC))
     assert first.headers["x-matador-created-at"] == "2026-01-01T00:00:00.000Z"
     assert second.headers["x-matador-created-at"] == "2026-01-02T00:00:00.000Z"
+
+
+def test_a_blank_is_filled_as_if_it_had_been_there() -> None:
+    codec, moment = JsonCodec(), datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    docket = msgspec.structs.replace(make_docket(), created_at=moment, metadata={"a": "<blank>"})
+    stencil = codec.prepare_blank(docket, "<blank>")
+    for text in ("one", "another"):
+        filled = msgspec.structs.replace(docket, metadata={"a": text})
+        whole = codec.encode(Envelope("1", msgspec.Raw(b"1"), filled))
+        assert stencil("1", msgspec.Raw(b"1"), moment, text) == whole
+
+
+def test_a_codec_that_prepares_in_another_way_fills_no_blanks() -> None:
+    class Other(JsonCodec):
+        def encode(self, envelope: Envelope[msgspec.Raw]) -> Encoded:
+            return super().encode(envelope)
+
+        def prepare(self, docket: Docket) -> Stencil:
+            return super().prepare(docket)
+
+    assert filling_blanks(JsonCodec()) is not None
+    assert filling_blanks(Other()) is None
+    assert filling_blanks(HeaderCodec()) is None
 
 
 def test_messagepack_times_of_its_own_type_are_read_too() -> None:

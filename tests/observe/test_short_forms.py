@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from tests.support.shop import QUEUE, TOPOLOGY, OrderPaid, OrderPlaced, settled, subscribed
 
-from matador import DontRetry, Envelope, Hooks, Matador, Schema
+from matador import DontRetry, Envelope, Hooks, Matador, Schema, event
+from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
 from matador.events.hooks import EnqueueSuccess, HookSet, WorkerSuccess
 from matador.observe import PrometheusMetrics, Tracing
 from matador.observe.counters import OutcomeCounter
@@ -151,12 +153,44 @@ async def test_a_message_leaves_no_trace_in_the_next_one() -> None:
     assert {sampled for _, sampled in seen} == {True, False}
 
 
+@pytest.mark.parametrize("codec", [JsonCodec(), HeaderCodec(), MessagePackCodec()], ids=repr)
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_every_codec_carries_the_context(codec: Codec, ratio: float) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def look(envelope: Envelope[Any]) -> None:
+        current = trace.get_current_span().get_span_context()
+        seen.append((f"{current.trace_id:032x}", envelope.docket.metadata["traceparent"]))
+
+    @event("order.odd", description=f"Like a trace: 00-{'f' * 32}-{'f' * 16}-ff.")
+    @dataclass(frozen=True)
+    class Odd:
+        number: int
+
+    app = Matador(
+        "memory://",
+        schema=Schema({OrderPlaced: [subscribed(look)], Odd: [subscribed(look)]}),
+        topology=TOPOLOGY,
+        consume_from=["events"],
+        codec=codec,
+        hooks=[Tracing(tracer_provider=sampling(ratio, InMemorySpanExporter()))],
+    )
+    async with app:
+        await app.send(OrderPlaced("o-1"))
+        await app.send(Odd(1))
+        await settled(app)
+    assert len(seen) == 2
+    for trace_id, parent in seen:
+        assert parent.split("-")[1] == trace_id
+        assert int(parent.split("-")[3], 16) & 1 == ratio
+
+
 async def test_all_applications_of_a_process_skip_spans() -> None:
     provider = sampling(0.0, InMemorySpanExporter())
     for _ in range(3):  # the SDK gives all of them the same tracer
         tracing = Tracing(tracer_provider=provider)
         async with make_app(mixed, [tracing]):
-            assert tracing.short_send() is not None
+            assert type(tracing.short_send("order.placed", "memory")) is str
 
 
 async def test_opentelemetrys_own_metrics_count_what_is_not_sampled() -> None:

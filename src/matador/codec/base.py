@@ -55,6 +55,10 @@ Stencil: TypeAlias = Callable[[str, msgspec.Raw, datetime], Encoded]
 """``stencil(id, data, created_at)``: encodes an envelope whose other fields are known."""
 
 
+BlankStencil: TypeAlias = Callable[[str, msgspec.Raw, datetime, str], Encoded]
+"""``stencil(id, data, created_at, text)``: the same, where a text in the metadata is open."""
+
+
 class Codec(Protocol):
     """Encodes and decodes envelopes. Pure: no I/O, no clock; safe to share between threads.
 
@@ -130,6 +134,30 @@ class Preparing(Protocol):
             InvalidEventError: its type cannot be used as a payload.
         """
         ...
+
+
+@runtime_checkable
+class FillsBlanks(Protocol):
+    """A codec that can leave a text in the metadata open until an envelope is encoded."""
+
+    def prepare_blank(self, docket: Docket, blank: str) -> BlankStencil:
+        """``prepare`` for envelopes that have another text instead of ``blank`` each.
+
+        ``blank`` is a value in the metadata, and is nowhere else. The text that replaces it must
+        need no escapes.
+
+        Raises:
+            InvalidEventError: the docket cannot be encoded.
+        """
+        ...
+
+
+def filling_blanks(codec: Preparing) -> FillsBlanks | None:
+    """The codec as ``FillsBlanks``, if it does that as it prepares other envelopes."""
+    if not isinstance(codec, FillsBlanks):
+        return None
+    kind = type(codec)
+    return codec if _home(kind, "prepare_blank") is _home(kind, "prepare") else None
 
 
 def preparing(codec: Codec) -> Preparing | None:

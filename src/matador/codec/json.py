@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from matador.codec.base import Encoded, RawEnvelope, Stamp, Stencil
+from matador.codec.base import BlankStencil, Encoded, RawEnvelope, Stamp, Stencil
 from matador.codec.json_text import (
     escaped_surrogate,
     refuse_duplicate_keys,
@@ -24,6 +24,7 @@ from matador.model.envelope import Docket, Envelope
 from matador.model.message import Headers
 
 _NO_HEADERS: Headers = {}
+_NOWHERE = b"\0"  # is in no JSON
 
 # Where the seconds of the two times end in a docket, after the first is cut to milliseconds.
 _CREATED_AT = len('{"createdAt":"2026-11-15T19:02:37')
@@ -74,12 +75,20 @@ class JsonCodec(PayloadCodec):
 
     def prepare(self, docket: Docket) -> Stencil:
         """See ``Preparing``."""
+        return self._prepare(docket)
+
+    def prepare_blank(self, docket: Docket, blank: str) -> BlankStencil:
+        """See ``FillsBlanks``."""
+        return self._prepare(docket, blank.encode())
+
+    def _prepare(self, docket: Docket, blank: bytes = _NOWHERE) -> Callable[..., Encoded]:
         sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket)).body
         start = b',"docket":{"createdAt":'
         rest = sample[sample.index(start) + len(start) + len('"2026-11-15T19:02:37.435') :]
+        before, _, after = rest.partition(blank)
         encode, join = self._encode, b"".join
 
-        def stencil(id: str, data: msgspec.Raw, created_at: datetime) -> Encoded:
+        def stencil(id: str, data: msgspec.Raw, created_at: datetime, text: str = "") -> Encoded:
             known, time = self._time
             if known is not created_at:
                 time = encode(created_at)
@@ -87,8 +96,8 @@ class JsonCodec(PayloadCodec):
                     time = quoted(created_at)
                 time = time[:24]
                 self._time = created_at, time
-            parts = (b'{"id":', encode(id), b',"data":', data, start, time, rest)
-            return Encoded(join(parts), _NO_HEADERS)
+            head = b'{"id":', encode(id), b',"data":', data, start, time, before
+            return Encoded(join((*head, text.encode(), after) if text else head), _NO_HEADERS)
 
         return stencil
 

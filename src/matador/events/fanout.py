@@ -14,12 +14,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from matador.codec.base import (
+    BlankStencil,
     DecodedPayload,
     Encoded,
     PayloadEncoder,
     Preparing,
     RawEnvelope,
     Stencil,
+    filling_blanks,
     preparing,
 )
 from matador.codec.json import JsonCodec
@@ -134,7 +136,7 @@ class Way(msgspec.Struct, frozen=True):
     target: Target
     docket: Docket
     stencil: Stencil
-    traced: Traced | None
+    traced: BlankStencil | None
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -434,13 +436,16 @@ def _way(codec: Preparing, event: EventType, target: Target) -> Way:
     return Way(target, docket, codec.prepare(docket), _traced(codec, docket))
 
 
-def _traced(codec: Preparing, docket: Docket) -> Traced | None:
+def _traced(codec: Preparing, docket: Docket) -> BlankStencil | None:
     """The stencil for traced events, if the codec writes metadata as text."""
-    metadata = {TRACEPARENT: _NO_TRACE}
-    stencil = codec.prepare(msgspec.structs.replace(docket, metadata=metadata))
+    docket = msgspec.structs.replace(docket, metadata={TRACEPARENT: _NO_TRACE})
+    stencil = codec.prepare(docket)
     body, mark = stencil("", msgspec.Raw(b"null"), _SOME_TIME).body, _NO_TRACE.encode()
     if body.count(mark) != 1:
         return None
+    filling = filling_blanks(codec)
+    if filling is not None:
+        return filling.prepare_blank(docket, _NO_TRACE)
     return Traced(stencil, len(body) - body.index(mark))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
-from matador.events.short_forms import CountSuccess
+from matador.events.short_forms import CountSuccess, Surrounding
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
@@ -115,6 +115,7 @@ class EventHandler:
         self._count = hooks.success_counter
         self._checkpoints = config.checkpoints
         self._clock = config.clock
+        self._time, self._monotonic = config.clock.time, config.clock.monotonic
         self._failures = Failures(config, hooks)
         self._sender = sender
         self._transport = config.transport.name
@@ -194,19 +195,31 @@ class EventHandler:
                 return await self._finish_plain(_Attempt(delivery, raw, envelope, route), call)
             if route.short:
                 context = copy_context()
-                if self._short is None or context.run(self._is_short, docket.metadata):
-                    started_at, start = self._clock.time(), self._clock.monotonic()
+                around: Surrounding | bool = True
+                if self._short is not None:
+                    try:
+                        around = self._short(
+                            context, raw.id, docket, receipt.queue, self._transport
+                        )
+                    except Exception:
+                        log.exception("the hook on_worker_enter raised an error, which was ignored")
+                        around = False
+                if around is not False:
+                    started_at, start = self._time(), self._monotonic()
                     callback = route.subscriber.callback(envelope)
                     try:
                         step = context.run(callback.send, None)
                     except StopIteration:  # it finished without waiting
-                        return self._short_success(receipt, docket, route, started_at, start)
+                        outcome = self._short_success(receipt, docket, route, started_at, start)
+                        if around is not True:
+                            _finish(around, None)
+                        return outcome
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
                     else:
                         call = InOwnContext(callback, context, step)
                     attempt = _Attempt(delivery, raw, envelope, route)
-                    return await self._finish_short(attempt, call, started_at, start)
+                    return await self._finish_short(attempt, call, around, started_at, start)
             attempt = _Attempt(delivery, raw, envelope, route)
             if route.light:
                 return await self._run_light(attempt)
@@ -306,23 +319,23 @@ class EventHandler:
         finally:
             del ran
 
-    def _is_short(self, metadata: Mapping[str, Any]) -> bool:
-        """Have the hooks around callbacks nothing to do? Runs in the context of the callback."""
-        try:
-            return self._short is not None and self._short(metadata)
-        except Exception:
-            log.exception("the hook on_worker_enter raised an error, which was ignored")
-            return False
-
     async def _finish_short(
-        self, attempt: _Attempt, call: Awaitable[Any], started_at: float, start: float
+        self,
+        attempt: _Attempt,
+        call: Awaitable[Any],
+        around: Surrounding | bool,
+        started_at: float,
+        start: float,
     ) -> Outcome:
         """``_finish_plain`` with hooks that have short forms."""
         ran = await self._calls.run(call)
+        if not isinstance(around, bool):
+            stopped = asyncio.CancelledError() if ran.interrupted else None
+            _finish(around, stopped or ran.error)
         if ran.error is None and not ran.interrupted:
             docket = attempt.envelope.docket
             return self._short_success(attempt.receipt, docket, attempt.route, started_at, start)
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         try:
             return await self._ended(attempt, ran, None, started_at, duration)
         finally:
@@ -340,7 +353,7 @@ class EventHandler:
             count = self._count(queue, docket.event_key, docket.target_subscriber)
             route.counters[queue] = count
         due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
-        then = partial(count, self._clock.monotonic() - start, started_at - due.timestamp())
+        then = partial(count, self._monotonic() - start, started_at - due.timestamp())
         return Outcome(receipt, Complete(receipt), then, True)
 
     async def _run_light(self, attempt: _Attempt) -> Outcome:
@@ -349,7 +362,7 @@ class EventHandler:
         subscriber = attempt.route.subscriber
         context, around = copy_context(), hooks.around
         event = states = None
-        started_at, start = self._clock.time(), self._clock.monotonic()
+        started_at, start = self._time(), self._monotonic()
         if around is not None:
             event = Processing(envelope, subscriber, receipt.queue, self._transport, receipt)
             states = context.run(around.enter, event)
@@ -362,7 +375,7 @@ class EventHandler:
             ran = await self._calls.run(raising(error))
         else:
             ran = await self._calls.run(InOwnContext(callback, context, step))
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         if around is not None and states is not None:
             stopped = asyncio.CancelledError() if ran.interrupted else None
             context.run(around.exit, event, states, stopped or ran.error)
@@ -396,12 +409,12 @@ class EventHandler:
         steps: Steps | None = None
         if attempt.route.steps:
             steps = Steps(self._checkpoints, self._hooks, envelope.id, subscriber.name)
-        started_at, start = self._clock.time(), self._clock.monotonic()
+        started_at, start = self._time(), self._monotonic()
         if self._hooked:
             ran = await self._run_inside_hooks(attempt, steps)
         else:
             ran = await self._calls.run(InOwnContext(self._call_around(attempt, steps)))
-        duration = self._clock.monotonic() - start
+        duration = self._monotonic() - start
         if ran.interrupted or ran.error is not None:
             try:
                 return await self._ended(attempt, ran, steps, started_at, duration, settled)
@@ -533,6 +546,13 @@ class EventHandler:
                 await self._hooks.on_worker_success(success)
 
         return after
+
+
+def _finish(surrounding: Surrounding, error: BaseException | None) -> None:
+    try:
+        surrounding.finish(error)
+    except Exception:
+        log.exception("the hook on_worker_exit raised an error, which was ignored")
 
 
 def _with_attempts(raw: RawEnvelope, more: int) -> RawEnvelope:

@@ -6,7 +6,7 @@ import logging
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from matador.errors import (
     InvalidEventError,
@@ -18,6 +18,7 @@ from matador.events.config import AppConfig
 from matador.events.fanout import PLAIN, FanOut, Order, Route
 from matador.events.hooks import HookSet, Sending
 from matador.events.running import Running
+from matador.events.short_forms import Surrounding
 from matador.model.event import EventType, event_type_of
 from matador.model.message import Once
 from matador.model.options import Seconds
@@ -36,6 +37,7 @@ class SendsEvents:
 
     def __init__(self, config: AppConfig) -> None:
         self._config = config
+        self._transport = config.transport.name
         self._activity = Activity()
         self._lifecycle = Lifecycle(self._activity, config.shutdown)
         self._loop: AbstractEventLoop | None = None
@@ -96,34 +98,43 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
+        hooks, fan_out = running.hooks, running.fan_out
         trace: str | None = None
-        if running.hooks.send_wraps:
+        surrounding: Surrounding | None = None
+        if hooks.send_wraps:
             return (await self._send_wrapped([(*self._resolve(payload, data), options)]))[0]
-        if running.hooks.send_around is not None:
-            plain = options is PLAIN and data is _MISSING
-            route = running.fan_out.route(payload) if plain else None
+        plain = options is PLAIN and data is _MISSING
+        route = fan_out.route(payload) if plain else None
+        if hooks.send_around is not None:
+            found = None
             if route is not None and route.traceable:
-                trace = _short_send(running)
-            if trace is None:
+                found = _short_send(hooks, route.event.key, self._transport)
+            if type(found) is str:
+                trace = found
+            elif found is None:
                 event, value = self._resolve(payload, data)
                 return await self._send_around(running, event, value, options, route)
-        load = running.hooks.load_universal_metadata
+            else:
+                surrounding = cast("Surrounding", found)
+                trace = surrounding.traceparent
+        load = hooks.load_universal_metadata
         self._activity.enqueuing += 1
         try:
             universal = None if load is None else await load()
-            if (
-                options is PLAIN
-                and data is _MISSING
-                and not universal
-                and (route := running.fan_out.route(payload)) is not None
-            ):
-                order = running.fan_out.make_plain(route, payload, trace)
+            if route is not None and not universal:
+                order = fan_out.make_plain(route, payload, trace)
             else:
                 event, value = self._resolve(payload, data)
-                order = await running.fan_out.make(event, value, options, universal)
+                order = await fan_out.make(event, value, options, universal)
             result = await running.dispatcher.send(order)
+        except BaseException as error:
+            if surrounding is not None:
+                _finish(surrounding, error)
+            raise
         finally:
             self._activity.finished_enqueuing()
+        if surrounding is not None:
+            _finish(surrounding, None)
         if result.errors and self._config.send_errors == "raise":
             raise_for_errors([result])
         return result
@@ -152,7 +163,7 @@ class SendsEvents:
         if not running.hooks.send_wraps and running.hooks.send_around is not None:
             routes = map(running.fan_out.route, items)
             if all(route is not None and route.traceable for route in routes):
-                trace = _short_send(running)
+                trace = cast("str | None", _short_send(running.hooks, None, self._transport))
         if running.hooks.send_wraps or (running.hooks.send_around is not None and trace is None):
             given = [_item(item) for item in items]
             return await self._send_wrapped(
@@ -217,7 +228,7 @@ class SendsEvents:
         """Send one event between ``on_send_enter`` and ``on_send_exit``."""
         around = running.hooks.send_around
         assert around is not None
-        sending = Sending((event.key,), 1, self._config.transport.name, {})
+        sending = Sending((event.key,), 1, self._transport, {})
         self._activity.enqueuing += 1
         states = around.enter(sending)
         failure: BaseException | None = None
@@ -258,7 +269,7 @@ class SendsEvents:
             results.extend(await running.dispatcher.send_all(orders, once))
 
         keys = tuple(dict.fromkeys(event.key for event, _, _ in events))
-        sending = Sending(keys, len(events), self._config.transport.name, {})
+        sending = Sending(keys, len(events), self._transport, {})
         self._activity.enqueuing += len(events)
         try:
             around = running.hooks.send_around
@@ -323,16 +334,23 @@ class SendsEvents:
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
 
 
-def _short_send(running: Running) -> str | None:
-    """The ``traceparent`` of a send around which nothing is to be done; None if something is."""
-    hooks = running.hooks
+def _short_send(hooks: HookSet, event_key: str | None, transport: str) -> str | Surrounding | None:
+    """The ``traceparent`` of a send around which nothing is to be done, or what surrounds it; None
+    if hooks are to be called."""
     if hooks.short_send is None or hooks.load_universal_metadata is not None:
         return None
     try:
-        return hooks.short_send()
+        return hooks.short_send(event_key, transport)
     except Exception:
         log.exception("the hook on_send_enter raised an error, which was ignored")
         return None
+
+
+def _finish(surrounding: Surrounding, error: BaseException | None) -> None:
+    try:
+        surrounding.finish(error)
+    except Exception:
+        log.exception("the hook on_send_exit raised an error, which was ignored")
 
 
 async def _universal(running: Running) -> dict[str, Any] | None:

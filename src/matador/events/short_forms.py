@@ -7,8 +7,11 @@ one, and never for a subclass that overrides the call itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
+
+from matador.model.envelope import Docket
 
 CountStored: TypeAlias = Callable[[], None]
 """Counts a message that was stored."""
@@ -16,8 +19,8 @@ CountStored: TypeAlias = Callable[[], None]
 CountSuccess: TypeAlias = Callable[[float, float], None]
 """Counts a message that was handled, with how long its callback ran, and how long it waited."""
 
-ShortSend: TypeAlias = Callable[[], str | None]
-ShortAttempt: TypeAlias = Callable[[Mapping[str, Any]], bool]
+ShortSend: TypeAlias = Callable[[str | None, str], "str | Surrounding | None"]
+ShortAttempt: TypeAlias = Callable[[Context, str, Docket, str, str], "Surrounding | bool"]
 
 F = TypeVar("F", bound=Callable[..., None])
 MakeCounter: TypeAlias = Callable[[str, str, str], F]
@@ -39,20 +42,38 @@ class CountsMessages(Protocol):
         ...
 
 
+class Surrounding(Protocol):
+    """Something that has begun with a send or an attempt, and ends with it."""
+
+    @property
+    def traceparent(self) -> str:
+        """What the messages of a send carry; of no use to an attempt."""
+        ...
+
+    def finish(self, error: BaseException | None, /) -> None:
+        """The send or the attempt has ended, with ``error`` if it failed. Called once."""
+        ...
+
+
 class SkipsMessages(Protocol):
-    """A hook whose ``…_enter`` and ``…_exit`` have nothing to do with many messages."""
+    """A hook whose ``…_enter`` and ``…_exit`` have little to do with many messages."""
 
-    def short_send(self) -> str | None:
-        """The ``traceparent`` for a send that needs nothing else; None: ``on_send_enter`` is due.
+    def short_send(self, event_key: str | None, transport: str) -> str | Surrounding | None:
+        """The ``traceparent`` for a send that needs nothing else, or what is finished with the
+        send; None: ``on_send_enter`` is due.
 
-        Called in the task of the sender, at the moment of the send.
+        ``event_key`` is None for a batch, which is never surrounded. Called in the task of the
+        sender, at the moment of the send, as ``finish`` is at its end.
         """
         ...
 
-    def short_attempt(self, metadata: Mapping[str, Any]) -> bool:
-        """Is nothing to be done around the attempt? False: ``on_worker_enter`` is due.
+    def short_attempt(
+        self, variables: Context, message_id: str, docket: Docket, queue: str, transport: str
+    ) -> Surrounding | bool:
+        """True if nothing is to be done around the attempt, or what is finished with it; False:
+        ``on_worker_enter`` is due.
 
-        Called in the context variables of the callback, in which it may set what it has to.
+        ``variables`` are those of the callback: what has to be set is set in them.
         """
         ...
 

@@ -1,99 +1,37 @@
-"""Spans of OpenTelemetry for messages, and the context of a trace in their metadata.
+"""Makes spans of OpenTelemetry for messages, each in as little time as its trace allows.
 
-The context is that of W3C Trace Context, as ``traceparent`` and ``tracestate``. Most messages of a
-busy system are in traces that are not sampled: these are recognised without asking the SDK, which
-takes several times as long.
+A trace that is not sampled needs no span, only a context that goes on. One that is sampled gets a
+light span where the provider is the SDK's, and otherwise whatever the provider makes.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Callable, Mapping, MutableMapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from contextvars import Context as Variables
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from matador.errors import MissingExtraError
 from matador.model.text import error_text
+from matador.observe.light_spans import LightSpans, light_spans
+from matador.observe.sampling import TRACE_IDS, GivenIds, bound_of, follows_the_sender
 from matador.transports.credentials import without_secrets
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanKind, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider
 
 SCOPE = "matador"
 """The name of the instrumentation."""
 
-HEADERS = ("traceparent", "tracestate")
-"""Where the context of a trace is, in the metadata or headers of a message."""
+Draw: TypeAlias = "Callable[[], str | int | SpanContext | None]"
+"""See ``Spans.drawing``."""
 
-_LONGEST_HEADER = 512
 _SYSTEMS = {"sqs": "aws_sqs", "bullmq": "redis"}
-_IDS_OF = r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-"
-_UNSAMPLED = re.compile(_IDS_OF + "0[02]")  # with flag 2, the id is random
-_CONTEXT = re.compile(_IDS_OF + "(0[0-3])")
-_FOLLOWS = "remoteParentNotSampled:AlwaysOffSampler"
-_RATIO = re.compile(r"ParentBased\{root:TraceIdRatioBased\{([\d.e-]+)\},.*\}")
-_IDS = 1 << 64  # the ratio is taken of this many trace ids
-_BITS = 192  # of a trace id and the id of a span; that one of them is zero will not happen
-_SDK_IDS = "opentelemetry.sdk.trace.id_generator"
-
-
-@cache
-def unsampled_spans() -> type[Any]:
-    """The class of spans of messages whose traces are not sampled. They are made from a valid
-    ``traceparent``, which is read only if somebody asks for it.
-
-    A function, because OpenTelemetry is imported only where it is used.
-    """
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
-
-    class Unsampled(NonRecordingSpan):
-        def __init__(self, traceparent: str) -> None:
-            self.traceparent = traceparent
-
-        def get_span_context(self) -> SpanContext:
-            text = self.traceparent
-            flags = TraceFlags(int(text[53:], 16))
-            return SpanContext(int(text[3:35], 16), int(text[36:52], 16), True, flags)
-
-        def __repr__(self) -> str:
-            return f"Unsampled({self.traceparent!r})"
-
-    return Unsampled
-
-
-class _GivenIds:
-    """The ids of new spans: those of another generator, or a trace id that was chosen before."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self._given = threading.local()
-        self.generate_span_id: Callable[[], int] = inner.generate_span_id
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def are_random(self) -> bool:
-        """Are they the SDK's own: random numbers?"""
-        kind = cast("type[Any]", type(self._inner))
-        return (kind.__module__, kind.__name__) == (_SDK_IDS, "RandomIdGenerator")
-
-    def generate_trace_id(self) -> int:
-        """The id that was given in this thread, or a new one."""
-        given: int = getattr(self._given, "id", 0)
-        if given:
-            self._given.id = 0
-        return given or self._inner.generate_trace_id()
-
-    def give(self, trace_id: int) -> None:
-        """Have the next trace of this thread use this id."""
-        self._given.id = trace_id
 
 
 class Spans:
-    """Makes spans, and carries their contexts in messages.
+    """Makes spans, and says what the messages of unsampled traces carry.
 
     Raises:
         MissingExtraError: ``opentelemetry-api`` is not installed.
@@ -101,51 +39,54 @@ class Spans:
 
     def __init__(self, provider: TracerProvider | None) -> None:
         try:
-            from opentelemetry import context, trace
-            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+            from opentelemetry import trace
         except ImportError as error:
             raise MissingExtraError("Tracing", "otel") from error
+        from matador.observe.trace_context import TraceContexts, traceparent
+
+        self.contexts = TraceContexts()
         self._provider = provider
-        self._tracer = trace.get_tracer(SCOPE, tracer_provider=provider)
+        self._tracer: Any = trace.get_tracer(SCOPE, tracer_provider=provider)
         self._global_provider = trace.get_tracer_provider
+        self._span_of = trace.get_current_span
         self._span_context, self._no_span = trace.SpanContext, trace.NonRecordingSpan
-        self._some_flags, self._not_sampled = trace.TraceFlags, trace.TraceFlags(0)
-        self._no_parent = trace.INVALID_SPAN
-        self._unsampled = unsampled_spans()
+        self._flags = tuple(trace.TraceFlags(number) for number in range(4))
         self._failed = trace.StatusCode.ERROR
-        self._w3c = TraceContextTextMapPropagator()
-        self._ids: _GivenIds | None = None
-        self._bound = 0
+        self._traceparent = traceparent
+        self._light: LightSpans | None = None
+        self._ids: GivenIds | None = None  # None: the tracer makes all spans
+        self._bound: int | None = None  # None: the sampler is asked
         self._draws = False
-        self.follows = False
-        self.nothing = context.Context()
-        self.attach, self.detach = context.attach, context.detach
-        self.in_context = trace.set_span_in_context
-        self.current = trace.get_current_span
+        self.follows = False  # is what the sender did not sample never sampled?
+        self._random = self._random_flag = 0
         self.producer, self.consumer = trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER
         self.client, self.server = trace.SpanKind.CLIENT, trace.SpanKind.SERVER
 
     def prepare(self) -> None:
-        """Find out what the SDK drops anyway. It is set up by now. Idempotent."""
+        """Find out what the SDK, which is set up by now, leaves to us. Idempotent."""
         if self._ids is not None:
             return
         provider: Any = self._global_provider() if self._provider is None else self._provider
         sampler: Any = getattr(provider, "sampler", None)
-        describe = getattr(sampler, "get_description", None)
-        if type(sampler).__module__ != "opentelemetry.sdk.trace.sampling" or describe is None:
-            return  # a sampler of your own is asked for each span
-        said = str(describe())
-        self.follows = _FOLLOWS in said
+        self.follows = follows_the_sender(sampler)
+        bound = bound_of(sampler)
         tracer: Any = self._tracer if self._provider is not None else provider.get_tracer(SCOPE)
-        ratio = _RATIO.fullmatch(said)
-        if ratio is None or not hasattr(tracer, "id_generator"):
+        if not hasattr(tracer, "id_generator"):
+            return
+        light = light_spans(tracer)
+        if light is None and bound is None:
             return
         ids: Any = tracer.id_generator  # the SDK may give all of us the same tracer
-        self._tracer = tracer
-        self._ids = ids if isinstance(ids, _GivenIds) else _GivenIds(ids)
+        self._tracer, self._light, self._bound = tracer, light, bound
+        self._ids = ids if isinstance(ids, GivenIds) else GivenIds(ids)
         tracer.id_generator = self._ids  # of our own tracer: nobody else has it
-        self._draws = self._ids.are_random()
-        self._bound = round(float(ratio[1]) * _IDS)  # as TraceIdRatioBased does it
+        self._draws = bound is not None and self._ids.are_random()
+        is_random = getattr(ids, "is_trace_id_random", None)
+        if is_random is not None:  # the SDK says so in the flags of a trace
+            self._random_flag = 2
+            self._random = 2 if is_random() else 0
+
+    # -- spans ------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -154,80 +95,49 @@ class Spans:
         about: Mapping[str, Any],
         context: Context | None = None,
     ) -> Span:
-        """Begin a span. Without a context, its parent is the current one.
-
-        A new trace that the sampler would not sample, by its id, begins without the SDK. One that
-        it would sample gets that id.
-        """
-        ids = self._ids
-        if ids is not None and context is None and self.current() is self._no_parent:
-            trace_id = ids.generate_trace_id()
-            if trace_id & (_IDS - 1) >= self._bound:
-                span_id = ids.generate_span_id()
-                known = self._span_context(trace_id, span_id, False, self._not_sampled)
-                return self._no_span(known)
+        """Begin a span. Without a context, its parent is the current one."""
+        light, bound, ids = self._light, self._bound, self._ids
+        if light is not None and not light.is_ready():
+            light = None
+        known = self._span_of(context).get_span_context()
+        parent = known if known.is_valid else None
+        if ids is None or (light is None and (bound is None or parent is not None)):
+            return self._tracer.start_span(name, context, kind, about)
+        trace_id = ids.generate_trace_id() if parent is None else parent.trace_id
+        recorded = sampled = clean = True
+        state: Any = None if parent is None else parent.trace_state
+        if bound is None:
+            asked: Any = self._tracer.sampler
+            result: Any = asked.should_sample(context, trace_id, name, kind, about, ())
+            recorded, sampled = result.decision.is_recording(), result.decision.is_sampled()
+            clean, about, state = result.attributes == about, result.attributes, result.trace_state
+        elif parent is None:
+            recorded = sampled = trace_id & TRACE_IDS < bound
+        else:
+            recorded = sampled = parent.trace_flags.sampled
+        if not recorded:
+            return self._no_span(self._context(trace_id, parent, sampled, state))
+        if light is None:
             ids.give(trace_id)
-        return self._tracer.start_span(name, context, kind, about)
+            return self._tracer.start_span(name, context, kind, about)
+        own = self._context(trace_id, parent, sampled, state)
+        return light.start(name, kind, about, own, parent, clean=clean)
 
-    def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:
-        """Write the context of a span into the metadata of a message."""
-        known = span.get_span_context()
-        if known.is_valid:
-            ids = f"{known.trace_id:032x}-{known.span_id:016x}"
-            carrier["traceparent"] = f"00-{ids}-{int(known.trace_flags):02x}"
-            if known.trace_state:
-                carrier["tracestate"] = known.trace_state.to_header()
+    def _context(
+        self, trace_id: int, parent: SpanContext | None, sampled: bool, state: Any = None
+    ) -> SpanContext:
+        """The context of a new span."""
+        random = self._random if parent is None else parent.trace_flags & self._random_flag
+        flags = self._flags[random | sampled]
+        ids = cast("GivenIds", self._ids)
+        return self._span_context(trace_id, ids.generate_span_id(), False, flags, state)
 
-    def extracted(self, metadata: Mapping[str, Any] | None) -> Context:
-        """The context that a message brings. Never that of the slot, which is another message's."""
-        if not metadata or "traceparent" not in metadata:
-            return self.nothing
-        parent = metadata["traceparent"]
-        if (
-            "tracestate" not in metadata
-            and isinstance(parent, str)
-            and (found := _CONTEXT.fullmatch(parent)) is not None
-        ):  # what nearly every message brings, read in a quarter of the time
-            flags = self._some_flags(int(found[3], 16))
-            known = self._span_context(int(found[1], 16), int(found[2], 16), True, flags)
-            return self.in_context(self._no_span(known), self.nothing)
-        carrier = {
-            name: value
-            for name in HEADERS
-            if isinstance(value := metadata.get(name), str) and len(value) <= _LONGEST_HEADER
-        }
-        return self._w3c.extract(carrier, self.nothing)
-
-    def unsampled(self, metadata: Mapping[str, Any] | None) -> Span | None:
-        """The span of a message whose trace is not sampled; None if it may be.
-
-        Only where the sampler does not sample what its sender did not (``follows``).
-        """
-        if not self.follows or not metadata or "tracestate" in metadata:
-            return None
-        parent = metadata.get("traceparent")
-        if not isinstance(parent, str) or _UNSAMPLED.fullmatch(parent) is None:
-            return None
-        return self._unsampled(parent)
-
-    def unsampled_send(self) -> str | None:
-        """The ``traceparent`` of a send whose trace is not sampled; None if it may be.
-
-        An id that is drawn here and would be sampled is used by the next trace of this thread: the
-        span that the caller starts now.
-        """
-        parent: Any = self.current()
-        if parent is not self._no_parent:
-            return parent.traceparent if type(parent) is self._unsampled else None
-        ids = self._ids
-        if ids is None or not self._draws:
-            return None
-        drawn = getrandbits(_BITS)
-        if (drawn >> 64) & (_IDS - 1) < self._bound:
-            ids.give(drawn >> 64)
-            return None
-        digits = f"{drawn:048x}"
-        return f"00-{digits[:32]}-{digits[32:]}-00"
+    def _sampled(self, trace_id: int, parent: SpanContext | None) -> SpanContext:
+        """``_context`` of a span that is sampled, in a trace without a state."""
+        if not self._draws:
+            return self._context(trace_id, parent, True)
+        random = self._random if parent is None else parent.trace_flags & self._random_flag
+        return self.contexts.make(trace_id, getrandbits(64), False, self._flags[random | 1])
 
     def record_error(self, span: Span, error: BaseException) -> None:
         """Note on a span that it failed, without secrets."""
@@ -238,6 +148,92 @@ class Spans:
         span.add_event("exception", {"exception.type": kind, "exception.message": text})
         span.set_attribute("error.type", kind)
         span.set_status(self._failed, text)
+
+    # -- the short way, which most messages take --------------------------------------------------
+
+    def unsampled(self, metadata: Mapping[str, Any] | None) -> Span | None:
+        """The span of a message whose trace is not sampled, and will not be; None if it may be."""
+        return self.contexts.unsampled(metadata) if self.follows else None
+
+    def drawing(self) -> Draw | None:
+        """A function that decides about a send: the ``traceparent`` if its trace is not sampled;
+        the trace id or the parent if it is; None if ``start`` has to decide.
+
+        None if it would always have to.
+        """
+        if self._bound is None:
+            return None
+        current, unsampled = self.contexts.current, self.contexts.unsampled_span
+        bound, draws, write = self._bound, self._draws, self._traceparent
+
+        def draw() -> str | int | SpanContext | None:
+            span: Any = current()
+            if span is None or (type(span) is unsampled and span.traceparent is None):
+                if not draws:
+                    return None
+                trace_id = getrandbits(128)
+                if trace_id & TRACE_IDS < bound:
+                    return trace_id
+                digits = trace_id.to_bytes(16, "big").hex()
+                return f"00-{digits}-{digits[16:]}-00"  # nobody records this span
+            if type(span) is unsampled:
+                return span.traceparent
+            parent = cast("SpanContext", span.get_span_context())
+            if parent.trace_state or not parent.is_valid:
+                return None
+            return parent if parent.trace_flags.sampled else write(parent)
+
+        return draw
+
+    def light_send(
+        self, name: str, about: Mapping[str, Any], of: int | SpanContext
+    ) -> OpenSpan | None:
+        """A light span around a send, of what was drawn; it is the current one from
+        now on. None if ``start`` has to make it."""
+        if self._light is None or not self._light.is_ready():
+            self.keep(of)
+            return None
+        trace_id, parent = (of, None) if isinstance(of, int) else (of.trace_id, of)
+        own = self._sampled(trace_id, parent)
+        made = self._light.start(name, self.producer, about, own, parent)
+        flags = own.trace_flags
+        ids = f"{trace_id.to_bytes(16, 'big').hex()}-{own.span_id.to_bytes(8, 'big').hex()}"
+        return OpenSpan(self, made, f"00-{ids}-0{flags}", self.contexts.attach_with(made))
+
+    def keep(self, of: int | SpanContext) -> None:
+        """Have the span that this thread starts next use what was drawn."""
+        if isinstance(of, int):
+            cast("GivenIds", self._ids).give(of)
+
+    def light_attempt(
+        self, variables: Variables, name: str, about: Mapping[str, Any], parent: SpanContext
+    ) -> OpenSpan | None:
+        """A light span around an attempt; None if ``start`` has to make it."""
+        light = self._light
+        if self._bound is None or light is None or not light.is_ready():
+            return None
+        own = self._sampled(parent.trace_id, parent)
+        made = light.start(name, self.consumer, about, own, parent)
+        self.contexts.set_only(variables, made)
+        return OpenSpan(self, made)
+
+
+class OpenSpan:
+    """A light span around a send or an attempt. See ``Surrounding``."""
+
+    __slots__ = ("_spans", "_token", "span", "traceparent")
+
+    def __init__(self, spans: Spans, span: Span, traceparent: str = "", token: Any = None) -> None:
+        self._spans, self._token = spans, token
+        self.span, self.traceparent = span, traceparent
+
+    def finish(self, error: BaseException | None) -> None:
+        """End the span."""
+        if self._token is not None:
+            self._spans.contexts.detach(self._token)
+        if error is not None:
+            self._spans.record_error(self.span, error)
+        self.span.end()
 
 
 def attributes(transport: str, destination: str, operation: str) -> dict[str, Any]:

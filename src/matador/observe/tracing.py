@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextvars import Context as Variables
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from matador.events.hooks import (
     DecodeFailure,
@@ -20,16 +21,22 @@ from matador.events.hooks import (
     Sending,
     WorkerError,
 )
+from matador.model.envelope import Docket
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.observe.spans import SCOPE, Spans, attributes
+from matador.observe.spans import SCOPE, Draw, OpenSpan, Spans, attributes
+from matador.observe.trace_context import Take
 from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 _MOST_KEYS = 10  # of events in one send, in its attributes
 _MOST_KEPT = 1000  # attributes that are made once; of queues and events there are few
+
+
+_About: TypeAlias = tuple[str, Mapping[str, Any]]
+"""The name of a span, and attributes that many messages have in common."""
 
 
 class _Open(NamedTuple):
@@ -82,12 +89,14 @@ class Tracing(Hooks):
             metrics.get_meter_provider if meter_provider is None else (lambda: meter_provider)
         )
         self._measures = True
+        self._draw: Draw | None = None
+        self._take: Take | None = None
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._sends: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._processes: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._sends: dict[tuple[str, str], _About] = {}
+        self._processes: dict[tuple[str, str], _About] = {}
 
     def on_start(self) -> None:
         """See ``Hooks``. The SDK is set up by now."""
@@ -95,6 +104,9 @@ class Tracing(Hooks):
         # That of the API does nothing.
         home = type(self._meter_provider()).__module__
         self._measures = not home.startswith("opentelemetry.metrics")
+        short = not self._measures
+        self._draw = self._spans.drawing() if short else None
+        self._take = self._spans.contexts.taking() if short and self._spans.follows else None
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -102,69 +114,76 @@ class Tracing(Hooks):
         """A span around a send, whose context goes into the messages."""
         keys = event.event_keys
         single = len(keys) == 1
-        about = self._about_send(event.transport, keys[0] if single else "")
-        spans = self._spans
-        span = spans.start(f"send {keys[0]}" if single else "send", spans.producer, about)
+        name, about = self._about_send(event.transport, keys[0] if single else "")
+        spans, contexts = self._spans, self._spans.contexts
+        span = spans.start(name, spans.producer, about)
         if event.count > 1 and span.is_recording():
             span.set_attribute("messaging.batch.message_count", event.count)
             span.set_attribute("matador.events", keys[:_MOST_KEYS])
-        spans.inject(span, event.metadata)
-        token = spans.attach(spans.in_context(span))
+        contexts.inject(span, event.metadata)
+        token = contexts.attach_with(span)
         return _Open(span, about, time.perf_counter(), token)
 
     def on_send_exit(self, event: Sending, state: _Open, error: BaseException | None) -> None:
         """The end of the span."""
-        self._spans.detach(state.token)
+        self._spans.contexts.detach(state.token)
         about = self._end(state, error)
-        self._send_seconds.record(time.perf_counter() - state.began, about)
-        self._sent.add(event.count, about)
+        if self._measures:
+            self._send_seconds.record(time.perf_counter() - state.began, about)
+            self._sent.add(event.count, about)
 
-    def short_send(self) -> str | None:
+    def short_send(self, event_key: str | None, transport: str) -> str | OpenSpan | None:
         """See ``SkipsMessages``. A trace that is not sampled needs no span."""
-        return None if self._measures else self._spans.unsampled_send()
+        draw = self._draw
+        found = None if draw is None else draw()
+        if found is None or type(found) is str:
+            return found
+        of = cast("int | SpanContext", found)
+        if event_key is None:
+            self._spans.keep(of)
+            return None
+        name, about = self._about_send(transport, event_key)
+        return self._spans.light_send(name, about, of)
 
     def on_enqueue_error(self, event: EnqueueError) -> None:
         """A message of the send that goes on could not be stored."""
-        self._spans.record_error(self._spans.current(), event.error)
+        span = self._spans.contexts.current()
+        if span is not None:
+            self._spans.record_error(span, event.error)
 
     # -- handling ---------------------------------------------------------------------------------
 
     def on_worker_enter(self, event: Processing) -> _Open:
         """A span around an attempt, in the trace of the send."""
-        about = self._about_process(event.queue, event.transport)
+        name, about = self._about_process(event.queue, event.transport)
         docket = event.envelope.docket
-        spans = self._spans
+        spans, contexts = self._spans, self._spans.contexts
         span = spans.unsampled(docket.metadata)
-        context = spans.nothing
         if span is None:
-            context = spans.extracted(docket.metadata)
-            more: dict[str, Any] = {
-                **about,
-                "messaging.message.id": event.envelope.id,
-                "matador.event": docket.event_key,
-                "matador.subscriber": docket.target_subscriber,
-                "matador.attempt": docket.attempts,
-            }
-            if docket.correlation_id is not None:
-                more["messaging.message.conversation_id"] = docket.correlation_id
-            span = spans.start(f"process {event.queue}", spans.consumer, more, context)
+            context = contexts.extracted(docket.metadata)
+            more = _about_message(about, event.envelope.id, docket)
+            span = spans.start(name, spans.consumer, more, context)
         # The context variables end with the callback: nothing need be detached.
-        spans.attach(spans.in_context(span, context))
+        contexts.attach(contexts.with_only(span))
         return _Open(span, about, time.perf_counter(), None)
 
     def on_worker_exit(self, event: Processing, state: _Open, error: BaseException | None) -> None:
         """The end of the span."""
         about = self._end(state, error)
-        self._process_seconds.record(time.perf_counter() - state.began, about)
+        if self._measures:
+            self._process_seconds.record(time.perf_counter() - state.began, about)
 
-    def short_attempt(self, metadata: Mapping[str, Any]) -> bool:
+    def short_attempt(
+        self, variables: Variables, message_id: str, docket: Docket, queue: str, transport: str
+    ) -> OpenSpan | bool:
         """See ``SkipsMessages``. What the callback sends is in the same trace."""
-        spans = self._spans
-        span = None if self._measures else spans.unsampled(metadata)
-        if span is None:
-            return False
-        spans.attach(spans.in_context(span, spans.nothing))
-        return True
+        take = self._take
+        parent = False if take is None else take(variables, docket.metadata)
+        if parent is True or parent is False:
+            return parent
+        name, about = self._about_process(queue, transport)
+        more = _about_message(about, message_id, docket)
+        return self._spans.light_attempt(variables, name, more, parent) or False
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message that was refused: its callback did not run, so nothing else has told it."""
@@ -200,7 +219,7 @@ class Tracing(Hooks):
         carrier: MutableMapping[str, Any],
     ) -> _Open:
         """A span around an add, a call or a publish. See ``TracesMessages``."""
-        spans = self._spans
+        spans, contexts = self._spans, self._spans.contexts
         about: dict[str, Any] = {
             **attributes(transport, receiver, "send"),
             "messaging.operation.name": operation,
@@ -208,17 +227,18 @@ class Tracing(Hooks):
         kind = spans.client if operation == "call" else spans.producer
         more = {**about, "matador.way": way, "matador.name": name}
         span = spans.start(f"{operation} {receiver}", kind, more)
-        spans.inject(span, carrier)
-        token = spans.attach(spans.in_context(span))
+        contexts.inject(span, carrier)
+        token = contexts.attach_with(span)
         return _Open(span, about, time.perf_counter(), token)
 
     def end_send(self, span: _Open | None, error: BaseException | None) -> None:
         """The end of the span."""
         if span is not None:
-            self._spans.detach(span.token)
+            self._spans.contexts.detach(span.token)
             about = self._end(span, error)
-            self._send_seconds.record(time.perf_counter() - span.began, about)
-            self._sent.add(1, about)
+            if self._measures:
+                self._send_seconds.record(time.perf_counter() - span.began, about)
+                self._sent.add(1, about)
 
     def begin_attempt(
         self,
@@ -230,12 +250,11 @@ class Tracing(Hooks):
         carrier: Mapping[str, Any],
     ) -> _Open:
         """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
-        spans = self._spans
-        about = self._about_process(queue, transport)
+        spans, contexts = self._spans, self._spans.contexts
+        title, about = self._about_process(queue, transport)
         span = spans.unsampled(carrier)
-        context = spans.nothing
         if span is None:
-            context = spans.extracted(carrier)
+            context = contexts.extracted(carrier)
             more: dict[str, Any] = {
                 **about,
                 "matador.way": way,
@@ -244,16 +263,17 @@ class Tracing(Hooks):
             if message_id:
                 more["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
             kind = spans.server if way == "rpc" else spans.consumer
-            span = spans.start(f"process {queue}", kind, more, context)
-        token = spans.attach(spans.in_context(span, context))
+            span = spans.start(title, kind, more, context)
+        token = contexts.attach(contexts.with_only(span))
         return _Open(span, about, time.perf_counter(), token)
 
     def end_attempt(self, span: _Open | None, error: BaseException | None) -> None:
         """The end of the span."""
         if span is not None:
-            self._spans.detach(span.token)
+            self._spans.contexts.detach(span.token)
             about = self._end(span, error)
-            self._process_seconds.record(time.perf_counter() - span.began, about)
+            if self._measures:
+                self._process_seconds.record(time.perf_counter() - span.began, about)
 
     # -- internals --------------------------------------------------------------------------------
 
@@ -274,26 +294,41 @@ class Tracing(Hooks):
         message_id: str,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        about = dict(self._about_process(queue, transport))
+        name, known = self._about_process(queue, transport)
+        about = dict(known)
         if message_id:
             about["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
         spans = self._spans
-        span = spans.start(f"process {queue}", spans.consumer, about, spans.extracted(metadata))
+        span = spans.start(name, spans.consumer, about, spans.contexts.extracted(metadata))
         spans.record_error(span, error)
         span.end()
 
-    def _about_send(self, transport: str, key: str) -> Mapping[str, Any]:
+    def _about_send(self, transport: str, key: str) -> _About:
         found = self._sends.get((transport, key))
         if found is None:
-            found = attributes(transport, key, "send")
+            found = f"send {key}" if key else "send", attributes(transport, key, "send")
             if len(self._sends) < _MOST_KEPT:
                 self._sends[transport, key] = found
         return found
 
-    def _about_process(self, queue: str, transport: str) -> Mapping[str, Any]:
+    def _about_process(self, queue: str, transport: str) -> _About:
         found = self._processes.get((queue, transport))
         if found is None:
-            found = attributes(transport, queue, "process")
+            found = f"process {queue}", attributes(transport, queue, "process")
             if len(self._processes) < _MOST_KEPT:
                 self._processes[queue, transport] = found
         return found
+
+
+def _about_message(about: Mapping[str, Any], message_id: str, docket: Docket) -> dict[str, Any]:
+    """The attributes of an attempt to handle an event."""
+    more: dict[str, Any] = {
+        **about,
+        "messaging.message.id": message_id,
+        "matador.event": docket.event_key,
+        "matador.subscriber": docket.target_subscriber,
+        "matador.attempt": docket.attempts,
+    }
+    if docket.correlation_id is not None:
+        more["messaging.message.conversation_id"] = docket.correlation_id
+    return more

@@ -1,0 +1,233 @@
+"""The context of a trace: which span is current, and what messages bring along and take with them.
+
+In a message it is that of W3C Trace Context, as ``traceparent`` and ``tracestate``. Most messages
+of a busy system are in traces that are not sampled: these are recognised without asking the SDK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import Context as Variables
+from contextvars import ContextVar, copy_context
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, TraceFlags
+
+HEADERS = ("traceparent", "tracestate")
+"""Where the context of a trace is, in the metadata or headers of a message."""
+
+Take: TypeAlias = "Callable[[Variables, Mapping[str, Any]], SpanContext | bool]"
+"""See ``TraceContexts.taking``."""
+
+_LONGEST_HEADER = 512
+_IDS_OF = r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-"
+_LENGTH = 55
+_NOT_SAMPLED = ("-00", "-02")
+_CONTEXT = re.compile(_IDS_OF + "(0[0-3])")  # 1: it is sampled; 2: its id is random
+
+
+@cache
+def unsampled_spans() -> type[Any]:
+    """The class of spans of messages whose traces are not sampled. They are made from what looks
+    like a ``traceparent``, which is read only if somebody asks for it.
+
+    A function, because OpenTelemetry is imported only where it is used.
+    """
+    from opentelemetry.trace import (
+        INVALID_SPAN_CONTEXT,
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+    )
+
+    class Unsampled(NonRecordingSpan):
+        def __init__(self, text: str) -> None:
+            self._text = text
+
+        @property
+        def traceparent(self) -> str | None:
+            """What a message in the same trace carries; None if it cannot be read."""
+            return None if _CONTEXT.fullmatch(self._text) is None else self._text
+
+        def get_span_context(self) -> SpanContext:
+            found = _CONTEXT.fullmatch(self._text)
+            if found is None:
+                return INVALID_SPAN_CONTEXT
+            trace_id, span_id, flags = found.groups()
+            return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags)))
+
+        def __repr__(self) -> str:
+            return f"Unsampled({self._text!r})"
+
+    return Unsampled
+
+
+def traceparent(known: SpanContext) -> str:
+    """The context of a span, as a message carries it."""
+    trace_id, span_id = known.trace_id.to_bytes(16, "big"), known.span_id.to_bytes(8, "big")
+    return f"00-{trace_id.hex()}-{span_id.hex()}-{known.trace_flags:02x}"
+
+
+class TraceContexts:
+    """Reads and sets the current span, and the context of a trace in metadata.
+
+    OpenTelemetry keeps its context in a context variable, which is found by setting it. So that
+    reading and setting it takes one call instead of five; where there is none (another
+    implementation was configured), OpenTelemetry is asked.
+    """
+
+    def __init__(self) -> None:
+        from opentelemetry import context, trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.nothing = context.Context()
+        self.attach, self.detach = context.attach, context.detach
+        self.unsampled_span = unsampled_spans()
+        self._with_span = trace.set_span_in_context
+        self._no_span = trace.NonRecordingSpan
+        self.make = _maker()
+        """Makes a valid ``SpanContext`` of two ids, whether it is remote, and flags."""
+        self.flags = tuple(trace.TraceFlags(number) for number in range(4))
+        self._w3c = TraceContextTextMapPropagator()
+        self._some_context = context.Context
+        (self._key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
+        self._variable = _variable_of_opentelemetry()
+        self._set: Callable[[Context], Any] = (
+            self.attach if self._variable is None else self._variable.set
+        )
+        self.current: Callable[[], Span | None] = self._reader()
+        """The current span, if there is one."""
+
+    def _reader(self) -> Callable[[], Span | None]:
+        from opentelemetry.trace import INVALID_SPAN, get_current_span
+
+        key, nothing, variable = self._key, self.nothing, self._variable
+
+        def ask() -> Span | None:
+            span = get_current_span()
+            return None if span is INVALID_SPAN else span
+
+        if variable is None:
+            return ask
+        get = variable.get
+
+        def read() -> Span | None:
+            found = cast("Span | None", get(nothing).get(key))
+            return None if found is INVALID_SPAN else found
+
+        return read
+
+    def with_only(self, span: Span) -> Context:
+        """A context that has nothing but this span."""
+        return self._some_context({self._key: span})
+
+    def set_only(self, variables: Variables, span: Span) -> None:
+        """Have these context variables hold this span, and nothing else of OpenTelemetry."""
+        variables.run(self._set, self._some_context({self._key: span}))
+
+    def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:
+        """Write the context of a span into the metadata of a message."""
+        known = span.get_span_context()
+        if known.is_valid:
+            carrier["traceparent"] = traceparent(known)
+            if known.trace_state:
+                carrier["tracestate"] = known.trace_state.to_header()
+
+    def attach_with(self, span: Span) -> Any:
+        """Make a span the current one. Gives the token to ``detach``."""
+        variable = self._variable
+        if variable is None or variable.get(self.nothing):
+            return self.attach(self._with_span(span))
+        return variable.set(self._some_context({self._key: span}))
+
+    def read(self, metadata: Mapping[str, Any]) -> Any:
+        """What nearly every message brings, read in a fraction of the time: the span of a trace
+        that is not sampled, or the context of one that is. None for all else."""
+        text: Any = metadata.get("traceparent")
+        if type(text) is not str or "tracestate" in metadata:
+            return None
+        found = _CONTEXT.fullmatch(text)
+        if found is None:
+            return None
+        if text[54] in "02":
+            return self.unsampled_span(text)
+        trace_id, span_id, flags = found.groups()
+        return self.make(int(trace_id, 16), int(span_id, 16), True, self.flags[int(flags)])
+
+    def taking(self) -> Take:
+        """A function that reads what a message brings, as ``read`` does, and makes the span of a
+        trace that is not sampled the current one of some variables. Then it returns True; False
+        for what ``read`` does not know.
+
+        Whether the ids of a trace that is not sampled are valid is found out by whoever asks.
+        """
+        unsampled, context = self.unsampled_span, self._some_context
+        key, set_, read = self._key, self._set, self.read
+
+        def take(variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
+            text: Any = metadata.get("traceparent")
+            if type(text) is not str or "tracestate" in metadata:
+                return False
+            if text[52:] in _NOT_SAMPLED and len(text) == _LENGTH:
+                variables.run(set_, context({key: unsampled(text)}))
+                return True
+            return read(metadata) or False
+
+        return take
+
+    def extracted(self, metadata: Mapping[str, Any] | None) -> Context:
+        """The context that a message brings. Never that of the slot, which is another message's."""
+        if not metadata or "traceparent" not in metadata:
+            return self.nothing
+        found = self.read(metadata)
+        if found is not None:
+            span = found if type(found) is self.unsampled_span else self._no_span(found)
+            return self.with_only(span)
+        carrier = {
+            name: value
+            for name in HEADERS
+            if isinstance(value := metadata.get(name), str) and len(value) <= _LONGEST_HEADER
+        }
+        return self._w3c.extract(carrier, self.nothing)
+
+    def unsampled(self, metadata: Mapping[str, Any] | None) -> Span | None:
+        """The span of a message whose trace is not sampled; None if it may be."""
+        found = self.read(metadata) if metadata else None
+        return found if type(found) is self.unsampled_span else None
+
+
+@cache
+def _maker() -> Callable[[int, int, bool, TraceFlags], SpanContext]:
+    """``SpanContext`` for valid ids. It is a tuple, so it is made as one, in a third of the time,
+    if that is the same."""
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    new = cast("Callable[..., Any]", getattr(tuple, "__new__"))  # noqa: B009 - generic otherwise
+    state: Any = SpanContext(1, 2, True).trace_state
+
+    def quick(trace_id: int, span_id: int, remote: bool, flags: TraceFlags) -> SpanContext:
+        return new(SpanContext, (trace_id, span_id, remote, flags, state, True))
+
+    usual = SpanContext(7, 8, True, TraceFlags(1))
+    try:
+        made = quick(7, 8, True, TraceFlags(1))
+        names = ("trace_id", "span_id", "is_remote", "trace_flags", "trace_state", "is_valid")
+        same = made == usual and all(getattr(made, one) == getattr(usual, one) for one in names)
+    except (TypeError, AttributeError):
+        same = False
+    return quick if same else SpanContext
+
+
+@cache
+def _variable_of_opentelemetry() -> ContextVar[Context] | None:
+    """The context variable that holds OpenTelemetry's context; None if there is none."""
+    from opentelemetry import context
+
+    mark = context.Context()
+    variables = copy_context()
+    variables.run(context.attach, mark)
+    return next((one for one, value in variables.items() if value is mark), None)
