@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ class LakeTables:
         self.layout = Layout(path, storage_options)
         self.schema = schema
         self._spark = None if spark is None else checked_session(spark)
+        self._make_session: Callable[[], SparkSession] = spark_session
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.layout.storage.root!r})"
@@ -69,7 +71,16 @@ class LakeTables:
     @property
     def spark(self) -> SparkSession:
         """The session the lake was given, or one that is started when it is first needed."""
-        return self.start()
+        if self._spark is None:
+            self._spark = self._make_session()
+        return self._spark
+
+    def start_later(self, make: Callable[[], SparkSession]) -> None:
+        """Have ``make`` called for a session once one is needed, if the lake has none.
+
+        A small lake needs none for its report, its aggregates, a reconciliation or a vacuum.
+        """
+        self._make_session = make
 
     def start(
         self,
@@ -80,8 +91,8 @@ class LakeTables:
     ) -> SparkSession:
         """Start Spark with these settings, unless the lake has a session; see ``spark_session``."""
         if self._spark is None:
-            self._spark = spark_session(master, remote=remote, config=settings)
-        return self._spark
+            self._make_session = partial(spark_session, master, remote=remote, config=settings)
+        return self.spark
 
     def events(
         self,
