@@ -77,7 +77,7 @@ def query(
     show_spark_logs(common.verbose)
     target = open_lake(lake, None if app is None else load(app).app.schema)
     target.layout.check()
-    start_spark(target, spark)
+    start_spark(target, spark, brief=target.is_small())
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
 

@@ -64,15 +64,15 @@ class SparkOptions:
         return found
 
 
-def start_spark(lake: Lake, options: SparkOptions) -> Lake:
-    """Start Spark, or connect to one, with a spinner.
+def start_spark(lake: Lake, options: SparkOptions, *, brief: bool = False) -> Lake:
+    """Start Spark, or connect to one, with a spinner. ``brief``: see ``spark_session``.
 
     Raises:
         UsageError: an option is invalid.
         ConfigurationError: Java is missing; the message says how to install it.
         ClusterError: the server does not answer.
     """
-    start_spark_if_needed(lake, options)
+    lake.start_later(partial(_session, options, options.settings(), brief))
     with working("starting Spark…" if options.remote is None else "connecting to Spark…"):
         lake.spark  # noqa: B018 - starts it
     return lake
@@ -84,14 +84,14 @@ def start_spark_if_needed(lake: Lake, options: SparkOptions) -> Lake:
     Raises:
         UsageError: an option is invalid.
     """
-    lake.start_later(partial(_session, options, options.settings()))
+    lake.start_later(partial(_session, options, options.settings(), False))
     return lake
 
 
-def _session(options: SparkOptions, settings: Mapping[str, str]) -> SparkSession:
+def _session(options: SparkOptions, settings: Mapping[str, str], brief: bool) -> SparkSession:
     from matador.spark import spark_session  # slow to import, and perhaps not installed
     from matador.spark.runtime.messages import silence
 
-    spark = spark_session(options.master, remote=options.remote, config=settings)
+    spark = spark_session(options.master, remote=options.remote, config=settings, brief=brief)
     silence(spark)
     return spark

@@ -21,9 +21,11 @@ from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.delta import DataFile, DeltaTable
-from matador.spark.tables.layout import Layout, spark_schema
+from matador.spark.tables.layout import TABLES, Layout, spark_schema
 from matador.spark.tables.object_files import read_rows
 from matador.storage import ObjectStorage
+
+_FEW_BYTES = 16 * 1024 * 1024
 
 
 class LakeTables:
@@ -62,6 +64,12 @@ class LakeTables:
     def exists(self) -> bool:
         """Whether it has tables."""
         return self.layout.table("events").exists()
+
+    def is_small(self) -> bool:
+        """Whether a query takes less time than Spark's start: the tables have few bytes."""
+        tables = [self.layout.table(name) for name in TABLES]
+        found = [one.open(create=False).files() for one in tables if one.exists()]
+        return sum(file.size for files in found for file in files) <= _FEW_BYTES
 
     @property
     def name(self) -> str:
