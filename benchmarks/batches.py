@@ -18,7 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -51,9 +52,21 @@ def add(lake: Path, journal: Path) -> int:
     """What ``Lake(lake).ingest(journal)`` does, in this process; returns the number of rows."""
     layout = Layout(lake)
     options = IngestOptions(batch_size=_SEGMENT + 10_000)
-    result = Ingest(_SPARK, layout, None, options).run(FolderStorage(str(journal)))
-    Aggregates(layout, lambda: _SPARK).update()
+    with _without_spark():
+        result = Ingest(_SPARK, layout, None, options).run(FolderStorage(str(journal)))
+        Aggregates(layout, lambda: _SPARK).update()
     return result.events + result.deliveries
+
+
+@contextmanager
+def _without_spark() -> Generator[None]:
+    before = ingest.run_tasks, append.run_tasks, ingest.parallelism
+    ingest.run_tasks = append.run_tasks = _run_here
+    ingest.parallelism = _two
+    try:
+        yield
+    finally:
+        ingest.run_tasks, append.run_tasks, ingest.parallelism = before
 
 
 def main() -> int:
@@ -63,8 +76,6 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--profile", action="store_true", help="where the time goes, in the large")
     given = parser.parse_args()
-    ingest.run_tasks = append.run_tasks = _run_here
-    ingest.parallelism = _two
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as name:
         folder = Path(name)
         costs: dict[int, list[float]] = {_MORE: [], given.batches: []}
