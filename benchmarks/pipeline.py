@@ -1,7 +1,7 @@
 """The data pipeline: journals into a lake, against bare Spark on the same segments.
 
     script/benchmark pipeline [--rounds 3] [--envelopes 200000] [--against COMMIT]
-                              [--batches 1000] [--rows 10000000]
+                              [--batches 1000] [--rows 10000000] [--only CONTEST]
 
 - The same journal into a lake, and into plain Parquet by Spark alone.
 - The same journal into a lake by this version and by that of another commit, in processes side by
@@ -22,18 +22,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from benchmarks import pipeline_source
+from benchmarks.batches import add as fill_batches
 from benchmarks.cpu_time import cpu_seconds
 from benchmarks.ingest_process import ROOT, IngestProcess, ingest_process, sources_of
 from benchmarks.journal_generator import SCHEMA, generate
 from benchmarks.large_lake import fill
-from benchmarks.rounds import Bar, Contest, Outcome, hold, table
+from benchmarks.rounds import Bar, Outcome, Turn, hold_both, table
 from matador.model.schema import Schema
 from matador.spark import Lake, spark_session
 
@@ -49,10 +49,8 @@ _SEGMENT = 8 * 1024 * 1024
 _SMALL = 100  # envelopes of a small batch
 _SMALL_SEGMENT = 100 * 1024  # bytes, at most
 _MORE = 10  # small batches that are added
+_CONTESTS = ("ingest", "against", "batches", "rows", "source")
 _SAME = 0.833  # the rate that is 1.2 times the cost
-
-Turn = Callable[[], tuple[float, float]]
-"""Rows a second, and rows a second of CPU time."""
 
 
 class Bench:
@@ -114,7 +112,7 @@ class Bench:
         full = self.new_folder()
         before, _ = self.journal(present * _SMALL, segment=_SMALL_SEGMENT)
         more, records = self.journal(_MORE * _SMALL, seed=2, segment=_SMALL_SEGMENT)
-        self.lake(full).ingest(before, batch_size=_SMALL_SEGMENT + 10_000)
+        fill_batches(full, before)
 
         def turn() -> tuple[float, float]:
             lake = self.lake(self.new_folder())
@@ -151,26 +149,6 @@ class Bench:
         seconds, used = time.perf_counter() - began, cpu_seconds() - cpu
         assert result.records == records == result.events + result.deliveries, result
         return records / seconds, records / used
-
-
-def hold_both(
-    name: str, ours: str, turns: dict[str, Turn], bars: Sequence[Bar], rounds: int
-) -> list[Outcome]:
-    """A contest by the clock, and the same turns by CPU time."""
-    by_cpu: dict[str, list[float]] = {one: [] for one in turns}
-
-    def timed(one: str) -> Callable[[], float]:
-        def turn() -> float:
-            rate, cpu_rate = turns[one]()
-            by_cpu[one].append(cpu_rate)
-            return rate
-
-        return turn
-
-    contest = Contest(name, ours, {one: timed(one) for one in turns}, bars, " rows/s")
-    outcome = hold(contest, rounds)
-    by_cpu_name = f"{name}, by CPU time"
-    return [outcome, Outcome(Contest(by_cpu_name, ours, contest.contestants, bars, "/s"), by_cpu)]
 
 
 def ingest_contest(bench: Bench, envelopes: int, rounds: int) -> list[Outcome]:
@@ -231,7 +209,13 @@ def main() -> int:
     parser.add_argument("--against", metavar="COMMIT", help="another version, to compare with")
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument(
+        "--only", action="append", choices=_CONTESTS, help="hold this contest; repeatable"
+    )
     given = parser.parse_args()
+    if "against" in (given.only or ()) and not given.against:
+        parser.error("--only against needs --against COMMIT")
+    wanted = given.only or [one for one in _CONTESTS if one != "against" or given.against]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as name:
         folder = Path(name)
@@ -239,15 +223,16 @@ def main() -> int:
         bench = Bench(spark, folder)
         bench.ingest(2_000, SCHEMA)()  # Java and the workers are warm for everybody
         bench.bare(2_000)()
-        outcomes += ingest_contest(bench, given.envelopes, given.rounds)
-        if given.against:
+        if "ingest" in wanted:
+            outcomes += ingest_contest(bench, given.envelopes, given.rounds)
+        if "against" in wanted:
             outcomes += commit_contest(bench, folder, given.envelopes, given.against, given.rounds)
-        outcomes += batches_contest(bench, given.batches, given.rounds)
-        outcomes += rows_contest(bench, given.rows, given.rounds)
-        outcomes += [
-            hold(contest, given.rounds)
-            for contest in pipeline_source.contests(spark, folder, given.envelopes // 2)
-        ]
+        if "batches" in wanted:
+            outcomes += batches_contest(bench, given.batches, given.rounds)
+        if "rows" in wanted:
+            outcomes += rows_contest(bench, given.rows, given.rounds)
+        if "source" in wanted:
+            outcomes += pipeline_source.hold_all(spark, folder, given.envelopes // 2, given.rounds)
         spark.stop()
     print(table(outcomes))
     return 0 if all(outcome.met for outcome in outcomes) else 1

@@ -24,7 +24,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.rounds import Bar, Contest, hold, table
+from benchmarks.cpu_time import cpu_seconds
+from benchmarks.rounds import Bar, Outcome, hold_both, table
 from benchmarks.shop import OrderPlaced, payloads
 from matador import Envelope, Matador, Schema, Topology, subscriber
 from matador.codec.as_json import as_json
@@ -52,32 +53,50 @@ SCHEMA = Schema({OrderPlaced: [ship]})
 TOPOLOGY = Topology("shop", queues=["events"])
 
 
-def contests(spark: SparkSession, folder: Path, rows: int) -> list[Contest]:
-    """What is measured here; ``folder`` is used for files."""
+def hold_all(spark: SparkSession, folder: Path, rows: int, rounds: int) -> list[Outcome]:
+    """Hold the contests, by the clock and by CPU time; ``folder`` is used for files."""
     reading, replaying = _Reading(spark, folder / "reading", rows), _Replaying(spark, folder, rows)
+    identity, tasks, driver, direct = (
+        *("mapInArrow identity", "lake.replay('module:app')", "lake.replay(app)"),
+        "send_many",
+    )
     return [
-        Contest(
+        *hold_both(
             "batch read, rows",
             "data source",
-            {"data source": reading.ours, "mapInArrow identity": reading.identity},
-            [Bar("mapInArrow identity", 0.5)],
+            {"data source": reading.ours, identity: reading.identity},
+            [Bar(identity, 0.5)],
+            rounds,
+            "/s",
         ),
-        Contest(
+        *hold_both(
             "replay into SQLite by Spark's tasks, messages",
-            "lake.replay('module:app')",
-            {
-                "lake.replay('module:app')": replaying.from_executors,
-                "send_many": replaying.direct,
-            },
-            [Bar("send_many", 0.5)],
+            tasks,
+            {tasks: replaying.from_executors, direct: replaying.direct},
+            [Bar(direct, 0.5)],
+            rounds,
+            "/s",
         ),
-        Contest(
+        *hold_both(
             "replay into SQLite by the driver, messages",
-            "lake.replay(app)",
-            {"lake.replay(app)": replaying.from_here, "send_many": replaying.direct},
-            [Bar("send_many", 0.5)],
+            driver,
+            {driver: replaying.from_here, direct: replaying.direct},
+            [Bar(direct, 0.5)],
+            rounds,
+            "/s",
         ),
     ]
+
+
+class _Clock:
+    """Counts seconds, and seconds of CPU time of this process and what it has started."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.perf_counter(), cpu_seconds()
+
+    def rates(self, rows: int) -> tuple[float, float]:
+        """Rows a second, and a second of CPU time."""
+        return rows / (time.perf_counter() - self._began), rows / (cpu_seconds() - self._used)
 
 
 class _Reading:
@@ -94,17 +113,17 @@ class _Reading:
         options = {"url": self._url, "queue": "shop.events"}
         return self._spark.read.format("matador").options(**options).load()
 
-    def ours(self) -> float:
+    def ours(self) -> tuple[float, float]:
         return self._rate(self._queue())
 
-    def identity(self) -> float:
+    def identity(self) -> tuple[float, float]:
         rows = self._spark.read.parquet(self._parquet)
         return self._rate(map_in_arrow(rows, _same, rows.schema))
 
-    def _rate(self, frame: DataFrame) -> float:
-        started = time.perf_counter()
+    def _rate(self, frame: DataFrame) -> tuple[float, float]:
+        clock = _Clock()
         frame.write.format("noop").mode("overwrite").save()
-        return self._rows / (time.perf_counter() - started)
+        return clock.rates(self._rows)
 
 
 class _Replaying:
@@ -117,51 +136,51 @@ class _Replaying:
         table.commit([writer.close()])
         self.from_executors()  # Java compiles what it runs often; that is not what is measured
 
-    def from_here(self) -> float:
+    def from_here(self) -> tuple[float, float]:
         folder = self._new_folder()
         url = f"sqlite:///{folder / 'queue.db'}"
         return self._replay(Matador(url, schema=SCHEMA, topology=TOPOLOGY), folder)
 
-    def from_executors(self) -> float:
+    def from_executors(self) -> tuple[float, float]:
         folder = self._new_folder()
         file = folder / f"app_{folder.name}.py"
         file.write_text(_APP.format(url=f"sqlite:///{folder / 'queue.db'}"))
         return self._replay(f"{file}:app", folder)
 
-    def _replay(self, app: Matador | str, folder: Path) -> float:
-        started = time.perf_counter()
+    def _replay(self, app: Matador | str, folder: Path) -> tuple[float, float]:
+        clock = _Clock()
         result = self._lake.replay(app)
-        elapsed = time.perf_counter() - started
+        rates = clock.rates(self._rows)
         assert result.sent == self._rows
         shutil.rmtree(folder)
-        return self._rows / elapsed
+        return rates
 
     def _new_folder(self) -> Path:
         folder = self._folder / uuid.uuid4().hex
         folder.mkdir()
         return folder
 
-    def direct(self) -> float:
+    def direct(self) -> tuple[float, float]:
         folder = self._new_folder()
-        elapsed = _send(f"sqlite:///{folder / 'queue.db'}", self._rows)
+        rates = _send(f"sqlite:///{folder / 'queue.db'}", self._rows)
         shutil.rmtree(folder)
-        return self._rows / elapsed
+        return rates
 
 
 def _same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     yield from batches
 
 
-def _send(url: str, rows: int) -> float:
-    """Send so many events directly; the seconds it took."""
+def _send(url: str, rows: int) -> tuple[float, float]:
+    """Send so many events directly; the rates."""
     events = payloads(rows)
 
-    async def send() -> float:
+    async def send() -> tuple[float, float]:
         async with Matador(url, schema=SCHEMA, topology=TOPOLOGY) as app:
-            started = time.perf_counter()
+            clock = _Clock()
             for start in range(0, rows, 10_000):
                 await app.send_many(events[start : start + 10_000])
-            return time.perf_counter() - started
+            return clock.rates(rows)
 
     return asyncio.run(send())
 
@@ -201,9 +220,7 @@ def main() -> int:
     given = parser.parse_args()
     spark = spark_session("local[2]")
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = [
-            hold(contest, given.rounds) for contest in contests(spark, Path(folder), given.rows)
-        ]
+        outcomes = hold_all(spark, Path(folder), given.rows, given.rounds)
     spark.stop()
     print(table(outcomes))
     return 0 if all(outcome.met for outcome in outcomes) else 1

@@ -11,6 +11,10 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Turn: TypeAlias = Callable[[], tuple[float, float]]
+"""Gives a rate a second, and a second of CPU time."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,31 @@ def hold(contest: Contest, rounds: int) -> Outcome:
             print(f"  {contest.name}: round {number + 1}/{rounds}, {name} …", file=sys.stderr)
             outcome.rates[name].append(contest.contestants[name]())
     return outcome
+
+
+def hold_both(
+    name: str,
+    ours: str,
+    turns: dict[str, Turn],
+    bars: Sequence[Bar],
+    rounds: int,
+    unit: str = " rows/s",
+) -> list[Outcome]:
+    """A contest by the clock, and the same turns by CPU time."""
+    by_cpu: dict[str, list[float]] = {one: [] for one in turns}
+
+    def timed(one: str) -> Callable[[], float]:
+        def turn() -> float:
+            rate, cpu_rate = turns[one]()
+            by_cpu[one].append(cpu_rate)
+            return rate
+
+        return turn
+
+    contest = Contest(name, ours, {one: timed(one) for one in turns}, bars, unit)
+    outcome = hold(contest, rounds)
+    by_cpu_name = f"{name}, by CPU time"
+    return [outcome, Outcome(Contest(by_cpu_name, ours, contest.contestants, bars, "/s"), by_cpu)]
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

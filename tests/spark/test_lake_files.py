@@ -231,7 +231,7 @@ def test_an_error_that_is_no_conflict_is_not_tried_again(
         def create_write_transaction(self, *given: object, **options: object) -> None:
             raise DeltaError("No space left on device")
 
-    inner = table._table
+    inner = table._snapshot()
     table._table = Full()
     with pytest.raises(DeltaError, match="No space"):
         table.commit(same_rows=True)

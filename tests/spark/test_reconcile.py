@@ -6,20 +6,29 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from tests.spark.rows import delivered, ingest, random_day, sent
 from tests.support.shop import QUEUE, TOPOLOGY, OrderPlaced
 
 from matador import Envelope, Matador, Schema, subscriber
 from matador.errors import ConfigurationError
-from matador.observe.journal.records import SentRecord
-from matador.spark.aggregates.reconcile import Line, Odd, Reconciliation, depths_of, queue_depths
+from matador.observe.journal.records import DeliveryRecord, SentRecord
+from matador.spark.aggregates.queue_depths import depths_of, queue_depths
+from matador.spark.aggregates.reconcile import Line, Odd, Reconciliation, reconcile, states_in
 from matador.spark.lake import Lake
 
 
 @pytest.fixture
 def lake(tmp_path: Path, spark: SparkSession) -> Lake:
     return Lake(tmp_path / "lake", spark=spark)
+
+
+def reconciled(lake: Lake) -> Reconciliation:
+    """As Spark finds it, which must be as this process finds it."""
+    by_spark = reconcile(states_in(lake, few_rows=-1))
+    assert lake.reconcile() == by_spark
+    return by_spark
 
 
 def test_every_envelope_is_in_one_state(lake: Lake) -> None:
@@ -37,7 +46,7 @@ def test_every_envelope_is_in_one_state(lake: Lake) -> None:
     for id, key in sent_to.items():
         expected[key][last.get(id, "none")] += 1
 
-    found = lake.reconcile()
+    found = reconciled(lake)
     assert found.adds_up
     assert found.total("sent") == 2000
     assert {(line.event_key, line.subscriber) for line in found.lines} == expected.keys()
@@ -70,7 +79,7 @@ def test_what_does_not_add_up_is_named(lake: Lake) -> None:
             delivered("replay", after=51),
         ],
     )
-    found = lake.reconcile()
+    found = reconciled(lake)
     (line,) = found.lines
     assert line == Line(
         "order.placed",
@@ -107,8 +116,53 @@ def test_the_broker_says_whether_waiting_ones_wait(lake: Lake) -> None:
 
 
 def test_nothing_adds_up_to_nothing(lake: Lake) -> None:
-    assert lake.reconcile() == Reconciliation()
-    assert lake.reconcile().adds_up
+    assert reconciled(lake) == Reconciliation()
+    assert reconciled(lake).adds_up
+
+
+def test_jobs_are_told_apart_by_their_queue_and_messages_are_left_out(lake: Lake) -> None:
+    def job(id: str, queue: str, after: float = 0.0) -> SentRecord:
+        return replace(sent(id, "welcome", queue, after=after), way="job")
+
+    def ran(id: str, after: float) -> DeliveryRecord:
+        return replace(delivered(id, "success", "welcome", "mail", after=after), way="job")
+
+    ingest(
+        lake,
+        [
+            *(job("1", "mail"), job("1", "letters"), ran("1", 1), ran("1", 3)),
+            # The id is used again once the job is gone.
+            *(job("7", "mail"), ran("7", 1), job("7", "mail", 9), ran("7", 10)),
+            # Nobody has recorded that it was sent; two queues had it.
+            delivered("9", "retry", subscriber="b", queue="two"),
+            delivered("9", "discard", after=2, subscriber="a", queue="one"),
+            *(replace(sent("2"), way="message"), replace(delivered("3"), way="message")),
+        ],
+    )
+    found = reconciled(lake)
+    lines = {(one.way, one.subscriber): one for one in found.lines}
+    assert lines.keys() == {("job", "mail"), ("job", "letters"), ("event", "a")}
+    assert (lines["job", "mail"].handled, lines["job", "mail"].handled_twice) == (3, 1)
+    assert lines["job", "letters"].waiting == 1
+    assert [(one.problem, one.id, one.queue) for one in found.odd] == [
+        ("handled-twice", "1", "events"),
+        ("not-sent", "9", "one"),
+        ("waiting", "1", "events"),
+    ]
+
+
+def test_a_small_lake_needs_no_spark(lake: Lake) -> None:
+    ingest(lake, random_day(100))
+
+    def refuse() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    alone = Lake(lake.path)
+    alone.start_later(refuse)
+    assert alone.report().findings.reconciliation == lake.reconcile()
+    assert alone.vacuum().files == 0
+    with pytest.raises(AssertionError, match="was started"):
+        alone.events()
 
 
 # -- asking the broker -------------------------------------------------------------------------

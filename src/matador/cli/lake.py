@@ -24,7 +24,7 @@ from matador.cli.interaction import working
 from matador.cli.lake_ingest import ingest
 from matador.cli.lake_replay import redrive, replay
 from matador.cli.output import UsageError, note, out, plural, say_json, table
-from matador.cli.spark_options import SparkOptions, start_spark
+from matador.cli.spark_options import SparkOptions, start_spark, start_spark_if_needed
 from matador.cli.spark_session import (
     show_spark_logs,
     spark_message,
@@ -77,7 +77,7 @@ def query(
     show_spark_logs(common.verbose)
     target = open_lake(lake, None if app is None else load(app).app.schema)
     target.layout.check()
-    start_spark(target, spark)
+    start_spark(target, spark, brief=target.is_small())
     with working("querying…"):
         from matador.spark.runtime.messages import first_rows  # Spark is running
 
@@ -135,12 +135,12 @@ def report(
 ) -> None:
     """Report on health, slow and failing subscribers, growth, dead letters and reconciliation.
 
-    Job queues are shown beside subscribers.
+    Job queues are shown beside subscribers. Spark is started for a large lake only.
     """
     show_spark_logs(common.verbose)
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(f"--html: the folder {html.parent} does not exist")
-    target = start_spark(open_lake(lake), spark)
+    target = start_spark_if_needed(open_lake(lake), spark)
     with working("computing…"):
         made = target.report(None if app is None else load(app).app)
     if common.as_json:
@@ -174,7 +174,8 @@ def vacuum(
 ) -> None:
     """Delete files that are no longer needed: replaced by others, or left by killed runs."""
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake), spark).vacuum(timedelta(days=keep_days))
+    target = start_spark_if_needed(open_lake(lake), spark)
+    result = target.vacuum(timedelta(days=keep_days))
     common.show(asdict(result), remark=f"deleted {plural(result.files, 'file')}")
 
 

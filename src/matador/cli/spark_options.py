@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from matador.cli.commands import option
@@ -11,6 +13,8 @@ from matador.cli.interaction import working
 from matador.cli.output import UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from matador.spark import Lake
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
@@ -60,18 +64,34 @@ class SparkOptions:
         return found
 
 
-def start_spark(lake: Lake, options: SparkOptions) -> Lake:
-    """Start Spark, or connect to one, with a spinner.
+def start_spark(lake: Lake, options: SparkOptions, *, brief: bool = False) -> Lake:
+    """Start Spark, or connect to one, with a spinner. ``brief``: see ``spark_session``.
 
     Raises:
         UsageError: an option is invalid.
         ConfigurationError: Java is missing; the message says how to install it.
         ClusterError: the server does not answer.
     """
-    settings = options.settings()
+    lake.start_later(partial(_session, options, options.settings(), brief))
     with working("starting Spark…" if options.remote is None else "connecting to Spark…"):
-        spark = lake.start(options.master, settings, remote=options.remote)
+        lake.spark  # noqa: B018 - starts it
+    return lake
+
+
+def start_spark_if_needed(lake: Lake, options: SparkOptions) -> Lake:
+    """Have Spark started once the lake needs it: a small one may not.
+
+    Raises:
+        UsageError: an option is invalid.
+    """
+    lake.start_later(partial(_session, options, options.settings(), False))
+    return lake
+
+
+def _session(options: SparkOptions, settings: Mapping[str, str], brief: bool) -> SparkSession:
+    from matador.spark import spark_session  # slow to import, and perhaps not installed
     from matador.spark.runtime.messages import silence
 
+    spark = spark_session(options.master, remote=options.remote, config=settings, brief=brief)
     silence(spark)
-    return lake
+    return spark

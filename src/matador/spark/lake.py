@@ -19,7 +19,8 @@ from matador.jobs import Queue
 from matador.loading import load_target
 from matador.model.event import EventType
 from matador.model.options import Seconds
-from matador.spark.aggregates.reconcile import Reconciliation, depths_of, reconcile
+from matador.spark.aggregates.queue_depths import depths_of
+from matador.spark.aggregates.reconcile import Reconciliation, reconcile, states_in
 from matador.spark.aggregates.store import TABLES as AGGREGATES
 from matador.spark.aggregates.store import Aggregates
 from matador.spark.aggregates.windows import (
@@ -296,7 +297,7 @@ class Lake(LakeTables):
         queue, the number of waiting messages is compared with that of the broker.
         """
         known = depths if app is None else depths_of(app)
-        return reconcile(self.events(), self.deliveries(), depths=known)
+        return reconcile(states_in(self), depths=known)
 
     def replay(
         self,

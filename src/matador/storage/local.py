@@ -57,7 +57,8 @@ class FolderStorage:
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is none."""
         try:
-            return (self.path / name).read_bytes()
+            with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123 - twice as quick
+                return file.read()
         except FileNotFoundError:
             return None
 

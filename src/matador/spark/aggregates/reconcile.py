@@ -11,33 +11,29 @@ pub/sub are left out: nobody knows how many queues get one.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
-from matador.events.app import Matador, SyncMatador
-from matador.spark.aggregates.windows import WHO
-from matador.transports.base import Measuring
-
-T = TypeVar("T")
+from matador.spark.aggregates.message_states import (
+    COUNTS,
+    DELIVERY_COLUMNS,
+    EVENT_COLUMNS,
+    FewMessageStates,
+    MessageStates,
+)
+from matador.spark.aggregates.message_states_spark import ManyMessageStates
+from matador.spark.runtime.arrow import Table, pa, parquet
+from matador.spark.tables.delta import DataFile, DeltaTable
+from matador.spark.tables.reader import LakeTables, read_files
 
 Problem: TypeAlias = Literal["waiting", "not-sent", "handled-twice"]
 
 MOST_LINES: Final = 1000
 _MOST_ROWS: Final = 10 * MOST_LINES  # several queues may serve one subscriber
-_PLACE = (*WHO, "queue")
-_LINE = (
-    *("sent", "handled", "dead_lettered", "discarded", "waiting"),
-    *("replayed", "sent_again", "handled_twice", "not_sent"),
-)
+_FEW_ROWS = 200_000  # worked out in this process: Spark would take longer
+_FEW_BYTES = 64 * 1024 * 1024  # the same; another writer may not say how many rows there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,112 +112,59 @@ class Reconciliation:
 
 
 def reconcile(
-    events: DataFrame,
-    deliveries: DataFrame,
-    *,
-    depths: Mapping[str, int] | None = None,
-    most_ids: int = 20,
+    states: MessageStates, *, depths: Mapping[str, int] | None = None, most_ids: int = 20
 ) -> Reconciliation:
-    """Account for all envelopes of a lake.
+    """Account for all messages of a lake.
 
     ``depths`` has the number of messages in each queue of the broker, by full name. For each
     problem of a subscriber up to ``most_ids`` ids are listed, oldest first.
     """
-    states = _states(events, deliveries)
     # One pass for all counts; the ids are looked for only if there is something odd to list.
-    rows = _counted(states)
-    odd = any(row["waiting"] or row["not_sent"] or row["handled_twice"] for row in rows)
+    rows = states.counts(_MOST_ROWS)
+    is_odd = any(row["waiting"] or row["not_sent"] or row["handled_twice"] for row in rows)
+    odd = states.odd(most_ids, MOST_LINES) if is_odd else []
     return Reconciliation(
-        _lines(rows), _queues(rows, depths or {}), _odd(states, most_ids) if odd else ()
+        _lines(rows), _queues(rows, depths or {}), tuple(Odd(**one) for one in odd)
     )
 
 
-def _states(events: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row for each message, with its state."""
-    ended = (
-        _with_key(deliveries)
-        .groupBy("key")
-        .agg(
-            F.min("id").alias("d_id"),
-            F.count_if(F.col("outcome") == "success").alias("successes"),
-            # By time: a redriven message starts again with attempt 1.
-            F.max_by("outcome", F.struct("started_at", "attempt")).alias("last"),
-            *[F.min(name).alias(f"d_{name}") for name in _PLACE],
-            F.min("started_at").alias("d_at"),
-        )
-    )
-    # Several jobs may have one id, one after the other.
-    copies = F.count("*").over(Window.partitionBy("key")).alias("copies")
-    known = _with_key(events).select(
-        "key", "id", *_PLACE, "recorded_at", "replay_id", "replay_of", copies
-    )
-    again = (
-        _with_key(known.where(F.col("replay_of").isNotNull()).drop("key"), "replay_of")
-        .select("key", F.lit(True).alias("again"))
-        .distinct()
-    )
-    is_sent = F.col("recorded_at").isNotNull()
-    state = (
-        F.when(~is_sent, "not_sent")
-        .when(F.col("successes") > 0, "handled")
-        .when(F.col("last") == "dead-letter", "dead_lettered")
-        .when(F.col("last") == "discard", "discarded")
-        .otherwise("waiting")
-    )
-    return (
-        known.join(ended, "key", "full_outer")
-        .join(again, "key", "left")
-        .select(
-            *[F.coalesce(name, f"d_{name}").alias(name) for name in ("id", *_PLACE)],
-            F.coalesce("recorded_at", "d_at").alias("at"),
-            state.alias("state"),
-            F.col("replay_id").isNotNull().alias("replayed"),
-            F.coalesce("again", F.lit(False)).alias("again"),
-            (F.coalesce("successes", F.lit(0)) > F.coalesce("copies", F.lit(1))).alias("twice"),
-        )
+def states_in(lake: LakeTables, *, few_rows: int = _FEW_ROWS) -> MessageStates:
+    """The states of all messages of a lake. A small lake needs no Spark."""
+    lake.layout.check()
+    tables = [lake.layout.table(name) for name in ("events", "deliveries")]
+    files = [_files(one) for one in tables]
+    every = [file for some in files for file in some]
+    is_small = sum(file.size for file in every) <= _FEW_BYTES
+    if is_small and sum(file.rows for file in every) <= few_rows:
+        columns = (EVENT_COLUMNS, DELIVERY_COLUMNS)
+        return FewMessageStates(*(_rows(*one) for one in zip(tables, files, columns, strict=True)))
+    return ManyMessageStates(
+        *(read_files(lake.spark, one, some) for one, some in zip(tables, files, strict=True))
     )
 
 
-def _with_key(rows: DataFrame, id_: str = "id") -> DataFrame:
-    """Rows with what identifies their message: the id of an event, or the id in its queue.
-
-    Messages of pub/sub are left out.
-    """
-    own = F.concat_ws("\x1f", "way", "subscriber", id_)
-    key = F.when(F.col("way") == "event", F.col(id_)).otherwise(own)
-    return rows.where(F.col("way") != "message").withColumn("key", key)
+def _files(table: DeltaTable) -> list[DataFile]:
+    try:
+        return table.open(create=False).files()
+    except FileNotFoundError:
+        return []
 
 
-def _counted(states: DataFrame) -> list[dict[str, Any]]:
-    """The counts by event, subscriber and queue."""
-    state = F.col("state")
-    is_sent = state != "not_sent"
-    dead = state == "dead_lettered"
-    counts = {
-        "sent": is_sent,
-        **{name: state == name for name in ("handled", "dead_lettered", "discarded", "waiting")},
-        "replayed": F.col("replayed") & is_sent,
-        "sent_again": F.col("again") & dead,
-        "handled_twice": F.col("twice"),
-        "not_sent": ~is_sent,
-    }
-    rows = (
-        states.groupBy(*_PLACE)
-        .agg(*[F.count_if(counts[name]).alias(name) for name in _LINE])
-        .orderBy(F.desc("sent"), *_PLACE)
-        .limit(_MOST_ROWS)
-        .collect()
-    )
-    return [row.asDict() for row in rows]
+def _rows(table: DeltaTable, files: Sequence[DataFile], columns: Sequence[str]) -> Table:
+    found = [table.columns.empty_table().select(list(columns))]
+    for file in files:
+        with table.storage.reader(file.path) as source:
+            found.append(parquet.ParquetFile(source).read(columns=list(columns)))
+    return pa.concat_tables(found)
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> tuple[Line, ...]:
     totals: dict[tuple[str, str, str], Counter[str]] = {}
     for row in rows:
         total = totals.setdefault((row["way"], row["event_key"], row["subscriber"]), Counter())
-        total.update({name: row[name] for name in _LINE})
+        total.update({name: row[name] for name in COUNTS})
     lines = [
-        Line(event_key, subscriber, way=way, **{name: total[name] for name in _LINE})
+        Line(event_key, subscriber, way=way, **{name: total[name] for name in COUNTS})
         for (way, event_key, subscriber), total in totals.items()
     ]
     lines.sort(key=lambda line: (-line.sent, line.event_key, line.subscriber, line.way))
@@ -234,69 +177,3 @@ def _queues(rows: Sequence[Mapping[str, Any]], depths: Mapping[str, int]) -> tup
         waiting[row["queue"]] += row["waiting"]
     checks = [QueueCheck(name, count, depths.get(name)) for name, count in sorted(waiting.items())]
     return tuple(checks[:MOST_LINES])
-
-
-def _odd(states: DataFrame, most: int) -> tuple[Odd, ...]:
-    problem = (
-        F.when(F.col("state") == "not_sent", "not-sent")
-        .when(F.col("twice"), "handled-twice")
-        .when(F.col("state") == "waiting", "waiting")
-    )
-    columns = ("problem", "id", *_PLACE)
-    of_one_kind = Window.partitionBy("problem", *WHO).orderBy("at", "id")
-    rows = (
-        states.withColumn("problem", problem)
-        .where(F.col("problem").isNotNull())
-        .withColumn("place", F.row_number().over(of_one_kind))
-        .where(F.col("place") <= most)
-        .orderBy("problem", "at", "id")
-        .select(*columns)
-        .limit(MOST_LINES)
-        .collect()
-    )
-    return tuple(Odd(**row.asDict()) for row in rows)
-
-
-async def queue_depths(app: Matador) -> dict[str, int]:
-    """The unfinished messages in each queue of a connected application, by full name."""
-    transport = app.transport
-    if not transport.capabilities.depth or not isinstance(transport, Measuring):
-        raise UnsupportedError(f"{transport.name} does not report how many messages wait")
-    found: dict[str, int] = {}
-    for queue in app.topology.queues:
-        name = app.topology.full_name(queue.name)
-        with contextlib.suppress(QueueNotFoundError):
-            found[name] = (await transport.depth(name)).total
-    return found
-
-
-def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
-    """The same without an event loop: of an application that is not started, or its ``sync()``.
-
-    Raises:
-        ConfigurationError: the application is running.
-        UnsupportedError: the broker does not report them.
-    """
-    if isinstance(app, Matador) and app.state.status not in ("new", "stopped"):
-        raise ConfigurationError(
-            "the application is running: pass its `app.sync()`, or depths=await queue_depths(app)"
-        )
-    return connected(app, queue_depths)
-
-
-def connected(app: Matador | SyncMatador, ask: Callable[[Matador], Coroutine[Any, Any, T]]) -> T:
-    """Run ``ask`` in the loop of an ``app.sync()``, or with a connection of its own."""
-    if isinstance(app, SyncMatador):
-        return app.wait(ask(app.app))
-    producer = app.producer()
-
-    async def run() -> T:
-        await producer.transport.connect()
-        try:
-            return await ask(producer)
-        finally:
-            await producer.transport.disconnect()
-
-    # In another thread: the caller may have an event loop running.
-    with ThreadPoolExecutor(1, thread_name_prefix="matador-connected") as thread:
-        return thread.submit(asyncio.run, run()).result()

@@ -13,7 +13,7 @@ from matador.errors import ConfigurationError
 from matador.events.app import Matador, SyncMatador
 from matador.events.dead_letters import Moved, Place, Selection
 from matador.model.options import suggestion
-from matador.spark.aggregates.reconcile import connected
+from matador.spark.aggregates.queue_depths import connected
 from matador.spark.aggregates.triage import with_signature
 from matador.spark.replay.ledger import ReplayCount
 from matador.spark.replay.replay import (

@@ -33,6 +33,8 @@ _MIXED = (
     "this process is {}, so it cannot {} as well: PySpark has one kind of session per process; use "
     "another process"
 )
+_BRIEF_JAVA = "-XX:TieredStopAtLevel=1"  # no second compiler, which pays off after a while only
+_BRIEF = {"spark.sql.adaptive.enabled": "false"}  # plans once; there is nothing to learn
 INSTALLED = (sys.prefix, sys.base_prefix, sys.exec_prefix)
 """Where the modules of the interpreter and its packages are."""
 
@@ -44,6 +46,7 @@ def spark_session(
     app_name: str = "matador",
     config: Mapping[str, str] | None = None,
     java_options: Sequence[str] | None = None,
+    brief: bool = False,
 ) -> SparkSession:
     """The Spark session of this process: the running one, or a new one.
 
@@ -51,7 +54,8 @@ def spark_session(
     instead, ``sc://host:15002``; Java is not needed then. ``config`` overrides our settings. A
     session that is already running is returned, with ``config`` applied as far as Spark allows;
     what it refuses is logged. ``java_options`` are for the Java of a new session; by default it
-    uses the class archive, if ``matador spark prepare`` has created one.
+    uses the class archive, if ``matador spark prepare`` has created one. ``brief``: a new session
+    is for a moment's work on little data, so Java and Spark save the effort of making it fast.
 
     Raises:
         ConfigurationError: there is no Java 17 or newer; the message says how to install one. Or an
@@ -82,7 +86,9 @@ def spark_session(
         )
     chosen = master or "local[*]"
     options = class_archive_options() if java_options is None else java_options
-    settings: Any = {**_settings(chosen, options), **(config or {})}
+    if brief and is_local(chosen):
+        options = [*options, _BRIEF_JAVA]
+    settings: Any = {**_settings(chosen, options), **(_BRIEF if brief else {}), **(config or {})}
     builder = SparkSession.builder.master(chosen).appName(app_name).config(map=settings)
     with _environment(_surroundings(chosen)), _interruptible():
         return builder.getOrCreate()

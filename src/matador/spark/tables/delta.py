@@ -34,8 +34,10 @@ from matador.spark.tables.delta_log import (
     LOG,
     WRITER_VERSION,
     LogTail,
+    TableFacts,
     append_entry,
     entry_name,
+    open_log,
     write_entry,
 )
 from matador.storage import FolderStorage, ObjectStorage, Storage
@@ -97,9 +99,10 @@ class DeltaTable:
         self._partitions = [PARTITION] if partitioned else []
         fields = [*schema, pa.field(PARTITION, pa.date32(), False)] if partitioned else [*schema]
         self.schema = pa.schema(fields)
-        self._table: Any = None
+        self._table: Any = None  # of delta-rs, once it is needed
         self._log = LogTail(self.storage, -1)
-        self._transactions: dict[str, int | None] = {}
+        self._facts: TableFacts | None = None
+        self._asked: dict[str, int | None] | None = None  # transactions, if delta-rs knows them
 
     @staticmethod
     def existing(lake: Storage, name: str) -> DeltaTable:
@@ -114,6 +117,8 @@ class DeltaTable:
 
     def exists(self) -> bool:
         """Whether the table was created."""
+        if self.storage.is_local and self.storage.size(entry_name(0)) is not None:
+            return True  # delta-rs would list the whole log
         with _named_errors(self.storage):
             return bool(_delta.DeltaTable.is_deltatable(self.storage.root, _options(self.storage)))
 
@@ -123,7 +128,7 @@ class DeltaTable:
         Raises:
             FileNotFoundError: there is no table, and ``create`` is false.
         """
-        if self._table is not None:
+        if self._facts is not None:
             return self.refresh()
         if create and not self.storage.is_local:
             _check_commits(self._lake)
@@ -155,6 +160,11 @@ class DeltaTable:
         Raises:
             OSError: the store cannot be reached, or refuses.
         """
+        found = open_log(self.storage) if self.storage.is_local else None
+        if found is not None:
+            self._table = self._asked = None
+            self._log, self._facts = found
+            return
         try:
             self._table = self._at()
         except _errors.TableNotFoundError:
@@ -164,7 +174,11 @@ class DeltaTable:
                 raise
             self._table = self._at()
         self._log = LogTail(self.storage, int(self._table.version()))
-        self._transactions = {}
+        self._asked = {}
+        protocol, metadata = self._table.protocol(), self._table.metadata()
+        self._facts = TableFacts(
+            str(metadata.id), int(protocol.min_writer_version), metadata.configuration
+        )
 
     def _at(self, version: int | None = None) -> Any:
         with _named_errors(self.storage):
@@ -193,7 +207,7 @@ class DeltaTable:
 
     def refresh(self) -> DeltaTable:
         """See what was committed since."""
-        if self._table is None:
+        if self._facts is None:
             return self.open(create=False)
         if not self._log.follow():
             self._load()
@@ -201,7 +215,9 @@ class DeltaTable:
 
     def _snapshot(self) -> Any:
         """What delta-rs knows of the version that was read. It is asked only where it has to be."""
-        if self._table.version() != self.version:
+        if self._table is None:
+            self._table = self._at(self.version)
+        elif self._table.version() != self.version:
             with _named_errors(self.storage):
                 self._table.update_incremental()
                 if self._table.version() != self.version:  # another process has committed since
@@ -216,7 +232,12 @@ class DeltaTable:
     @property
     def id(self) -> str:
         """The id that the table was given when it was created."""
-        return str(self._table.metadata().id)
+        return self._known.id
+
+    @property
+    def _known(self) -> TableFacts:
+        assert self._facts is not None, f"{self.name} was not opened"
+        return self._facts
 
     @property
     def version(self) -> int:
@@ -227,10 +248,12 @@ class DeltaTable:
         """The last number that an application has committed with."""
         if application in self._log.transactions:
             return self._log.transactions[application]
-        if application not in self._transactions:
-            found = self._table.transaction_version(application)
-            self._transactions[application] = None if found is None else int(found)
-        return self._transactions[application]
+        if self._asked is None:  # the log has said everything
+            return None
+        if application not in self._asked:
+            found = self._snapshot().transaction_version(application)
+            self._asked[application] = None if found is None else int(found)
+        return self._asked[application]
 
     def files(self) -> list[DataFile]:
         """The files of this version."""
@@ -338,8 +361,7 @@ class DeltaTable:
         """
         if not self.storage.is_local:
             return False
-        newest = int(self._table.protocol().min_writer_version)
-        return newest <= WRITER_VERSION and self._log.is_last_there()
+        return self._known.writer_version <= WRITER_VERSION and self._log.is_last_there()
 
     def _append(self, add: Sequence[DataFile], transactions: Mapping[str, int], now: int) -> None:
         version = self.version + 1
@@ -349,8 +371,8 @@ class DeltaTable:
             self.refresh()
             raise CommitConflictError(f"{self.name}: version {version} is there already")
         self._log.advance(transactions)
-        given = self._table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT)
-        if version % int(given) == 0:
+        given = self._known.configuration.get("delta.checkpointInterval")
+        if version % int(given or _CHECKPOINT) == 0:
             self._checkpoint(version)
 
     def _checkpoint(self, version: int) -> None:
@@ -362,7 +384,7 @@ class DeltaTable:
             table.cleanup_metadata()
         except (_errors.DeltaError, OSError) as error:  # the commit itself is done
             log.warning("the log of %s has no checkpoint at %d: %s", self.name, version, error)
-        self._table = self._at(version)  # so that it forgets the entries before
+        self._table = None  # it remembers the entries before
 
     def has_columns(self) -> bool:
         """Whether the columns of the table are those of this object."""

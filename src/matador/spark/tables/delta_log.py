@@ -1,8 +1,9 @@
 """The log of a Delta table, entry by entry: what others have committed, and a commit of our own.
 
-delta-rs works out all files of a table for every commit: it costs more the more files and commits
-there are. Whoever only appends needs none of that, but the number of the last entry and the
-transactions in it. So appending costs the same in a table of ten files and of ten thousand.
+delta-rs works out all files of a table when it opens it, and for every commit: it costs more the
+more files and commits there are. Whoever only appends needs none of that, but the number of the
+last entry, the transactions and a few facts about the table. So opening a table and appending to it
+cost the same with ten files and with ten thousand.
 
 An entry of our own is written and synced under another name first: it appears whole and durable, or
 not at all, and only if nobody else has written that number.
@@ -10,15 +11,17 @@ not at all, and only if nobody else has written that number.
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from matador.spark.runtime.arrow import pa, parquet
 from matador.storage import Storage
 from matador.storage.files import private_file, sync
 
@@ -39,22 +42,104 @@ class _Transaction(msgspec.Struct, frozen=True):
     number: int = msgspec.field(name="version")
 
 
+class _Protocol(msgspec.Struct, frozen=True):
+    writer: int = msgspec.field(name="minWriterVersion")
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    id: str
+    configuration: dict[str, str | None] = {}
+
+
 class _Line(msgspec.Struct, frozen=True):
     txn: _Transaction | None = None
-    protocol: msgspec.Raw | None = None
-    metadata: msgspec.Raw | None = msgspec.field(name="metaData", default=None)
+    protocol: _Protocol | None = None
+    metadata: _Metadata | None = msgspec.field(name="metaData", default=None)
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+class _LastCheckpoint(msgspec.Struct, frozen=True):
+    version: int
+    parts: int | None = None
+
+
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+
+
+class TableFacts(NamedTuple):
+    """What a writer has to know about a table."""
+
+    id: str
+    writer_version: int
+    configuration: Mapping[str, str | None]
+
+
+def open_log(storage: Storage) -> tuple[LogTail, TableFacts] | None:
+    """The last version of a table in a folder, its transactions, and what to know about it.
+
+    None: delta-rs has to look, because there is no table, or its log is damaged or unusual.
+    """
+    lines: list[_Line] = []
+    first = 0
+    try:
+        if (hint := storage.read(f"{LOG}/_last_checkpoint")) is not None:
+            last = msgspec.json.decode(hint, type=_LastCheckpoint)
+            if last.parts is not None:
+                return None
+            lines, first = _checkpoint(storage, last.version), last.version + 1
+        for version in itertools.count(first):
+            entry = _entry(storage, version)
+            if entry is None:
+                break
+            if not entry:
+                return None
+            lines += entry
+            first = version + 1
+    except (msgspec.MsgspecError, FileNotFoundError, pa.ArrowException, KeyError):
+        return None
+    protocols = [line.protocol for line in lines if line.protocol is not None]
+    metadata = [line.metadata for line in lines if line.metadata is not None]
+    tail = LogTail(storage, first - 1, _transactions(lines))
+    if not (protocols and metadata and tail.is_last_there()):
+        return None
+    return tail, TableFacts(metadata[-1].id, protocols[-1].writer, metadata[-1].configuration)
+
+
+def _entry(storage: Storage, version: int) -> list[_Line] | None:
+    """The lines of an entry; None if there is none.
+
+    Raises:
+        msgspec.MsgspecError: it is damaged.
+    """
+    entry = storage.read(entry_name(version))
+    return None if entry is None else _decode_lines(entry)
+
+
+def _checkpoint(storage: Storage, version: int) -> list[_Line]:
+    """What a checkpoint says besides the files of the table."""
+    with storage.reader(f"{LOG}/{version:020d}.checkpoint.parquet") as file:
+        rows = parquet.ParquetFile(file).read(columns=["txn", "protocol", "metaData"])
+    lines: list[_Line] = []
+    for name in rows.column_names:
+        for one in rows.column(name).drop_null().to_pylist():
+            if name == "metaData":  # a map is a list of pairs
+                one["configuration"] = dict(one["configuration"] or ())
+            lines.append(msgspec.convert({name: one}, _Line))
+    return lines
+
+
+def _transactions(lines: Iterable[_Line]) -> dict[str, int]:
+    return {line.txn.name: line.txn.number for line in lines if line.txn is not None}
 
 
 class LogTail:
-    """What was committed after the version that delta-rs has read. Belongs to one thread."""
+    """What was committed up to a version, and after it. Belongs to one thread."""
 
-    def __init__(self, storage: Storage, version: int) -> None:
+    def __init__(
+        self, storage: Storage, version: int, transactions: Mapping[str, int] | None = None
+    ) -> None:
         self._storage = storage
         self.version = version
-        self.transactions: dict[str, int] = {}
+        self.transactions = dict(transactions or {})
 
     def follow(self) -> bool:
         """Read the entries that were added since.
@@ -63,16 +148,15 @@ class LogTail:
         is damaged, or this part of the log is gone.
         """
         while True:
-            entry = self._storage.read(entry_name(self.version + 1))
-            if entry is None:
-                return self.is_last_there()
             try:
-                lines = [_decode_line(line) for line in entry.splitlines()]
-            except msgspec.DecodeError:
+                lines = _entry(self._storage, self.version + 1)
+            except msgspec.MsgspecError:
                 return False
+            if lines is None:
+                return self.is_last_there()
             if not lines or any(line.protocol or line.metadata for line in lines):
                 return False
-            self.advance({line.txn.name: line.txn.number for line in lines if line.txn is not None})
+            self.advance(_transactions(lines))
 
     def is_last_there(self) -> bool:
         """Whether the entry of this version is in the log.

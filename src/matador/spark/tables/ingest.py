@@ -55,7 +55,8 @@ _LARGEST_SPLIT = 64 * 1024 * 1024
 _TASKS_A_CORE = 2  # more than one, so that the last task leaves no other core idle for long
 _TRY_AGAIN = 30.0  # seconds after which unreadable segments are tried again
 _MOST_NAMED = 5
-_MOST_FILES = 100  # that say which segments are done
+_MOST_FILES = 25  # that say which segments are done
+_FEW = 4  # a quarter of the rows of the largest file is worth writing it again
 _ROWS = {"events": "events", "deliveries": "deliveries", "quarantine": "quarantined"}
 
 
@@ -142,39 +143,47 @@ class IngestedSegments:
         self._table.refresh()
         if self._table.version != self._version:
             files = self._table.added(self._version) if self._version >= 0 else None
+            for file in self._table.files() if files is None else files:
+                self._see(self._read(file))
+            self._version = self._table.version
             if files is None:
-                self._see(self._table.read(SEGMENTS.names))
-                self._version = self._table.version
                 self._merge()
-            else:
-                for file in files:
-                    with self._table.storage.reader(file.path) as source:
-                        self._see(parquet.ParquetFile(source).read())
-                self._version = self._table.version
         return [one for one in segments if one not in self._seen]
+
+    def _read(self, file: DataFile) -> Table:
+        # Much quicker than a dataset: the files have a few rows.
+        with self._table.storage.reader(file.path) as source:
+            return parquet.ParquetFile(source).read(columns=SEGMENTS.names)
 
     def _see(self, rows: Table) -> None:
         columns = [rows.column(name).to_pylist() for name in SEGMENTS.names]
         self._seen.update(map(SegmentRef._make, zip(*columns, strict=True)))
 
     def _merge(self) -> None:
-        """Write all rows into one file, if there are many: every batch adds a small one."""
-        files = self._table.files()
-        self._since_merge = 0
-        if len(files) > _MOST_FILES:
-            file = self._write(sorted(self._seen), "merged-")
-            with suppress(CommitConflictError):  # then another ingest is at work; next time
-                self._version = self._table.commit([file], files, same_rows=True)
+        """Write the rows of many files into one: every batch adds a small one.
 
-    def _write(self, segments: Sequence[SegmentRef], prefix: str) -> DataFile:
+        The largest is left alone while the others have few rows, however long the list is.
+        """
+        self._since_merge = 0
+        files = sorted(self._table.files(), key=lambda one: one.rows)
+        if len(files) <= _MOST_FILES:
+            return
+        *others, largest = files
+        if _FEW * sum(one.rows for one in others) < largest.rows:
+            files = others
+        file = self._write(pa.concat_tables(map(self._read, files)), "merged-")
+        with suppress(CommitConflictError):  # then another ingest is at work; next time
+            self._version = self._table.commit([file], files, same_rows=True)
+
+    def _write(self, rows: Table, prefix: str) -> DataFile:
         writer = FileWriter(self._table.storage, SEGMENTS, None, prefix)
-        columns = zip(*segments, strict=True)
-        writer.write(pa.Table.from_arrays([pa.array(one) for one in columns], schema=SEGMENTS))
+        writer.write(rows)
         return writer.close()
 
     def add(self, segments: Sequence[SegmentRef]) -> None:
         """Note that segments are done."""
-        file = self._write(segments, NEW)
+        columns = [pa.array(one) for one in zip(*segments, strict=True)]
+        file = self._write(pa.Table.from_arrays(columns, schema=SEGMENTS), NEW)
         before = self._version
         while True:
             try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +21,11 @@ from matador.spark.runtime.payload_columns import with_payload
 from matador.spark.runtime.session import spark_session
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.delta import DataFile, DeltaTable
-from matador.spark.tables.layout import Layout, spark_schema
+from matador.spark.tables.layout import TABLES, Layout, spark_schema
 from matador.spark.tables.object_files import read_rows
 from matador.storage import ObjectStorage
+
+_FEW_BYTES = 16 * 1024 * 1024
 
 
 class LakeTables:
@@ -39,6 +42,7 @@ class LakeTables:
         self.layout = Layout(path, storage_options)
         self.schema = schema
         self._spark = None if spark is None else checked_session(spark)
+        self._make_session: Callable[[], SparkSession] = spark_session
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.layout.storage.root!r})"
@@ -61,6 +65,12 @@ class LakeTables:
         """Whether it has tables."""
         return self.layout.table("events").exists()
 
+    def is_small(self) -> bool:
+        """Whether a query takes less time than Spark's start: the tables have few bytes."""
+        tables = [self.layout.table(name) for name in TABLES]
+        found = [one.open(create=False).files() for one in tables if one.exists()]
+        return sum(file.size for files in found for file in files) <= _FEW_BYTES
+
     @property
     def name(self) -> str:
         """The last part of its location."""
@@ -69,7 +79,16 @@ class LakeTables:
     @property
     def spark(self) -> SparkSession:
         """The session the lake was given, or one that is started when it is first needed."""
-        return self.start()
+        if self._spark is None:
+            self._spark = self._make_session()
+        return self._spark
+
+    def start_later(self, make: Callable[[], SparkSession]) -> None:
+        """Have ``make`` called for a session once one is needed, if the lake has none.
+
+        A small lake needs none for its report, its aggregates, a reconciliation or a vacuum.
+        """
+        self._make_session = make
 
     def start(
         self,
@@ -80,8 +99,8 @@ class LakeTables:
     ) -> SparkSession:
         """Start Spark with these settings, unless the lake has a session; see ``spark_session``."""
         if self._spark is None:
-            self._spark = spark_session(master, remote=remote, config=settings)
-        return self._spark
+            self._make_session = partial(spark_session, master, remote=remote, config=settings)
+        return self.spark
 
     def events(
         self,
