@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
@@ -74,7 +75,8 @@ class KafkaProducer:
         self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
         self._woken = False
         self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
-        self._produced = threading.Event()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # woken by it sooner than by an Event
+        self._rung = False
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="matador-kafka-producer")
         self._thread.daemon = True
@@ -118,7 +120,7 @@ class KafkaProducer:
     # -- inside ------------------------------------------------------------------------------------
 
     def _produce(self, records: Sequence[Record], batch: _Batch) -> None:
-        produce = self._producer.produce
+        produce, reported = self._producer.produce, self._reported
         failed: list[tuple[int, BaseException]] = []
         with self._lock:
             for index, record in enumerate(records):
@@ -128,12 +130,12 @@ class KafkaProducer:
                         record.value,
                         record.key,
                         record.partition,
-                        partial(self._reported, batch, index, record),
+                        partial(reported, batch, index, record),
                         headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
                     )
                 except (KafkaException, BufferError, TypeError, ValueError) as error:
                     failed.append((index, error))
-        self._produced.set()
+        self._ring()
         for index, error in failed:
             batch.put(index, self._translate(error, records[index]))
 
@@ -188,8 +190,17 @@ class KafkaProducer:
     def _serve(self) -> None:
         """Serve reports. A flush ends the linger: what was sent together travels at once."""
         while not self._stopping:
-            if self._produced.wait(_POLL):
-                self._produced.clear()
-                if self._producer.flush(_POLL):
-                    self._produced.set()  # not all have their reports yet
-            self._producer.poll(0)
+            try:
+                self._bell.get(timeout=_POLL)
+            except Empty:
+                self._producer.poll(0)
+                continue
+            self._rung = False
+            if self._producer.flush(_POLL):
+                self._ring()  # not all have their reports yet
+
+    def _ring(self) -> None:
+        """Have the thread flush, now or once more."""
+        if not self._rung:
+            self._rung = True
+            self._bell.put(None)
