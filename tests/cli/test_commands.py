@@ -169,6 +169,43 @@ def test_an_interrupt_during_the_imports_is_quiet(
     assert (ran.returncode, ran.stdout) == (130, "")
 
 
+_ENDS_ITSELF = """
+import os, signal, sys
+
+def look(frame, event, argument):
+    code = frame.f_code
+    if code.co_name in {functions!r} and code.co_filename.endswith("program.py"):
+        return strike
+    return None
+
+def strike(frame, event, argument):
+    if event == {event!r} and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return strike
+
+sys.settrace(look)
+from matador.cli import main
+sys.argv = ["matador", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [("_interrupted_by_sigterm", "return"), ("run", "line"), ("_run", "line"), ("_run", "return")],
+)
+def test_sigterm_beside_the_command_ends_with_its_own_code(function: str, event: str) -> None:
+    """It becomes an interrupt, which may come just before the command begins, or after its end."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_ITSELF.format(functions=(function,), event=event)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (143, "error: interrupted\n")
+
+
 def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:
     shop.bury(3000)
     command = [sys.executable, "-m", "matador", "dead-letters", "list", "shop.py", "--json"]
