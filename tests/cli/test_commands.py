@@ -206,6 +206,38 @@ def test_sigterm_beside_the_command_ends_with_its_own_code(function: str, event:
     assert (ran.returncode, ran.stderr) == (143, "error: interrupted\n")
 
 
+_ENDS_ITSELF_IN_ASYNCIO = """
+import asyncio.runners, os, signal, sys
+
+def look(frame, event, argument):
+    return strike if frame.f_code is asyncio.runners.Runner.run.__code__ else None
+
+def strike(frame, event, argument):
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return strike
+
+sys.settrace(look)
+from matador.cli import main
+sys.argv = ["matador", "queues", "shop.py"]
+main()
+"""
+
+
+def test_sigterm_while_asyncio_begins_is_an_interrupt(folder: Path) -> None:
+    """It has its handler by then, and forgets that it was called."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_ITSELF_IN_ASYNCIO],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr.splitlines()[-1:] == ["error: interrupted"]
+    assert ran.returncode == 143
+
+
 def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:
     shop.bury(3000)
     command = [sys.executable, "-m", "matador", "dead-letters", "list", "shop.py", "--json"]
