@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from chaos.application import NAMESPACE
 from chaos.checker import Stored
+from chaos.kafka_shares import ShareRest, share_rests
 from chaos.processes import ROOT
 from chaos.profiles import SEND_TIMEOUT, Unplayable, target_of
 from chaos.proxy import Proxy
@@ -32,7 +33,7 @@ from matador.model.topology import DEAD_LETTER_KINDS
 _PATIENCE = 30.0
 _ANSWER = 5.0
 _LOOK = 0.05
-# Sessions as short as the leases of the scenarios, and rights that can be taken away.
+# Sessions and locks as short as the leases of the scenarios, and rights that can be taken away.
 _ENVIRONMENT = (
     ("MATADOR_KAFKA_PROXIED", "1"),
     ("MATADOR_KAFKA_MEMORY", "384m"),
@@ -40,6 +41,7 @@ _ENVIRONMENT = (
         "MATADOR_KAFKA_SETTINGS",
         """
 group.min.session.timeout.ms=1000
+group.share.min.record.lock.duration.ms=1000
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 """,
@@ -95,11 +97,10 @@ def _server(library: str) -> Server:
 
 class KafkaProfile:
     """See ``Profile``, ``Restarts``, ``BehindProxy``, ``RereadsQueues``, ``SpoilsQueues``,
-    ``RefusesDeadLetters`` and ``ReadsAhead``."""
+    ``RefusesDeadLetters``, ``ReadsAhead`` and ``HasShareGroups``."""
 
     durable = True
     leases = True
-    ordered = True
     atomic = False
     rereads_queues = True
     buffers = 8 << 20  # a fetch is under way while the one before is read, of delays as well
@@ -109,7 +110,9 @@ class KafkaProfile:
         library = os.environ.get("MATADOR_KAFKA_LIB", str(shared / "kafka" / "lib"))
         if not Path(library).is_dir():
             raise Unplayable("there is no Kafka: script/brokers up kafka downloads it")
+        self._library = library
         self._server = _server(library)
+        self._shares = False
         self._proxy: Proxy | None = None
         self._up = True
         self._group = f"chaos-{time.time_ns():x}"
@@ -122,13 +125,23 @@ class KafkaProfile:
         self._admin: Any = admin.AdminClient(self._settings)
         self._remove([one for one in self._topics() if one.startswith(f"{NAMESPACE}.")])
 
+    @property
+    def ordered(self) -> bool:
+        """See ``Profile``."""
+        return not self._shares
+
+    def use_share_groups(self) -> None:
+        """See ``HasShareGroups``. What is left is asked of Kafka's own command then."""
+        self._shares = True
+
     def url(self, lease: float) -> str:
         """See ``Profile``."""
         port = self._server.port if self._proxy is None else self._proxy.port
         timeout = SEND_TIMEOUT if self._proxy is None else min(SEND_TIMEOUT, max(2.0, lease))
+        shares = f"&groups=share&lock={max(1.0, lease):g}" if self._shares else ""
         return (
             f"kafka://127.0.0.1:{port}?group={self._group}"
-            f"&session={max(1.0, lease):g}&timeout={timeout:g}"
+            f"&session={max(1.0, lease):g}&timeout={timeout:g}{shares}"
         )
 
     def stored(self, queue: str) -> Sequence[Stored]:
@@ -137,9 +150,7 @@ class KafkaProfile:
 
     def depth(self, queue: str) -> int:
         """See ``Profile``."""
-        return sum(
-            rest.count for topic in _both(queue) for rest in self._rest(queue, topic).values()
-        )
+        return sum(self._depth(queue, topic) for topic in _both(queue))
 
     def damage(self) -> str | None:
         """See ``Profile``."""
@@ -195,6 +206,32 @@ class KafkaProfile:
 
     # -- looking -----------------------------------------------------------------------------------
 
+    def _depth(self, queue: str, topic: str) -> int:
+        if self._is_shared(topic):
+            return sum(rest.count for rest in self._shared(queue, topic).values())
+        return sum(rest.count for rest in self._rest(queue, topic).values())
+
+    def _is_shared(self, topic: str) -> bool:
+        return self._shares and len(_both(topic)) > 1 and not topic.endswith(_DELAYED)
+
+    def _shared(self, queue: str, topic: str) -> dict[int, ShareRest]:
+        """What is left for the share group: of partitions that it does not know yet, all."""
+        servers, group = self._settings["bootstrap.servers"], f"{self._group}.{queue}.share"
+        known = _until_it_answers(lambda: share_rests(self._library, servers, group, topic))
+        whole = self._whole(topic)
+        return {number: known.get(number, rest) for number, rest in whole.items()}
+
+    def _whole(self, topic: str) -> dict[int, ShareRest]:
+        def ask() -> dict[int, ShareRest]:
+            places = self._places(topic)
+            if not places:
+                return {}
+            first = self._offsets(places, _api.OffsetSpec.earliest())
+            end = self._offsets(places, _api.OffsetSpec.latest())
+            return {number: ShareRest(first[number], end[number] - first[number]) for number in end}
+
+        return _until_it_answers(ask)
+
     def _read(self, queue: str, topic: str) -> Iterator[Any]:
         """The records of a topic that are not finished."""
         left = {number: rest for number, rest in self._rest(queue, topic).items() if rest.count}
@@ -220,15 +257,28 @@ class KafkaProfile:
             consumer.close()
 
     def _rest(self, queue: str, topic: str) -> dict[int, _Rest]:
-        """What is left of each partition; nothing if the topic is not there."""
+        """What is left of each partition; nothing if the topic is not there.
+
+        A share group does not say which of those behind its start are left.
+        """
+        if self._is_shared(topic):
+            left = {number: one for number, one in self._shared(queue, topic).items() if one.count}
+            whole = self._whole(topic) if left else {}
+            return {
+                number: _Rest(one.start, whole[number].start + whole[number].count, frozenset())
+                for number, one in left.items()
+            }
         return _until_it_answers(lambda: self._rest_now(queue, topic))
 
-    def _rest_now(self, queue: str, topic: str) -> dict[int, _Rest]:
+    def _places(self, topic: str) -> list[TopicPartition]:
         described = self._admin.list_topics(topic, timeout=_ANSWER).topics[topic]
         numbers = [] if described.error else list(described.partitions)
         if topic.endswith(_DELAYED):
             numbers = [one for one in numbers if one != _CLOCK]
-        places = [TopicPartition(topic, number) for number in numbers]
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def _rest_now(self, queue: str, topic: str) -> dict[int, _Rest]:
+        places = self._places(topic)
         if not places:
             return {}
         committed = self._consumer(queue).committed(places, timeout=_ANSWER)
@@ -347,7 +397,7 @@ def _until_it_answers(ask: Callable[[], T]) -> T:
     while True:
         try:
             return ask()
-        except KafkaException:
+        except (KafkaException, RuntimeError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK)

@@ -19,6 +19,7 @@ RESTARTED = 1000
 WORKERS = 2
 KEYS = 200
 _LOOK = 0.2  # seconds between two looks: the queue has to be counted, and the logs read
+_STILL = 20.0  # seconds without progress after which the rest may be lost
 _PATIENCE = 3600.0
 _FAR = 10_000_000  # from the numbers of one lane to those of the next
 
@@ -98,6 +99,7 @@ def long_run(
     publisher_kills = [messages * (kill + draw()) / (kills // 5 + 1) for kill in range(kills // 5)]
     broker_ends = [messages * (end + draw()) / restarts for end in range(restarts)]
     killed = restarted = 0
+    seen, still_until = 0, time.monotonic() + _STILL
     deadline = time.monotonic() + _PATIENCE
 
     while True:
@@ -123,7 +125,11 @@ def long_run(
             f"{restarted} restarts",
             handled,
         )
-        if all(lane.done for lane in lanes) and arena.depth() == 0:
+        if handled != seen:
+            seen, still_until = handled, time.monotonic() + _STILL
+        # Counting may take seconds, in which the kills that are left would come too late.
+        done = handled >= len(history.sent) or time.monotonic() > still_until
+        if done and all(lane.done for lane in lanes) and arena.depth() == 0:
             break
         expect(time.monotonic() < deadline, f"not done after {_PATIENCE:g} s: {handled:,} handled")
         time.sleep(_LOOK)

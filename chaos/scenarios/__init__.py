@@ -13,6 +13,7 @@ from chaos.scenarios import (
     order,
     payloads,
     server,
+    share,
     shutdown,
     storage,
 )
@@ -31,5 +32,6 @@ for module in (
     fan_out,
     dead_letters,
     order,
+    share,
 ):
     module.add_to(CATALOGUE)

@@ -174,6 +174,75 @@ def test_an_interrupt_during_the_imports_is_quiet(
     assert (ran.returncode, ran.stdout) == (130, "")
 
 
+_ENDS_ITSELF = """
+import os, signal, sys
+
+def look(frame, event, argument):
+    code = frame.f_code
+    if code.co_name in {functions!r} and code.co_filename.endswith("program.py"):
+        return strike
+    return None
+
+def strike(frame, event, argument):
+    if event == {event!r} and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return strike
+
+sys.settrace(look)
+from matador.cli import main
+sys.argv = ["matador", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [("_interrupted_by_sigterm", "return"), ("run", "line"), ("_run", "line"), ("_run", "return")],
+)
+def test_sigterm_beside_the_command_ends_with_its_own_code(function: str, event: str) -> None:
+    """It becomes an interrupt, which may come just before the command begins, or after its end."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_ITSELF.format(functions=(function,), event=event)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (143, "error: interrupted\n")
+
+
+_ENDS_ITSELF_IN_ASYNCIO = """
+import asyncio.runners, os, signal, sys
+
+def look(frame, event, argument):
+    return strike if frame.f_code is asyncio.runners.Runner.run.__code__ else None
+
+def strike(frame, event, argument):
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        sys.settrace(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return strike
+
+sys.settrace(look)
+from matador.cli import main
+sys.argv = ["matador", "queues", "shop.py"]
+main()
+"""
+
+
+def test_sigterm_while_asyncio_begins_is_an_interrupt(folder: Path) -> None:
+    """It has its handler by then, and forgets that it was called."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_ITSELF_IN_ASYNCIO],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr.splitlines()[-1:] == ["error: interrupted"]
+    assert ran.returncode == 143
+
+
 def test_a_reader_that_goes_away_is_no_error(folder: Path, shop: Shop) -> None:
     shop.bury(3000)
     command = [sys.executable, "-m", "matador", "dead-letters", "list", "shop.py", "--json"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
@@ -287,7 +288,8 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
                 return command(**given)
         except (CommandError, MatadorError) as error:
             _fail(str(error), error.code if isinstance(error, CommandError) else FAILED, verbose)
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, CancelledError) as error:
+            # The latter if asyncio was interrupted at the moment at which it began to run.
             more = f"; {error}" if str(error) else ""
             _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
         except (typer.Exit, BrokenPipeError, SystemExit):

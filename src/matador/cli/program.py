@@ -119,9 +119,14 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal without ✓ is no failure
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with _terminated() as terminated:
-        code = _run(arguments)
-        return TERMINATED if code == INTERRUPTED and terminated.is_set() else code
+    terminated = threading.Event()
+    try:
+        with _interrupted_by_sigterm(terminated):
+            code = _run(arguments)
+    except KeyboardInterrupt:  # before, after or beside the command
+        complain("interrupted")
+        code = INTERRUPTED
+    return TERMINATED if code == INTERRUPTED and terminated.is_set() else code
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -144,9 +149,11 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _terminated() -> Generator[threading.Event]:
-    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; set once it came."""
-    terminated = threading.Event()
+def _interrupted_by_sigterm(terminated: threading.Event) -> Generator[None]:
+    """Treat SIGTERM like Ctrl-C, so that every command shuts down cleanly; set once it came.
+
+    May raise ``KeyboardInterrupt`` itself: at its beginning, and at its end.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         terminated.set()
@@ -156,11 +163,11 @@ def _terminated() -> Generator[threading.Event]:
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield terminated
+        yield
         return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield terminated
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

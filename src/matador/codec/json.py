@@ -25,6 +25,7 @@ from matador.model.message import Headers
 
 _NO_HEADERS: Headers = {}
 _NOWHERE = b"\0"  # is in no JSON
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 # Where the seconds of the two times end in a docket, after the first is cut to milliseconds.
 _CREATED_AT = len('{"createdAt":"2026-11-15T19:02:37')
@@ -47,8 +48,9 @@ class JsonCodec(PayloadCodec):
     def __init__(self, *, check_sends: bool = True) -> None:
         super().__init__("json", check_sends=check_sends)
         self._encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-        # The last time written: the messages of one event, and events sent together, have the same.
-        self._time: tuple[datetime | None, bytes] = None, b""
+        # The last time written, and the millisecond in which it is the same: the events of many
+        # callers are sent in it.
+        self._time: tuple[datetime, datetime, bytes] = _NEVER, _NEVER, b""
         self._read = msgspec.json.Decoder(RawEnvelope).decode
         self._read_with_before = msgspec.json.Decoder(EnvelopeWithBefore).decode
         self._read_loosely = msgspec.json.Decoder(LooseEnvelope).decode
@@ -89,17 +91,28 @@ class JsonCodec(PayloadCodec):
         encode, join = self._encode, b"".join
 
         def stencil(id: str, data: msgspec.Raw, created_at: datetime, text: str = "") -> Encoded:
-            known, time = self._time
-            if known is not created_at:
-                time = encode(created_at)
-                if created_at.tzinfo is not UTC or time[20] != POINT:
-                    time = quoted(created_at)
-                time = time[:24]
-                self._time = created_at, time
+            first, last, time = self._time
+            if created_at.tzinfo is not UTC or not first <= created_at <= last or not time:
+                time = self._write_time(created_at)
             head = b'{"id":', encode(id), b',"data":', data, start, time, before
             return Encoded(join((*head, text.encode(), after) if text else head), _NO_HEADERS)
 
         return stencil
+
+    def _write_time(self, moment: datetime) -> bytes:
+        """A time as far as its milliseconds, which is kept."""
+        time = self._encode(moment)
+        if moment.tzinfo is not UTC or time[20] != POINT:
+            time = quoted(moment)
+        time = time[:24]
+        if moment.tzinfo is UTC:
+            first = moment.microsecond // 1000 * 1000
+            self._time = (
+                moment.replace(microsecond=first),
+                moment.replace(microsecond=first + 999),
+                time,
+            )
+        return time
 
     def _encode_quickly(self, envelope: RawEnvelope) -> bytes | None:
         """The fast path for most envelopes; None if it has more fields or another time zone."""

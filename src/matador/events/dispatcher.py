@@ -45,9 +45,13 @@ class Dispatcher:
         """Send the messages of one event; each awaits its own confirmation."""
         submit, outgoing = self._coalescer.submit, order.outgoing
         if len(outgoing) == 1 and (message := outgoing[0].message) is not None:  # as most often
-            waiting = ((outgoing[0], submit(message)),)
-        else:
-            waiting = [(one, submit(one.message)) for one in outgoing if one.message is not None]
+            one = outgoing[0]
+            try:
+                one.error = await submit(message)
+            except Exception as error:  # noqa: BLE001 - see _as_ours
+                one.error = _as_ours(error)
+            return self._plain_result(order) or await self._report(order)
+        waiting = [(one, submit(one.message)) for one in outgoing if one.message is not None]
         for one, outcome in waiting:
             try:
                 one.error = await outcome

@@ -1,4 +1,8 @@
-"""Sends records; each has its own delivery report, and a burst of reports wakes the loop once."""
+"""Sends records; each has its own delivery report, and a burst of reports wakes the loop once.
+
+A thread waits for the first report of a burst, and the loop takes the others. If the thread took
+them all, it and the loop would hand the interpreter to each other for each.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
@@ -18,7 +24,7 @@ from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import Settings
 from matador.transports.kafka.wire import Record
 
-_POLL = 0.2  # seconds; also how long stopping takes
+_POLL = 0.19  # seconds; also how long stopping takes
 
 
 class Location:
@@ -35,6 +41,10 @@ class Location:
 
 Report: TypeAlias = MatadorError | Location | None
 """Why a record is not stored; None, or where it is if that was asked for."""
+
+
+class _Arrived(Exception):
+    """Ends a flush: the client library puts the reports that are left back."""
 
 
 class _Batch:
@@ -71,11 +81,15 @@ class KafkaProducer:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._producer = Producer(settings | {"error_cb": on_error})
-        self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
         self._woken = False
+        self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
         self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
-        self._produced = threading.Event()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # woken by it sooner than by an Event
+        self._rung = False  # until nothing is on its way, or the loop has taken the reports
+        self._blocked = 0  # threads that wait for reports, and must not wait for the loop
         self._stopping = False
+        self._owner = threading.get_ident()
+        self._waiter = 0
         self._thread = threading.Thread(target=self._serve, name="matador-kafka-producer")
         self._thread.daemon = True
         self._thread.start()
@@ -93,8 +107,16 @@ class KafkaProducer:
         if not records:
             return []
         future: Future[list[Report]] = Future()
-        self._produce(records, _Batch(len(records), lambda batch: future.set_result(batch.reports)))
-        return future.result()
+        batch = _Batch(len(records), lambda batch: future.set_result(batch.reports))
+        with self._lock:
+            self._blocked += 1
+        try:
+            self._produce(records, batch)
+            self._bell.put(None)  # even if the loop is to take reports: it may be busy
+            return future.result()
+        finally:
+            with self._lock:
+                self._blocked -= 1
 
     def refresh(self, topic: str, timeout: float) -> None:
         """Have it look for a topic again that it has found missing. Blocks.
@@ -118,7 +140,7 @@ class KafkaProducer:
     # -- inside ------------------------------------------------------------------------------------
 
     def _produce(self, records: Sequence[Record], batch: _Batch) -> None:
-        produce = self._producer.produce
+        produce, reported = self._producer.produce, self._reported
         failed: list[tuple[int, BaseException]] = []
         with self._lock:
             for index, record in enumerate(records):
@@ -128,12 +150,12 @@ class KafkaProducer:
                         record.value,
                         record.key,
                         record.partition,
-                        partial(self._reported, batch, index, record),
+                        partial(reported, batch, index, record),
                         headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
                     )
                 except (KafkaException, BufferError, TypeError, ValueError) as error:
                     failed.append((index, error))
-        self._produced.set()
+        self._ring()
         for index, error in failed:
             batch.put(index, self._translate(error, records[index]))
 
@@ -151,6 +173,8 @@ class KafkaProducer:
             batch.put(index, self._unplaced(message))
         else:
             batch.put(index, Location(message) if record.located else None)
+        if self._blocked == 0 and threading.get_ident() == self._waiter:
+            raise _Arrived
 
     def _unplaced(self, message: KafkaMessage) -> MatadorError:
         """What the client library calls stored because the broker calls it a duplicate.
@@ -170,12 +194,14 @@ class KafkaProducer:
         )
 
     def _wake(self, future: asyncio.Future[list[Report]], batch: _Batch) -> None:
+        if threading.get_ident() == self._owner:
+            if not future.done():
+                future.set_result(batch.reports)
+            return
         self._done.append((future, batch.reports))
         if not self._woken:
             self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._resolve)
-            except RuntimeError:  # the loop is closed: nobody waits
+            if not self._call(self._resolve):
                 self._done.clear()
 
     def _resolve(self) -> None:
@@ -185,11 +211,46 @@ class KafkaProducer:
             if not future.done():
                 future.set_result(reports)
 
+    def _call(self, what: Callable[[], None]) -> bool:
+        """Have the loop call it; False if the loop is closed: nobody waits."""
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError:
+            return False
+        return True
+
     def _serve(self) -> None:
-        """Serve reports. A flush ends the linger: what was sent together travels at once."""
+        """Wait for reports. A flush ends the linger: what was sent together travels at once."""
+        self._waiter = threading.get_ident()
         while not self._stopping:
-            if self._produced.wait(_POLL):
-                self._produced.clear()
-                if self._producer.flush(_POLL):
-                    self._produced.set()  # not all have their reports yet
+            try:
+                self._bell.get(timeout=_POLL)
+                while len(self._producer) and not self._stopping:
+                    self._producer.flush(_POLL)
+            except Empty:
+                self._poll()
+            except _Arrived:
+                if self._call(self._take_reports):
+                    continue
+            self._ring_again()
+
+    def _poll(self) -> None:
+        """Hear of errors while nothing is on its way."""
+        with suppress(_Arrived):
             self._producer.poll(0)
+
+    def _take_reports(self) -> None:
+        """In the loop: those that have arrived by now."""
+        self._producer.poll(0)
+        self._ring_again()
+
+    def _ring(self) -> None:
+        """Have the thread wait for reports."""
+        if not self._rung:
+            self._rung = True
+            self._bell.put(None)
+
+    def _ring_again(self) -> None:
+        self._rung = False
+        if len(self._producer):  # of what was sent meanwhile, too
+            self._ring()

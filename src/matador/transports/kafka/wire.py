@@ -41,6 +41,8 @@ _LONGEST_DELAY = 100 * 366 * 86_400.0
 _LONGEST_REASON = 1000
 _MOST_DELIVERIES = 1_000_000
 _NO_HEADERS: Headers = {}
+_EMPTY_SIZE = 70  # bytes, of a record without key, value and headers
+_PLAIN_SIZE = _EMPTY_SIZE + len(ID_HEADER) + 4
 
 RecordHeaders: TypeAlias = list[tuple[str, bytes | None]]
 
@@ -59,7 +61,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes, approximately as Kafka counts them."""
-        size = len(self.value or b"") + len(self.key or b"") + 70
+        size = len(self.value or b"") + len(self.key or b"") + _EMPTY_SIZE
         for name, value in self.headers:
             size += len(name) + len(value or b"") + 4
         return size
@@ -85,6 +87,18 @@ def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0)
         UnstorableError: a part of it cannot be encoded.
         MessageTooLargeError: it is larger than ``limit``.
     """
+    if (
+        message.priority is None
+        and not delay
+        and not message.headers
+        and message.properties is None
+        and message.ordering_key is None
+        and message.id.isascii()
+        and (not limit or len(message.body) + len(message.id) + _PLAIN_SIZE <= limit)
+    ):  # an event, as most often
+        if message.id:
+            return Record(topic, message.body, None, [(ID_HEADER, message.id.encode())])
+        return Record(topic, message.body, None, [])
     headers: RecordHeaders = []
     try:
         if message.id:
