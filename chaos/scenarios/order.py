@@ -42,7 +42,7 @@ def order_by_key(arena: Arena) -> str:
         # Few messages last until each of the workers has had its share.
         handlers=(Handler(failures=FAILURES, seconds=0.05 if count == FEW else 0.0),),
     )
-    arena.publisher(app, Publishing(count=count, keys=KEYS, together=50))
+    publisher = arena.publisher(app, Publishing(count=count, keys=KEYS, together=50))
     completed = arena.history.completed
     handled: Callable[[float], Callable[[], bool]] = lambda part: (  # noqa: E731
         lambda: len(completed) >= part * count
@@ -59,6 +59,7 @@ def order_by_key(arena: Arena) -> str:
     arena.wait(handled(0.8), "four fifths to be handled", patience=_PATIENCE)
     second.kill()
     sent = count
+    arena.wait_exit(publisher)  # whoever sends to the same keys comes after it
     while not _has_share(arena, third) and sent < 20 * count:  # it was slow to start
         arena.publish(app, KEYS, first=sent, keys=KEYS, together=50)
         sent += KEYS
