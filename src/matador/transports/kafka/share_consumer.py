@@ -63,6 +63,7 @@ class ShareQueue:
         self._paused = False
         self._troubled = False
         self._stopping = False
+        self._forced = False
         self._retired = False
         self.stopped: asyncio.Future[None] = self._loop.create_future()
         self._spawn(self._watch())
@@ -234,6 +235,8 @@ class ShareQueue:
         self._members.discard(member)
         self._held = {hold for hold in self._held if hold.lender is not member}
         if self._members:
+            if self._forced:
+                self._leave_at_once()
             return
         self._stop(forced=True)
         for task in self._tasks:
@@ -345,10 +348,22 @@ class ShareQueue:
             self._stopping = True
             self._loop.call_later(_CLOSING, self._abandon)
         self._retire()
-        for member in self._members:
-            member.stop(forced=forced)
+        self._forced = self._forced or forced
+        if self._forced:
+            self._leave_at_once()
+        else:
+            for member in self._members:
+                member.stop(forced=False)
         if not self._members and not self.stopped.done():
             self.stopped.set_result(None)
+
+    def _leave_at_once(self) -> None:
+        """Members that hold nothing leave first, and the others after them: a member that waits for
+        messages would get what another one gives back by leaving, and the broker would count it."""
+        busy = {hold.lender for hold in self._held}
+        idle = [member for member in self._members if member not in busy]
+        for member in idle or self._members:
+            member.stop(forced=True)
 
     def _abandon(self) -> None:
         """librdkafka 2.16 does not always come back from closing a member that was just joining.
@@ -356,6 +371,7 @@ class ShareQueue:
         Its thread is left alone; the broker gives what it held to others when the lock ends.
         """
         for member in list(self._members):
+            member.stop(forced=True)
             _LOG.warning("a member of %s has not left its group in time", self._group)
             self.ended(member)
 
