@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -17,6 +18,7 @@ import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start
 from typer.main import get_command
 
+from matador.cli.output import show_logs
 from matador.cli.program import program
 
 COMMANDS = [
@@ -477,3 +479,15 @@ def test_doctor_reports_a_module_that_cannot_be_imported(cli: Cli, folder: Path)
     assert result.code == 1
     assert "bad.py:1: ZeroDivisionError" in _found(result, "application")[0][1]
     assert cli("doctor", "nothing.py").code == 2
+
+
+def test_what_the_client_of_kafka_says_at_each_try_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    show_logs(logging.WARNING)
+    log = logging.getLogger("matador.transports.kafka")
+    log.error("FAIL [matador#producer-2] [thrd:127.0.0.1:1/bootstrap]: Connection refused")
+    log.error("a message was not stored")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("ERROR matador.transports.kafka: a message was not stored")
