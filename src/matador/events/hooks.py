@@ -350,7 +350,11 @@ class HookSet:
             _overriding(hooks, "on_worker_success"), "on_worker_success", "success_counter"
         )
         """Makes what may be called instead of ``on_worker_success``."""
-        self.short_send: ShortSend | None = _only_short_form("on_send", hooks, "short_send")
+        self.short_send: ShortSend | None = (
+            _only_short_form("on_send", hooks, "short_send")
+            if self.load_universal_metadata is None
+            else None
+        )
         self.short_attempt: ShortAttempt | None = _only_short_form(
             "on_worker", hooks, "short_attempt"
         )

@@ -107,8 +107,11 @@ class SendsEvents:
         route = fan_out.route(payload) if plain else None
         if hooks.send_around is not None:
             found = None
-            if route is not None and route.traceable:
-                found = _short_send(hooks, route.event.key, self._transport)
+            if route is not None and route.traceable and hooks.short_send is not None:
+                try:
+                    found = hooks.short_send(route.event.key, self._transport)
+                except Exception:
+                    log.exception("the hook on_send_enter raised an error, which was ignored")
             if type(found) is str:
                 trace = found
             elif found is None:
@@ -163,7 +166,7 @@ class SendsEvents:
         if not running.hooks.send_wraps and running.hooks.send_around is not None:
             routes = map(running.fan_out.route, items)
             if all(route is not None and route.traceable for route in routes):
-                trace = cast("str | None", _short_send(running.hooks, None, self._transport))
+                trace = _short_batch(running.hooks, self._transport)
         if running.hooks.send_wraps or (running.hooks.send_around is not None and trace is None):
             given = [_item(item) for item in items]
             return await self._send_wrapped(
@@ -334,13 +337,14 @@ class SendsEvents:
         return event_type_of(type(payload)), payload  # pyright: ignore[reportUnknownArgumentType] - of Any
 
 
-def _short_send(hooks: HookSet, event_key: str | None, transport: str) -> str | Surrounding | None:
-    """The ``traceparent`` of a send around which nothing is to be done, or what surrounds it; None
-    if hooks are to be called."""
-    if hooks.short_send is None or hooks.load_universal_metadata is not None:
-        return None
+def _short_batch(hooks: HookSet, transport: str) -> str | None:
+    """The ``traceparent`` of a batch around which nothing is to be done; None if something is."""
     try:
-        return hooks.short_send(event_key, transport)
+        return (
+            None
+            if hooks.short_send is None
+            else cast("str | None", hooks.short_send(None, transport))
+        )
     except Exception:
         log.exception("the hook on_send_enter raised an error, which was ignored")
         return None

@@ -163,12 +163,19 @@ class Spans:
         """
         if self._bound is None:
             return None
-        current, unsampled = self.contexts.current, self.contexts.unsampled_span
+        contexts = self.contexts
+        get, nothing, key = contexts.get, contexts.nothing, contexts.key
+        no_parent, unsampled = contexts.no_parent, contexts.unsampled_span
         bound, draws, write = self._bound, self._draws, self._traceparent
 
         def draw() -> str | int | SpanContext | None:
-            span: Any = current()
-            if span is None or (type(span) is unsampled and span.traceparent is None):
+            span: Any = get(nothing).get(key)
+            if type(span) is unsampled:
+                known: str | None = span.traceparent
+                if known is not None:
+                    return known
+                span = None
+            if span is None or span is no_parent:
                 if not draws:
                     return None
                 trace_id = getrandbits(128)
@@ -176,8 +183,6 @@ class Spans:
                     return trace_id
                 digits = trace_id.to_bytes(16, "big").hex()
                 return f"00-{digits}-{digits[16:]}-00"  # nobody records this span
-            if type(span) is unsampled:
-                return span.traceparent
             parent = cast("SpanContext", span.get_span_context())
             if parent.trace_state or not parent.is_valid:
                 return None

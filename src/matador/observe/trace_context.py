@@ -85,6 +85,7 @@ class TraceContexts:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self.nothing = context.Context()
+        self.no_parent = trace.INVALID_SPAN
         self.attach, self.detach = context.attach, context.detach
         self.unsampled_span = unsampled_spans()
         self._with_span = trace.set_span_in_context
@@ -94,40 +95,28 @@ class TraceContexts:
         self.flags = tuple(trace.TraceFlags(number) for number in range(4))
         self._w3c = TraceContextTextMapPropagator()
         self._some_context = context.Context
-        (self._key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
+        (self.key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
         self._variable = _variable_of_opentelemetry()
         self._set: Callable[[Context], Any] = (
             self.attach if self._variable is None else self._variable.set
         )
-        self.current: Callable[[], Span | None] = self._reader()
+        self.get: Callable[[Context], Context] = (
+            (lambda _: context.get_current()) if self._variable is None else self._variable.get
+        )
+        """The current context; the given one if none was ever set."""
+
+    def current(self) -> Span | None:
         """The current span, if there is one."""
-
-    def _reader(self) -> Callable[[], Span | None]:
-        from opentelemetry.trace import INVALID_SPAN, get_current_span
-
-        key, nothing, variable = self._key, self.nothing, self._variable
-
-        def ask() -> Span | None:
-            span = get_current_span()
-            return None if span is INVALID_SPAN else span
-
-        if variable is None:
-            return ask
-        get = variable.get
-
-        def read() -> Span | None:
-            found = cast("Span | None", get(nothing).get(key))
-            return None if found is INVALID_SPAN else found
-
-        return read
+        span = cast("Span | None", self.get(self.nothing).get(self.key))
+        return None if span is self.no_parent else span
 
     def with_only(self, span: Span) -> Context:
         """A context that has nothing but this span."""
-        return self._some_context({self._key: span})
+        return self._some_context({self.key: span})
 
     def set_only(self, variables: Variables, span: Span) -> None:
         """Have these context variables hold this span, and nothing else of OpenTelemetry."""
-        variables.run(self._set, self._some_context({self._key: span}))
+        variables.run(self._set, self._some_context({self.key: span}))
 
     def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:
         """Write the context of a span into the metadata of a message."""
@@ -142,7 +131,7 @@ class TraceContexts:
         variable = self._variable
         if variable is None or variable.get(self.nothing):
             return self.attach(self._with_span(span))
-        return variable.set(self._some_context({self._key: span}))
+        return variable.set(self._some_context({self.key: span}))
 
     def read(self, metadata: Mapping[str, Any]) -> Any:
         """What nearly every message brings, read in a fraction of the time: the span of a trace
@@ -166,7 +155,7 @@ class TraceContexts:
         Whether the ids of a trace that is not sampled are valid is found out by whoever asks.
         """
         unsampled, context = self.unsampled_span, self._some_context
-        key, set_, read = self._key, self._set, self.read
+        key, set_, read = self.key, self._set, self.read
 
         def take(variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
             text: Any = metadata.get("traceparent")
