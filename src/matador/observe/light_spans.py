@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, SpanKind, Tracer
 
 _MOST_ATTRIBUTES = 16  # a limit of the user's that is lower is the SDK's business
-_filling = threading.Lock()
+_filling = threading.RLock()  # the constructor may read what it has not set yet
 
 
 class _Begun(NamedTuple):
@@ -67,6 +67,7 @@ def _span_class() -> type[Any]:
             """Become what the SDK would have made."""
             begun = self.light_begun
             tracer: Any = begun.of.tracer
+            self.light_full = True  # an attribute that is missing from here on is an error
             begin(
                 self,
                 begun.name,
@@ -83,7 +84,6 @@ def _span_class() -> type[Any]:
             )
             self._start_time = begun.began
             self._end_time = self.light_ended
-            self.light_full = True
 
         def get_span_context(self) -> SpanContext:
             return self.light_begun.context
