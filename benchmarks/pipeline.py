@@ -108,17 +108,25 @@ class Bench:
         return turn
 
     def batches_more(self, present: int) -> Turn:
-        """Some small batches more, into copies of a lake of so many."""
+        """Some small batches more, into a lake of so many.
+
+        A large one grows on, so that every tenth turn has a checkpoint of the log, as it is. A
+        small one is a new copy every time.
+        """
         full = self.new_folder()
         before, _ = self.journal(present * _SMALL, segment=_SMALL_SEGMENT)
-        more, records = self.journal(_MORE * _SMALL, seed=2, segment=_SMALL_SEGMENT)
         fill_batches(full, before)
+        seeds = iter(range(1000, 2000))
+        grows = present > _MORE
 
         def turn() -> tuple[float, float]:
-            lake = self.lake(self.new_folder())
-            shutil.copytree(full, lake.path)
+            more, records = self.journal(_MORE * _SMALL, next(seeds), _SMALL_SEGMENT)
+            lake = self.lake(full if grows else self.new_folder())
+            if not grows:
+                shutil.copytree(full, lake.path)
             rates = self._add(lake, more, records, batch_size=_SMALL_SEGMENT + 10_000)
-            shutil.rmtree(lake.path)
+            if not grows:
+                shutil.rmtree(lake.path)
             return rates
 
         return turn

@@ -82,7 +82,7 @@ def children(pid: int) -> list[int]:
 def test_ctrl_c_while_spark_starts_leaves_no_java_behind(
     start: Start, folder: Path, number: signal.Signals, code: int
 ) -> None:
-    process = start("lake", "report", *LAKE)
+    process = start("lake", "query", *LAKE, "SELECT 1")
     wait(lambda: children(process.process.pid) != [], lambda: f"Java; {process.err}", 120)
     (java,) = children(process.process.pid)
     process.signal(number)

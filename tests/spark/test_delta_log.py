@@ -16,7 +16,7 @@ from tests.spark.journal_files import segment, sent
 from matador.spark.runtime.arrow import pa
 from matador.spark.tables import delta
 from matador.spark.tables.delta import NEW, CommitConflictError, DataFile, DeltaTable
-from matador.spark.tables.delta_log import LogTail
+from matador.spark.tables.delta_log import LogTail, open_log
 from matador.spark.tables.ingest import IngestResult
 from matador.spark.tables.parquet_writer import FileWriter
 from matador.storage import FolderStorage
@@ -133,6 +133,47 @@ def test_an_entry_that_is_gone_is_not_written_again(lake: FolderStorage) -> None
     assert sleeper.version == 3
     sleeper.commit([file_of(sleeper, 9)])
     assert read(table.refresh()) == [0, 1, 2, 9]
+
+
+def test_a_table_is_opened_and_appended_to_without_delta_rs(
+    lake: FolderStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = numbers(lake)
+    Foreign(table.storage.root).alter.set_table_properties({"delta.checkpointInterval": "7"})
+    table.refresh()
+    for number in range(9):
+        table.commit([file_of(table, number)], (), {f"app-{number % 2}": number})
+    assert (log_of(table) / f"{7:020d}.checkpoint.parquet").exists()
+    foreign = Foreign(table.storage.root)
+
+    with monkeypatch.context() as patched:
+
+        def refused(*given: Any, **options: Any) -> None:
+            raise AssertionError("not by delta-rs")
+
+        patched.setattr(delta, "_delta", refused)
+        again = numbers(lake)
+        assert again.exists()
+        assert (again.version, again.id) == (foreign.version(), str(foreign.metadata().id))
+        for name in ("app-0", "app-1", "nobody"):  # before and after the checkpoint, and never
+            assert again.transaction(name) == foreign.transaction_version(name)
+        assert again.commit([file_of(again, 9)], (), {"app-1": 9}) == foreign.version() + 1
+    assert read(again) == read(table.refresh()) == [*range(10)]
+
+
+def test_a_log_that_is_not_understood_is_left_to_delta_rs(lake: FolderStorage) -> None:
+    table = numbers(lake)
+    for number in range(3):
+        table.commit([file_of(table, number)])
+    assert open_log(table.storage) is not None
+    hint = log_of(table) / "_last_checkpoint"
+    for text in ('{"version": 2, "parts": 3}', '{"version": 2}', "{", '{"size": 3}'):
+        hint.write_text(text)
+        assert open_log(table.storage) is None, text
+    hint.unlink()
+    (log_of(table) / f"{4:020d}.json").write_text("")
+    assert open_log(table.storage) is None
+    assert open_log(lake) is None, "no table"
 
 
 def test_a_log_without_its_last_entry_is_followed_by_delta_rs(lake: FolderStorage) -> None:

@@ -6,15 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from matador.cli.commands import option
 from matador.cli.interaction import working
 from matador.cli.output import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from matador.spark import Lake
 
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
@@ -88,7 +86,8 @@ def start_spark_if_needed(lake: Lake, options: SparkOptions) -> Lake:
     return lake
 
 
-def _session(options: SparkOptions, settings: Mapping[str, str], brief: bool) -> SparkSession:
+def _session(options: SparkOptions, settings: Mapping[str, str], brief: bool) -> Any:
+    """The session. Its type is known to ``matador.spark`` alone."""
     from matador.spark import spark_session  # slow to import, and perhaps not installed
     from matador.spark.runtime.messages import silence
 

@@ -46,6 +46,7 @@ from matador.spark.replay.selection import Choice, moment
 from matador.spark.report import Report
 from matador.spark.report.findings import find
 from matador.spark.runtime.arrow import Table
+from matador.spark.runtime.compat import analyse
 from matador.spark.tables.convert import ConvertResult, convert
 from matador.spark.tables.delta import DeltaTable
 from matador.spark.tables.ingest import (
@@ -466,9 +467,7 @@ class Lake(LakeTables):
             for name, frame in views.items():
                 if name.lower() in asked:  # some of them take a while to bring up to date
                     frame().createOrReplaceTempView(name)
-            found = self.spark.sql(query)
-            found.schema  # noqa: B018 - Spark Connect would report a wrong query only later
-            return found
+            return analyse(self.spark.sql(query))
 
     def _views(self) -> dict[str, Callable[[], DataFrame]]:
         events = () if self.schema is None else self.schema.events

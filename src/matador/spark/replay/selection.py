@@ -16,6 +16,7 @@ from matador.events.app import Matador
 from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
+from matador.spark.runtime.compat import analyse
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.read_only_sql import check_predicate, without_variables
 from matador.spark.tables.reader import LakeTables
@@ -182,9 +183,7 @@ def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
     """The rows for which a predicate is true; the error for an invalid one ends with ``hint``."""
     try:
         with without_variables(rows.sparkSession):
-            found = rows.where(check_predicate(rows.sparkSession, where))
-            found.schema  # noqa: B018 - Spark Connect would report an error only later
-            return found
+            return analyse(rows.where(check_predicate(rows.sparkSession, where)))
     except (AnalysisException, ParseException) as error:
         said = (error.getMessage() or str(error)).strip().splitlines()[0]
         raise ConfigurationError(f"invalid predicate where={where!r}{hint}: {said}") from error

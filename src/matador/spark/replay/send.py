@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ class _Sending:
         again = self._again
         rows = (one for one in self._items if not again or one[0] in again)
         sending: asyncio.Task[int] | None = None
-        while portion := list(islice(rows, self._pace.portion)):
+        while portion := self._prepared(rows):
             if sending is not None:
                 report(await sending)
             await self._pace.wait(len(portion))
@@ -172,6 +173,16 @@ class _Sending:
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
+
+    def _prepared(self, rows: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """The next rows. They make many objects and no garbage: nothing to collect meanwhile."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return list(islice(rows, self._pace.portion))
+        finally:
+            if collects:
+                gc.enable()
 
     async def _send(self, portion: Sequence[tuple[int, Any]]) -> int:
         """Send some rows; returns the number of messages."""

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Column, datasource, types
+from pyspark.sql import Column, DataFrame, datasource, types
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSourceStreamReader, WriterCommitMessage
 
@@ -52,6 +52,18 @@ def _py4j_error() -> type[Exception]:
 
 Py4JError: type[Exception] = _py4j_error()
 """What the bridge to Java raises."""
+
+# -- queries --------------------------------------------------------------------------------------
+
+
+def analyse(frame: DataFrame) -> DataFrame:
+    """Have Spark raise now what is wrong with a query: Spark Connect would do so only later.
+
+    The ``schema`` of a filter may be that of the rows before, which is known already.
+    """
+    frame.isStreaming  # noqa: B018 - the server analyses the query to tell
+    return frame
+
 
 # -- functions of columns -------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from matador.spark.runtime.compat import Py4JError
 from matador.spark.runtime.connect import is_connect
 from matador.spark.tables.read_only_text import read_only_predicate, read_only_query
 from matador.spark.tables.sql_tokens import refused
@@ -38,6 +39,7 @@ _HARMLESS: Final = frozenset(
         *("monotonically_increasing_id", "hmac", "aes_encrypt", "aes_decrypt", "try_aes_decrypt"),
         *("bitmap_bit_position", "bitmap_bucket_number", "bitmap_count", "user", "current_user"),
         *("session_user", "current_database", "current_schema", "current_catalog"),
+        *("hll_sketch_estimate", "hll_union"),  # of this group in Spark 4.0
     }
 )
 _TABLE_FUNCTIONS: Final = frozenset(
@@ -58,13 +60,22 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> str
     if is_connect(spark):
         return read_only_query(spark, query, tables)
     check = _Check(spark)
-    relations = check.nodes(check.parser.parsePlan(query))
+    relations = check.nodes(_parsed(check, query))
     known = {name.lower() for name in tables}
     for name in relations:
         # For a table that does not exist at all, Spark raises its usual error.
         if name.lower() not in known and spark.catalog.tableExists(f"`{name}`"):
             raise refused(f"the table {name!r}")
     return query
+
+
+def _parsed(check: _Check, query: str) -> Any:
+    try:
+        return check.parser.parsePlan(query)
+    except Py4JError as error:  # PySpark knows the errors of a query, but 4.0 not those of a script
+        if "SqlScriptingException" not in str(error):
+            raise
+        raise refused("a script") from error
 
 
 def check_predicate(spark: SparkSession, predicate: str) -> str:
