@@ -288,13 +288,15 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
                 return command(**given)
         except (CommandError, MatadorError) as error:
             _fail(str(error), error.code if isinstance(error, CommandError) else FAILED, verbose)
-        except (KeyboardInterrupt, CancelledError) as error:
-            # The latter if asyncio was interrupted at the moment at which it began to run.
+        except KeyboardInterrupt as error:
             more = f"; {error}" if str(error) else ""
             _fail(f"interrupted{more}", INTERRUPTED, verbose=False)
         except (typer.Exit, BrokenPipeError, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the last line of defence
+            if isinstance(error, CancelledError) and not error.args:
+                # What asyncio raises if it is interrupted at the moment at which it begins to run.
+                _fail("interrupted", INTERRUPTED, verbose=False)
             if (message := spark_message(error)) is None:
                 hint = "" if verbose else " (run with --verbose for the traceback)"
                 message = f"unexpected {type(error).__name__}: {error}{hint}"
