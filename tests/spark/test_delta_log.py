@@ -170,6 +170,14 @@ def test_a_log_that_is_not_understood_is_left_to_delta_rs(lake: FolderStorage) -
     for text in ('{"version": 2, "parts": 3}', '{"version": 2}', "{", '{"size": 3}'):
         hint.write_text(text)
         assert open_log(table.storage) is None, text
+    Foreign(table.storage.root).create_checkpoint()
+    assert open_log(table.storage) is not None
+    (checkpoint,) = log_of(table).glob("*.checkpoint.parquet")
+    whole = checkpoint.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:4] + bytes(len(whole) - 12) + whole[-8:]):
+        checkpoint.write_bytes(damaged)
+        assert open_log(table.storage) is None, "the machine lost its power"
+    checkpoint.unlink()
     hint.unlink()
     (log_of(table) / f"{4:020d}.json").write_text("")
     assert open_log(table.storage) is None

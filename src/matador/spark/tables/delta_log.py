@@ -94,7 +94,7 @@ def open_log(storage: Storage) -> tuple[LogTail, TableFacts] | None:
                 return None
             lines += entry
             first = version + 1
-    except (msgspec.MsgspecError, FileNotFoundError, pa.ArrowException, KeyError):
+    except (msgspec.MsgspecError, OSError, pa.ArrowException, KeyError):
         return None
     protocols = [line.protocol for line in lines if line.protocol is not None]
     metadata = [line.metadata for line in lines if line.metadata is not None]
