@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# A machine that is busy with other tests is slow now and then: that is no failure.
+from matador.testing import wait_for
+
+# A machine that is busy with other tests is slow now and then, and a process may get no turn for
+# some seconds: that is no failure. What happens is noticed as soon as before.
 settings.register_profile("default", deadline=None)
 settings.load_profile("default")
+wait_for.__kwdefaults__ = {**(wait_for.__kwdefaults__ or {}), "timeout": 30.0}
 
 # Spark's Java compiles what runs often a second time, better: in tests, which run everything a few
 # times only, that is a third of the work. Processes that tests start inherit it.

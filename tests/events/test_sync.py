@@ -16,7 +16,7 @@ from matador import Envelope, SendResult, SyncContext
 from matador.errors import ConnectionFailedError, InvalidEventError, LifecycleError, NotStartedError
 
 
-def wait(condition: Callable[[], bool], timeout: float = 5.0) -> None:
+def wait(condition: Callable[[], bool], timeout: float = 30.0) -> None:
     until = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < until, "waited in vain"

@@ -166,7 +166,7 @@ def memory(app: Matador) -> MemoryTransport:
     return app.transport
 
 
-async def settled(app: Matador, *, queue: str = QUEUE, timeout: float = 5.0) -> None:
+async def settled(app: Matador, *, queue: str = QUEUE, timeout: float = 30.0) -> None:
     """Wait until the queue is empty, delayed messages aside, and nothing is going on."""
 
     async def quiet() -> bool:
