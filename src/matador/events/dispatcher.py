@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, may_be_stored
-from matador.events.fanout import Order, Outgoing
+from matador.events.fanout import Order, Outgoing, Way
 from matador.events.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
 from matador.events.short_forms import CountStored
 from matador.model.message import Message, Once
@@ -31,7 +31,7 @@ class Dispatcher:
         self._counters: dict[tuple[str, str, str], CountStored] | None = (
             None if hooks.stored_counter is None else {}
         )
-        self._coalescer: Coalescer[Message, MatadorError | None] = (
+        coalescer: Coalescer[Message, MatadorError | None] = (
             Coalescer(
                 transport.send,
                 max_batch=transport.send_size,
@@ -40,24 +40,39 @@ class Dispatcher:
             if isinstance(transport, Pipelining)
             else Coalescer(transport.send)
         )
+        self.submit = coalescer.submit
+        """Begin to send one message; the future has why it was not stored, or None."""
+
+    @property
+    def needs_envelopes(self) -> bool:
+        """Does a hook have to be told of each envelope that was stored?"""
+        return self._counters is None and self._hooks.on_enqueue_success is not None
+
+    def stored(self, way: Way, message: Message) -> SendResult:
+        """The result of the only message of an event, which was stored."""
+        event_key, subscriber = way.docket.event_key, way.docket.target_subscriber
+        if self._counters is not None:
+            names = way.queue, event_key, subscriber
+            (self._counters.get(names) or self._counter(names))()
+        return SendResult(event_key, 1, 0, (), (Sent(subscriber, way.queue, message.id),))
 
     async def send(self, order: Order) -> SendResult:
         """Send the messages of one event; each awaits its own confirmation."""
-        submit, outgoing = self._coalescer.submit, order.outgoing
+        submit, outgoing = self.submit, order.outgoing
         if len(outgoing) == 1 and (message := outgoing[0].message) is not None:  # as most often
             one = outgoing[0]
             try:
                 one.error = await submit(message)
-            except Exception as error:  # noqa: BLE001 - see _as_ours
-                one.error = _as_ours(error)
-            return self._plain_result(order) or await self._report(order)
+            except Exception as error:  # noqa: BLE001 - see as_ours
+                one.error = as_ours(error)
+            return self._plain_result(order) or await self.report(order)
         waiting = [(one, submit(one.message)) for one in outgoing if one.message is not None]
         for one, outcome in waiting:
             try:
                 one.error = await outcome
-            except Exception as error:  # noqa: BLE001 - see _as_ours
-                one.error = _as_ours(error)
-        return self._plain_result(order) or await self._report(order)
+            except Exception as error:  # noqa: BLE001 - see as_ours
+                one.error = as_ours(error)
+        return self._plain_result(order) or await self.report(order)
 
     async def send_all(self, orders: Sequence[Order], once: Once | None = None) -> list[SendResult]:
         """Send many events, in order and in as few round trips as possible.
@@ -70,7 +85,7 @@ class Dispatcher:
             messages = [one.message for one in chunk if one.message is not None]
             for one, error in zip(chunk, await self._send_chunk(messages, once), strict=True):
                 one.error = error
-        return [self._plain_result(order) or await self._report(order, once) for order in orders]
+        return [self._plain_result(order) or await self.report(order, once) for order in orders]
 
     async def _send_chunk(
         self, messages: Sequence[Message], once: Once | None
@@ -85,8 +100,8 @@ class Dispatcher:
             if len(outcomes) != len(messages):
                 raise RuntimeError(f"{len(outcomes)} outcomes for {len(messages)} messages")
             return outcomes
-        except Exception as error:  # noqa: BLE001 - see _as_ours
-            return [_as_ours(error)] * len(messages)
+        except Exception as error:  # noqa: BLE001 - see as_ours
+            return [as_ours(error)] * len(messages)
 
     def _plain_result(self, order: Order) -> SendResult | None:
         """The result, if everything was stored and no async hook has to be called."""
@@ -117,7 +132,8 @@ class Dispatcher:
         made = counters[names] = make(*names)
         return made
 
-    async def _report(self, order: Order, once: Once | None = None) -> SendResult:
+    async def report(self, order: Order, once: Once | None = None) -> SendResult:
+        """The result of an event, after the fallback queues were tried and the hooks were told."""
         hooks = self._hooks
         sent: list[Sent] = []
         errors: list[SendFailedError] = []
@@ -152,9 +168,9 @@ class Dispatcher:
             message = msgspec.structs.replace(one.message, queue=next_)
             if once is None:
                 try:
-                    one.error = await self._coalescer.submit(message)
-                except Exception as unexpected:  # noqa: BLE001 - see _as_ours
-                    one.error = _as_ours(unexpected)
+                    one.error = await self.submit(message)
+                except Exception as unexpected:  # noqa: BLE001 - see as_ours
+                    one.error = as_ours(unexpected)
             else:
                 (one.error,) = await self._send_chunk([message], once)
             then = f"{next_} failed too" if one.error is not None else f"sent to {next_} instead"
@@ -193,7 +209,7 @@ class Dispatcher:
         return error
 
 
-def _as_ours(error: Exception) -> MatadorError:
+def as_ours(error: Exception) -> MatadorError:
     """An error that a transport should not raise: whether it stored anything is unknown."""
     if isinstance(error, MatadorError):
         return error

@@ -134,6 +134,7 @@ class Way(msgspec.Struct, frozen=True):
     """How a plain envelope reaches one subscriber. Only id, payload and time are added."""
 
     target: Target
+    queue: str
     docket: Docket
     stencil: Stencil
     traced: BlankStencil | None
@@ -146,6 +147,7 @@ class Route(msgspec.Struct, frozen=True):
     encode: PayloadEncoder
     ways: tuple[Way, ...]
     traceable: bool  # can all of them carry a ``traceparent``?
+    only: Way | None  # the way to its subscriber, if there is a single one
 
 
 class FanOut:
@@ -185,7 +187,8 @@ class FanOut:
         try:
             ways = tuple(_way(codec, event, target) for target in targets)
             traceable = all(way.traced is not None for way in ways)
-            return Route(event, codec.payload_encoder(event), ways, traceable)
+            only = ways[0] if len(ways) == 1 else None
+            return Route(event, codec.payload_encoder(event), ways, traceable, only)
         except InvalidEventError:  # raised when the event is sent
             return None
 
@@ -222,12 +225,31 @@ class FanOut:
             plain = Plain(id_, payload, way.docket, now, traceparent)
             target, size = way.target, len(encoded.body)
             if size <= self._max_size:
-                message = Message(id_, target.names[0], encoded.body, encoded.headers)
+                message = Message(id_, way.queue, encoded.body, encoded.headers)
                 outgoing.append(Outgoing(target, plain, message))
             else:
                 error = MessageTooLargeError(size, self._max_size, why=self._why)
                 outgoing.append(Outgoing(target, plain, None, error))
         return Order(route.event, 0, outgoing)
+
+    def make_message(
+        self, route: Route, way: Way, payload: Any, traceparent: str | None, now: datetime
+    ) -> Message | None:
+        """``make_plain`` for the only subscriber: its message alone; None if it is too large.
+
+        Raises:
+            InvalidEventError: the payload does not match its type.
+        """
+        data = route.encode(payload)
+        id_ = self._clock.new_id()
+        if traceparent is None or way.traced is None:
+            encoded = way.stencil(id_, data, now)
+        else:
+            encoded = way.traced(id_, data, now, traceparent)
+        body = encoded.body
+        if len(body) > self._max_size:
+            return None
+        return Message(id_, way.queue, body, encoded.headers)
 
     def can_carry(self, route: Route, metadata: Mapping[str, Any] | None) -> str | None:
         """The ``traceparent`` of these metadata, if there is nothing else in them, and the fast
@@ -433,7 +455,7 @@ def _way(codec: Preparing, event: EventType, target: Target) -> Way:
         importance=target.subscriber.importance,
         event_description=event.description,
     )
-    return Way(target, docket, codec.prepare(docket), _traced(codec, docket))
+    return Way(target, target.names[0], docket, codec.prepare(docket), _traced(codec, docket))
 
 
 def _traced(codec: Preparing, docket: Docket) -> BlankStencil | None:

@@ -15,12 +15,13 @@ from matador.errors import (
     WrongLoopError,
 )
 from matador.events.config import AppConfig
-from matador.events.fanout import PLAIN, FanOut, Order, Route
+from matador.events.dispatcher import as_ours
+from matador.events.fanout import PLAIN, FanOut, Order, Outgoing, Plain, Route
 from matador.events.hooks import HookSet, Sending
 from matador.events.running import Running
 from matador.events.short_forms import Surrounding
 from matador.model.event import EventType, event_type_of
-from matador.model.message import Once
+from matador.model.message import Message, Once
 from matador.model.options import Seconds
 from matador.model.sending import SendErrors, SendOptions, SendResult, raise_for_errors
 from matador.runtime.activity import Activity
@@ -98,7 +99,7 @@ class SendsEvents:
                 priority=priority,
                 ordering_key=ordering_key,
             )
-        hooks, fan_out = running.hooks, running.fan_out
+        hooks, fan_out, dispatcher = running.hooks, running.fan_out, running.dispatcher
         trace: str | None = None
         surrounding: Surrounding | None = None
         if hooks.send_wraps:
@@ -125,11 +126,28 @@ class SendsEvents:
         try:
             universal = None if load is None else await load()
             if route is not None and not universal:
-                order = fan_out.make_plain(route, payload, trace)
+                now, way = self._config.clock.now(), route.only
+                message: Message | None = None
+                if way is not None and not dispatcher.needs_envelopes:  # as most often
+                    message = fan_out.make_message(route, way, payload, trace, now)
+                if way is None or message is None:
+                    order = fan_out.make_plain(route, payload, trace, now)
+                    result = await dispatcher.send(order)
+                else:
+                    try:
+                        failure = await dispatcher.submit(message)
+                    except Exception as error:  # noqa: BLE001 - see as_ours
+                        failure = as_ours(error)
+                    if failure is None:
+                        result = dispatcher.stored(way, message)
+                    else:
+                        sent = Plain(message.id, payload, way.docket, now, trace)
+                        failed = Outgoing(way.target, sent, message, failure)
+                        result = await dispatcher.report(Order(route.event, 0, [failed]))
             else:
                 event, value = self._resolve(payload, data)
                 order = await fan_out.make(event, value, options, universal)
-            result = await running.dispatcher.send(order)
+                result = await dispatcher.send(order)
         except BaseException as error:
             if surrounding is not None:
                 _finish(surrounding, error)

@@ -28,7 +28,16 @@ class Coalescer(Generic[Item, Outcome]):
         >>> error = await sends.submit(message)
     """
 
-    __slots__ = ("_at_once", "_flush", "_idle", "_max_batch", "_pending", "_running", "_starting")
+    __slots__ = (
+        "_at_once",
+        "_flush",
+        "_idle",
+        "_loop",
+        "_max_batch",
+        "_pending",
+        "_running",
+        "_starting",
+    )
 
     def __init__(
         self,
@@ -40,6 +49,7 @@ class Coalescer(Generic[Item, Outcome]):
         self._flush = flush
         self._max_batch = max_batch
         self._at_once = at_once
+        self._loop: asyncio.AbstractEventLoop  # set by ``_start``
         self._pending: list[tuple[Item, asyncio.Future[Outcome]]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._starting = False
@@ -57,10 +67,10 @@ class Coalescer(Generic[Item, Outcome]):
         If the flush raises, every item of the batch gets that exception. So do all of them if the
         flush returns the wrong number of outcomes.
         """
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._pending.append((item, future))
         if not self._starting and len(self._running) < self._at_once:
             self._start()
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._pending.append((item, future))
         return future
 
     def submit_many(self, items: Sequence[Item]) -> list[asyncio.Future[Outcome]]:
@@ -73,9 +83,10 @@ class Coalescer(Generic[Item, Outcome]):
 
     def _start(self) -> None:
         """Flush at the next turn of the loop what has been submitted until then."""
+        self._loop = asyncio.get_running_loop()  # asking for each item costs a system call
         self._starting = True
         self._idle.clear()
-        self._running.add(asyncio.create_task(self._run()))
+        self._running.add(self._loop.create_task(self._run()))
 
     async def _run(self) -> None:
         self._starting = False

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+import msgspec
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
@@ -47,25 +49,43 @@ class _Arrived(Exception):
     """Ends a flush: the client library puts the reports that are left back."""
 
 
-class _Batch:
+class Batch:
     """Records that were sent together: done when the last of them has its report."""
 
-    __slots__ = ("done", "left", "lock", "reports")
+    __slots__ = ("done", "last", "number", "reports")
 
-    def __init__(self, size: int, done: Callable[[_Batch], None]) -> None:
+    def __init__(self, size: int, done: Callable[[Batch], None]) -> None:
         self.reports: list[Report] = [None] * size
-        self.left = size
+        self.number = count(1).__next__  # atomic: reports come in several threads
+        self.last = size
         self.done = done
-        self.lock = threading.Lock()  # reports come in one thread, refusals in another
 
     def put(self, index: int, report: Report) -> None:
         if report is not None:
             self.reports[index] = report
-        with self.lock:
-            self.left -= 1
-            last = self.left == 0
-        if last:
+        if self.number() == self.last:
             self.done(self)
+
+
+class Slip(msgspec.Struct, frozen=True, gc=False):
+    """Goes with one record, and is called with its report: quicker than a ``partial``."""
+
+    producer: KafkaProducer
+    batch: Batch
+    index: int
+    record: Record
+
+    def __call__(self, error: KafkaError | None, message: KafkaMessage) -> None:
+        producer, batch, index = self.producer, self.batch, self.index
+        if error is not None:
+            batch.put(index, producer.translate(error, self.record))
+        elif message.offset() is None:
+            batch.put(index, producer.unplaced(message))
+        elif self.record.located:
+            batch.put(index, Location(message))
+        elif batch.number() == batch.last:  # put, as most often
+            batch.done(batch)
+        producer.reported()
 
 
 class KafkaProducer:
@@ -99,7 +119,7 @@ class KafkaProducer:
         if not records:
             return []
         future: asyncio.Future[list[Report]] = self._loop.create_future()
-        self._produce(records, _Batch(len(records), partial(self._wake, future)))
+        self._produce(records, Batch(len(records), partial(self._wake, future)))
         return await future
 
     def send_now(self, records: Sequence[Record]) -> list[Report]:
@@ -107,7 +127,7 @@ class KafkaProducer:
         if not records:
             return []
         future: Future[list[Report]] = Future()
-        batch = _Batch(len(records), lambda batch: future.set_result(batch.reports))
+        batch = Batch(len(records), lambda batch: future.set_result(batch.reports))
         with self._lock:
             self._blocked += 1
         try:
@@ -139,8 +159,8 @@ class KafkaProducer:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _produce(self, records: Sequence[Record], batch: _Batch) -> None:
-        produce, reported = self._producer.produce, self._reported
+    def _produce(self, records: Sequence[Record], batch: Batch) -> None:
+        produce = self._producer.produce
         failed: list[tuple[int, BaseException]] = []
         with self._lock:
             for index, record in enumerate(records):
@@ -150,33 +170,21 @@ class KafkaProducer:
                         record.value,
                         record.key,
                         record.partition,
-                        partial(reported, batch, index, record),
+                        Slip(self, batch, index, record),
                         headers=record.headers,  # pyright: ignore[reportArgumentType] - invariant
                     )
                 except (KafkaException, BufferError, TypeError, ValueError) as error:
                     failed.append((index, error))
         self._ring()
         for index, error in failed:
-            batch.put(index, self._translate(error, records[index]))
+            batch.put(index, self.translate(error, records[index]))
 
-    def _reported(
-        self,
-        batch: _Batch,
-        index: int,
-        record: Record,
-        error: KafkaError | None,
-        message: KafkaMessage,
-    ) -> None:
-        if error is not None:
-            batch.put(index, self._translate(error, record))
-        elif message.offset() is None:
-            batch.put(index, self._unplaced(message))
-        else:
-            batch.put(index, Location(message) if record.located else None)
+    def reported(self) -> None:
+        """A record has its report. The thread leaves the others to the loop."""
         if self._blocked == 0 and threading.get_ident() == self._waiter:
             raise _Arrived
 
-    def _unplaced(self, message: KafkaMessage) -> MatadorError:
+    def unplaced(self, message: KafkaMessage) -> MatadorError:
         """What the client library calls stored because the broker calls it a duplicate.
 
         The broker also does that to the first record of a producer in a partition if one that was
@@ -188,12 +196,13 @@ class KafkaProducer:
             f"duplicate and does not say where it is; it is probably not stored, so send it again"
         )
 
-    def _translate(self, error: BaseException | KafkaError, record: Record) -> MatadorError:
+    def translate(self, error: BaseException | KafkaError, record: Record) -> MatadorError:
+        """Why a record was not stored."""
         return translate(
             error, self._where, queue=record.topic, limit=self._limit, size=record.size
         )
 
-    def _wake(self, future: asyncio.Future[list[Report]], batch: _Batch) -> None:
+    def _wake(self, future: asyncio.Future[list[Report]], batch: Batch) -> None:
         if threading.get_ident() == self._owner:
             if not future.done():
                 future.set_result(batch.reports)
