@@ -35,6 +35,9 @@ def test_another_address_needs_a_token(cli: Cli, shop_file: None) -> None:
         (["--host", "no.such.host.example", "--token-file", "good"], "cannot listen"),
         (["--port", "70000"], "--port"),
         (["--remote", "sc://host:15002"], "give --lake FOLDER"),
+        (["--storage-option", "aws_region=x"], "give --lake s3://bucket/lake"),
+        (["--lake", "lake", "--storage-option", "aws_region=x"], "this is a local folder"),
+        (["--lake", "s3://shop/lake", "--storage-option", "x=y"], "is unknown for s3:"),
         (["--lake", "lake", "--remote", "sc://host", "--master", "yarn"], "exclude each other"),
     ],
 )

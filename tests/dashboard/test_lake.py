@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.dashboard.conftest import Serve, depth, fail_orders
+from tests.support.s3 import SECRET, s3_folder, s3_options
 
 from matador import Matador
 from matador.observe import Journal
@@ -63,3 +64,36 @@ async def test_the_lake_is_queried_reported_and_replayed(
         audit = await browser.get("/audit")
         assert "replay done" in audit
         assert "nonsense" in audit
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(600)
+async def test_a_lake_in_an_object_store(
+    serve: Serve,
+    shop: Callable[..., Matador],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from matador.spark import Lake
+
+    monkeypatch.setenv("MATADOR_CACHE", str(tmp_path / "cache"))
+    app = shop(hooks=[Journal(tmp_path / "journal")])
+    await fail_orders(app, [500, 1])
+    with s3_folder() as folder:
+        place, options = f"{folder.root}/lake", s3_options()
+        async with serve(app, lake=place, storage_options=options) as browser:
+            desk = browser.desk.lake
+            assert desk is not None
+            sql = "SELECT outcome, count(*) AS n FROM deliveries GROUP BY 1 ORDER BY 1"
+            await browser.get("/lake")
+            empty = await browser.post("/lake/query", 400, sql=sql)
+            assert f"{place} has no tables" in empty.text
+
+            Lake(place, schema=app.schema, storage_options=options).ingest(tmp_path / "journal")
+            answer = await browser.post("/lake/query", 200, sql=sql)
+            assert "dead-letter" in answer.text
+            await browser.post("/lake/report")
+            await wait_for(lambda: desk.report is not None, timeout=120)
+            assert SECRET not in answer.text + str(desk.report) + caplog.text
+            assert SECRET not in repr(browser.desk)

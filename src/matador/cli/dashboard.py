@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from matador.cli.commands import App, Common, a_path, option
+from matador.cli.commands import App, Common, a_location, a_path, option
 from matador.cli.connection import missing_storage, require_shared
 from matador.cli.output import CommandError, UsageError, note, warn, wrong_usage
 from matador.cli.spark_options import SparkOptions
+from matador.cli.store_options import StorageOption, storage_options
 from matador.errors import ConfigurationError, MissingExtraError
 from matador.loading import Loaded
 from matador.observe.history import History
@@ -80,8 +81,14 @@ class Showing:
         option("FILE", "The file to record actions in. Default: beside it.", parser=a_path),
     ] = None
     lake: Annotated[
-        Path | None, option("FOLDER", "The lake's folder, for its page.", parser=a_path)
+        str | None,
+        option(
+            "FOLDER",
+            "The lake's folder, or its place in an object store (s3://bucket/lake), for its page.",
+            parser=a_location,
+        ),
     ] = None
+    storage_option: StorageOption = None
     job_queue: Annotated[
         list[str] | None,
         option(
@@ -116,6 +123,8 @@ def dashboard(
         raise UsageError(
             "--master, --remote and --conf are for the lake's page: give --lake FOLDER"
         )
+    if showing.lake is None and showing.storage_option:
+        raise UsageError("--storage-option is for the lake's page: give --lake s3://bucket/lake")
     loaded = common.load(app, logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     target = loaded.app
@@ -137,6 +146,7 @@ def dashboard(
             allowed_hosts=tuple(listening.allowed_host or ()),
             mask=tuple(showing.mask or ()),
             lake=showing.lake,
+            storage_options=storage_options(showing.storage_option),
             spark=LakeSpark(master=spark.master, remote=spark.remote, config=settings),
         )
         if showing.history is None:

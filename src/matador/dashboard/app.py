@@ -155,7 +155,7 @@ class Dashboard:
             stack.push_async_callback(job_desk.close)
             lake_desk = None
             if options.lake is not None:
-                lake_desk = LakeDesk(app, Path(options.lake), audit, options.spark)
+                lake_desk = LakeDesk(app, options, audit)
                 stack.push_async_callback(lake_desk.stop)
             desk = Desk(
                 app=app,

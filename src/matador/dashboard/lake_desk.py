@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from matador.dashboard.audit import AuditLog
-from matador.dashboard.options import LakeSpark
+from matador.dashboard.options import DashboardOptions
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.app import Matador
 from matador.runtime.threads import Threads
+from matador.storage import open_storage
 
 if TYPE_CHECKING:
     from matador.spark import Lake
@@ -58,11 +59,12 @@ class Replay:
 class LakeDesk:
     """Works on a lake. Spark starts with the first question, which takes a few seconds."""
 
-    def __init__(self, app: Matador, folder: Path, audit: AuditLog, spark: LakeSpark) -> None:
+    def __init__(self, app: Matador, options: DashboardOptions, audit: AuditLog) -> None:
+        assert options.lake is not None
         self._app = app
-        self._folder = folder
+        self._options = options
+        self._storage = open_storage(options.lake, "dashboard: lake", options.storage_options)
         self._audit = audit
-        self._spark = spark
         self._thread = Threads(1, "matador-lake")  # never keeps the process from ending
         self._lake: Lake | None = None
         self._started_spark = False
@@ -73,14 +75,14 @@ class LakeDesk:
         self.problem: str | None = None
 
     @property
-    def folder(self) -> Path:
-        """The folder of the lake."""
-        return self._folder
+    def place(self) -> str:
+        """The path or URL of the lake."""
+        return self._storage.root
 
     @property
-    def exists(self) -> bool:
-        """Has anything been ingested?"""
-        return (self._folder / "events").is_dir()
+    def is_empty(self) -> bool:
+        """Is it known that nothing was ingested? A store is asked when somebody asks the lake."""
+        return self._storage.is_local and not Path(self.place, "events").is_dir()
 
     @property
     def replays(self) -> list[Replay]:
@@ -206,10 +208,8 @@ class LakeDesk:
         Raises:
             MatadorError: it failed; whatever Spark raises has become one.
         """
-        if not self.exists:
-            raise ConfigurationError(
-                f"the lake {self._folder} has no tables: run `matador lake ingest`"
-            )
+        if self.is_empty:
+            raise self._no_tables()
 
         def run() -> T:
             from matador.spark.runtime.messages import reason_of, silence, spark_error
@@ -219,9 +219,15 @@ class LakeDesk:
                     from matador.spark import Lake
                     from matador.spark.runtime.session import running_session
 
+                    options = self._options
+                    storage_options = options.storage_options
+                    lake = Lake(
+                        self.place, schema=self._app.schema, storage_options=storage_options
+                    )
+                    if not lake.exists():
+                        raise self._no_tables()
                     self._started_spark = running_session() is None
-                    lake = Lake(self._folder, schema=self._app.schema)
-                    chosen = self._spark
+                    chosen = options.spark
                     silence(lake.start(chosen.master, chosen.config, remote=chosen.remote))
                     self._lake = lake
                 return work(self._lake)
@@ -237,6 +243,9 @@ class LakeDesk:
             raise ConfigurationError(
                 f"the lake needs an extra: pip install 'matador-events[spark]' ({error})"
             ) from error
+
+    def _no_tables(self) -> ConfigurationError:
+        return ConfigurationError(f"the lake {self.place} has no tables: run `matador lake ingest`")
 
 
 def _said(error: Exception) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matador.errors import ConfigurationError
 from matador.model.options import whole_number
-from matador.storage.paths import local_path
+from matador.storage import open_storage
 
 LOOPBACK = "127.0.0.1"
 _SHORTEST_TOKEN = 16
@@ -46,7 +46,8 @@ class DashboardOptions:
         allowed_hosts: names by which browsers reach the dashboard, besides addresses and
             ``localhost``.
         mask: names of payload fields whose values are never shown.
-        lake: the folder of the lake, for its page.
+        lake: the folder of the lake, or its place in an object store, for its page.
+        storage_options: of that store; see ``Lake``.
         spark: the Spark that reads it.
 
     Raises:
@@ -66,12 +67,15 @@ class DashboardOptions:
     allowed_hosts: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
     lake: str | Path | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     spark: LakeSpark = field(default_factory=LakeSpark)
 
     def __post_init__(self) -> None:
         whole_number(self.port, "dashboard: port", minimum=0)
         if self.lake is not None:
-            local_path(self.lake, "dashboard: lake")  # refuses an object store
+            open_storage(self.lake, "dashboard: lake", self.storage_options)  # nothing is asked
+        elif self.storage_options:
+            raise ConfigurationError("dashboard: storage options are for a lake; give its place")
         for name, token in (("token", self.token), ("read token", self.read_token)):
             if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isprintable()):
                 raise ConfigurationError(
