@@ -25,6 +25,7 @@ from tests.support.kafka import (
     make_topics,
     servers_of,
 )
+from tests.support.s3 import s3_folder, s3_options
 
 from matador import (
     DoRetry,
@@ -128,6 +129,19 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineLake:
     return InlineLake(tmp_path / "lake", monkeypatch)
 
 
+@pytest.fixture(params=["folder", "s3"])
+def any_lake(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[InlineLake]:
+    """A lake in a folder, and one in an object store."""
+    if request.param == "folder":
+        yield InlineLake(tmp_path / "lake", monkeypatch)
+        return
+    monkeypatch.setenv("MATADOR_CACHE", str(tmp_path / "cache"))
+    with s3_folder() as folder:
+        yield InlineLake(folder.root, monkeypatch, s3_options())
+
+
 def numbers(lake: InlineLake) -> list[int]:
     return sorted(int(row["data_json"].rpartition(":")[2][:-1]) for row in lake.rows("events"))
 
@@ -143,17 +157,17 @@ def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_every_event_becomes_a_row_once_and_only_what_is_new_is_read(
-    post: Post, lake: InlineLake
+    post: Post, any_lake: InlineLake
 ) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     post.send_many(0, 50)
     post.send(ParcelLost(7))
-    first = lake.ingest_log(post.app)
+    first = any_lake.ingest_log(post.app)
     assert (first.events, first.records, first.duplicates, first.quarantined) == (51, 51, 0, 0)
-    assert lake.ingest_log(post.app).records == 0
+    assert any_lake.ingest_log(post.app).records == 0
     post.send_many(50, 60)
-    assert lake.ingest_log(post.app).records == 10
-    rows = lake.rows("events")
+    assert any_lake.ingest_log(post.app).records == 10
+    rows = any_lake.rows("events")
     assert sorted(row["id"] for row in rows) == sorted({row["id"] for row in rows})
     sent = [row for row in rows if row["event_key"] == "parcel.sent"]
     assert len(sent) == 60
@@ -161,7 +175,7 @@ def test_every_event_becomes_a_row_once_and_only_what_is_new_is_read(
     assert {row["subscriber"] for row in sent} == {"tell"}
     assert {row["transport"] for row in sent} == {"kafka"}
     assert all(before < row["recorded_at"] < datetime.now(UTC) for row in rows)
-    assert lake.rows("deliveries") == []
+    assert any_lake.rows("deliveries") == []
 
 
 def test_queues_are_chosen_by_name(post: Post, lake: InlineLake) -> None:
@@ -218,7 +232,7 @@ def test_what_cannot_be_read_goes_to_quarantine_once_and_says_where_it_was(
 
 
 def test_a_run_that_dies_between_its_commits_is_repeated_without_duplicates(
-    post: Post, lake: InlineLake, monkeypatch: pytest.MonkeyPatch
+    post: Post, any_lake: InlineLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post.send_many(0, 20)
     post.raw(b"nothing", b"at all")
@@ -233,21 +247,21 @@ def test_a_run_that_dies_between_its_commits_is_repeated_without_duplicates(
 
     monkeypatch.setattr(DeltaTable, "commit", dying)
     with pytest.raises(KeyboardInterrupt):
-        lake.ingest_log(post.app)
-    assert len(lake.rows("quarantine")) == 2
-    assert lake.rows("events") == []
-    result = lake.ingest_log(post.app)
+        any_lake.ingest_log(post.app)
+    assert len(any_lake.rows("quarantine")) == 2
+    assert any_lake.rows("events") == []
+    result = any_lake.ingest_log(post.app)
     assert (result.records, result.events, result.quarantined, result.duplicates) == (22, 20, 0, 2)
 
 
-def test_two_ingests_at_once_end_exact(post: Post, lake: InlineLake) -> None:
+def test_two_ingests_at_once_end_exact(post: Post, any_lake: InlineLake) -> None:
     post.send_many(0, 300)
     post.raw(*[b"no envelope"] * 10)
     errors: list[BaseException] = []
 
     def ingest() -> None:
         try:
-            lake.ingest_log(post.app, batch_size=25)
+            any_lake.ingest_log(post.app, batch_size=25)
         except BaseException as error:
             errors.append(error)
             raise
@@ -258,9 +272,9 @@ def test_two_ingests_at_once_end_exact(post: Post, lake: InlineLake) -> None:
     for one in threads:
         one.join()
     assert errors == []
-    assert numbers(lake) == list(range(300))
-    assert len(lake.rows("quarantine")) == 10
-    assert lake.ingest_log(post.app).records == 0
+    assert numbers(any_lake) == list(range(300))
+    assert len(any_lake.rows("quarantine")) == 10
+    assert any_lake.ingest_log(post.app).records == 0
 
 
 def test_an_event_that_is_in_the_journal_too_is_one_row(
