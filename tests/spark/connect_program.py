@@ -68,6 +68,22 @@ def the_lake(lake: Lake, reference: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def in_a_store(spark: SparkSession, reference: str, folder: Path, store: str) -> dict[str, Any]:
+    """A lake in an object store, of which the server knows nothing; ``store``: URL and options."""
+    place, options = json.loads(store)
+    application = load_application(reference)
+    lake = Lake(place, schema=application.app.schema, spark=spark, storage_options=options)
+    first = lake.ingest(folder / "journal")
+    second = lake.ingest(folder / "journal")
+    typed = lake.events(application.module.OrderPlaced).where("data.number >= 10")
+    sent = lake.replay(reference, event="order.placed", where="data.number < 5")
+    return {
+        "ingested": [first.events, first.quarantined, second.segments],
+        "typed": typed.count(),
+        "sent": sent.sent,
+    }
+
+
 def sql(spark: SparkSession, lake: Lake, folder: Path) -> dict[str, Any]:
     """What becomes of queries."""
     spark.range(5).createOrReplaceTempView("private")
@@ -154,7 +170,7 @@ def refusals(spark: SparkSession, url: str, reference: str, folder: Path) -> dic
     }
 
 
-def main(url: str, reference: str, folder: Path) -> None:
+def main(url: str, reference: str, folder: Path, store: str) -> None:
     """Do all of it."""
     began = time.monotonic()
     spark = spark_session(remote=url)
@@ -168,6 +184,7 @@ def main(url: str, reference: str, folder: Path) -> None:
         "replays": lambda: replays(lake, reference),
         "refusals": lambda: refusals(spark, url, reference, folder),
         "source": lambda: source(spark, reference, folder),
+        "store": lambda: in_a_store(spark, reference, folder, store) if store else None,
         "expired": lambda: lake.expire(timedelta(0)).events,
     }
     found: dict[str, Any] = {"cores": cores, "again": spark_session(remote=url) is spark}
@@ -186,4 +203,4 @@ def main(url: str, reference: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])

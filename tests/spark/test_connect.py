@@ -6,6 +6,7 @@ finds no Java, and the server none of the program's files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from tests.spark.connect_server import connect_server
 from tests.spark.read_only_queries import DOING_MORE, READING
 from tests.spark.shop import Shop, open_shop
+from tests.support.s3 import SECRET, s3_folder, s3_options
 
 from matador.observe import Journal
 
@@ -58,10 +60,22 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def found(shop: Shop, server: str) -> Found:
+def store() -> Iterator[str]:
+    """A place in an object store and the options for it; empty if there is no server."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder, options = stack.enter_context(s3_folder()), s3_options()
+        except pytest.skip.Exception:
+            yield ""
+        else:
+            yield json.dumps([f"{folder.root}/lake", options])
+
+
+@pytest.fixture(scope="module")
+def found(shop: Shop, server: str, store: str) -> Found:
     """What the program reports."""
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), server, shop.reference, str(shop.folder)],
+        [sys.executable, str(PROGRAM), server, shop.reference, str(shop.folder), store],
         cwd=shop.folder,
         env=without_java(shop.folder),
         capture_output=True,
@@ -70,7 +84,7 @@ def found(shop: Shop, server: str) -> Found:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "output": done.stdout + done.stderr}
 
 
 def test_a_lake_with_payload_types_of_a_single_file(found: Found) -> None:
@@ -88,6 +102,13 @@ def test_a_lake_with_payload_types_of_a_single_file(found: Found) -> None:
         "report": True,
     }
     assert found["expired"] == ORDERS
+
+
+@pytest.mark.broker
+def test_a_lake_in_an_object_store(found: Found) -> None:
+    s3_options()  # skips without a server
+    assert found["store"] == {"ingested": [ORDERS, 0, 0], "typed": ORDERS - 10, "sent": 5}
+    assert SECRET not in found["output"]
 
 
 def test_queries_that_only_read_are_answered(found: Found) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from tests.spark.frames import frame
 from tests.spark.post import Post, open_post
@@ -58,11 +60,24 @@ def archive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         yield Archive(post, lake, journal)
 
 
-def test_spark_reads_what_it_has_no_connector_for(archive: Archive) -> None:
+@pytest.fixture
+def logged_queries(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
+    """The invalid queries that PySpark logs, pages for each."""
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    records: list[logging.LogRecord] = []
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    monkeypatch.setattr(logger, "handle", records.append)
+    return records
+
+
+def test_spark_reads_what_it_has_no_connector_for(
+    archive: Archive, logged_queries: list[logging.LogRecord]
+) -> None:
     lake = archive.lake
     storage = lake.layout.storage
     assert isinstance(storage, ObjectStorage)
     assert connector_options(lake.spark, storage) is None
+    assert logged_queries == []
     events = lake.events()
     assert events.count() == 60
     row = events.orderBy("created_at").first()

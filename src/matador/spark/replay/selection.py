@@ -17,6 +17,7 @@ from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
 from matador.spark.runtime.compat import analyse
+from matador.spark.runtime.messages import without_logged_queries
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.read_only_sql import check_predicate, without_variables
 from matador.spark.tables.reader import LakeTables
@@ -182,7 +183,7 @@ def _subscribers(app: Matador) -> set[str]:
 def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
     """The rows for which a predicate is true; the error for an invalid one ends with ``hint``."""
     try:
-        with without_variables(rows.sparkSession):
+        with without_variables(rows.sparkSession), without_logged_queries():
             return analyse(rows.where(check_predicate(rows.sparkSession, where)))
     except (AnalysisException, ParseException) as error:
         said = (error.getMessage() or str(error)).strip().splitlines()[0]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from weakref import WeakKeyDictionary
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from matador.spark.runtime.messages import without_logged_queries
 from matador.storage import ObjectStorage
 
 _CLASSES = {
@@ -23,6 +26,7 @@ _S3A = {
     "aws_default_region": "fs.s3a.endpoint.region",
     "aws_endpoint_url": "fs.s3a.endpoint",
 }
+_known: WeakKeyDictionary[SparkSession, dict[str, bool]] = WeakKeyDictionary()
 _NO_MATTER = {"allow_http", "aws_allow_http", "aws_conditional_put"}
 
 
@@ -54,8 +58,14 @@ def connector_options(spark: SparkSession, storage: ObjectStorage) -> dict[str, 
 
 def _has_class(spark: SparkSession, name: str) -> bool:
     """Whether the session has a file system of Hadoop. Asked in SQL: Spark Connect has no Java."""
-    try:
-        spark.sql(f"SELECT reflect('{name}', 'getGlobalStorageStatistics') AS found").collect()
-    except Exception:  # noqa: BLE001 - it is not there, or may not be asked for
-        return False
-    return True
+    known = _known.setdefault(spark, {})
+    if name not in known:
+        try:
+            with without_logged_queries():
+                spark.sql(f"SELECT reflect('{name}', 'getGlobalStorageStatistics')").collect()
+            known[name] = True
+        except AnalysisException:  # it is not there
+            known[name] = False
+        except Exception:  # noqa: BLE001 - it may not be asked for, or not now
+            return False
+    return known[name]

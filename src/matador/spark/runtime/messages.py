@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from collections.abc import Generator
 from typing import Any
 
 from pyspark.errors import ParseException, PySparkException
@@ -17,7 +18,19 @@ _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _BRIDGE = re.compile(r"^An error occurred while calling \S+\s*:\s*(?:[\w$]+\.)+[\w$]+:\s*")
 _STATE = re.compile(r"\s*SQLSTATE:\s*\w+")
 _LONGEST = 400
+_QUERIES = "SQLQueryContextLogger"  # the logger of PySpark for invalid queries
 _SKETCHES = "org.apache.datasketches.memory.internal.ResourceImpl"
+
+
+@contextlib.contextmanager
+def without_logged_queries() -> Generator[None]:
+    """Keep PySpark from logging invalid queries, which it does besides raising the error."""
+    logger = PySparkLogger.getLogger(_QUERIES)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def silence(spark: SparkSession) -> None:
@@ -26,7 +39,7 @@ def silence(spark: SparkSession) -> None:
     Spark logs an invalid query as pages of JSON, although it raises an error too; and its sketch
     library, when loaded, prints warnings about features that are not used here.
     """
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    PySparkLogger.getLogger(_QUERIES).setLevel(logging.CRITICAL + 1)
     untyped: Any = spark
     if not hasattr(untyped, "_jvm"):  # Spark Connect: what the server prints is not ours
         return
