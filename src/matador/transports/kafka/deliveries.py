@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import MatadorError
-from matador.model.message import Delivery, Message, Receipt
+from matador.model.message import Delivery, Message
 from matador.transports.kafka.progress import Progress
 from matador.transports.kafka.wire import Record, content_of, read, record_of
 
@@ -103,25 +103,12 @@ class Hold:
     @property
     def message(self) -> Message:
         """The message as it was sent."""
-        found = self.content
-        return Message(
-            found.id or f"{self.partition.topic}/{self.partition.number}/{self.offset}",
-            self.queue,
-            found.body,
-            found.headers,
-            0.0,
-            found.priority,
-            found.ordering_key,
-            found.properties,
-        )
+        place = f"{self.partition.topic}/{self.partition.number}/{self.offset}"
+        return self.content.message(self.queue, place)
 
     def delivery(self) -> Delivery:
         """What its receiver gets."""
-        found, count = self.content, self.count
-        receipt = Receipt(self.queue, self, count, count > 1, found.priority, found.ordering_key)
-        return Delivery(
-            found.body, found.headers, receipt, found.problem, found.properties, found.id
-        )
+        return self.content.delivery(self.queue, self, self.count)
 
 
 class Partition:

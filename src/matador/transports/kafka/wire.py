@@ -20,7 +20,14 @@ import msgspec
 from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import MessageTooLargeError, UnstorableError
-from matador.model.message import REASON_HEADER, Headers, Message, Properties
+from matador.model.message import (
+    REASON_HEADER,
+    Delivery,
+    Headers,
+    Message,
+    Properties,
+    Receipt,
+)
 from matador.transports.kit.properties import (
     PROPERTIES_HEADER,
     headers_with_properties,
@@ -78,6 +85,24 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     delay: float = 0.0
     problem: str | None = None
     properties: Properties | None = None
+
+    def message(self, queue: str, place: str) -> Message:
+        """The message as it was sent; one without an id is named after its place."""
+        return Message(
+            self.id or place,
+            queue,
+            self.body,
+            self.headers,
+            0.0,
+            self.priority,
+            self.ordering_key,
+            self.properties,
+        )
+
+    def delivery(self, queue: str, hold: object, count: int) -> Delivery:
+        """What a receiver gets, for the time number ``count``."""
+        receipt = Receipt(queue, hold, count, count > 1, self.priority, self.ordering_key)
+        return Delivery(self.body, self.headers, receipt, self.problem, self.properties, self.id)
 
 
 def written(message: Message, topic: str, *, delay: float = 0.0, limit: int = 0) -> Record:
