@@ -145,7 +145,13 @@ class FileWatcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Wakeup, _Wait] = {}
         self._version = -1
+        self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def changes(self) -> int:
+        """How many changes of the file were noticed: take it before a claim, for ``wait``."""
+        return self._changes
 
     async def wait(
         self,
@@ -153,14 +159,18 @@ class FileWatcher:
         queue: SqliteQueue,
         next_due: int,
         *,
+        since: int,
         not_before: int = 0,
         parked: bool = False,
     ) -> None:
         """Wait until another process writes to the queue, until ``next_due``, or until woken.
 
-        ``not_before``: there is nothing to claim until then. ``parked``: whatever another process
-        changes may be the turn of a parked job.
+        ``since``: the ``changes`` before the claim that found nothing. ``not_before``: there is
+        nothing to claim until then. ``parked``: whatever another process changes may be the turn of
+        a parked job.
         """
+        if since != self._changes:
+            self._version = -1  # what others were woken for meanwhile may concern this queue
         self._waiting[wakeup] = _Wait(queue, next_due, not_before, parked)
         if self._timer is None:
             self._timer = self._loop.call_later(_PERIOD, self._look)
@@ -193,6 +203,7 @@ class FileWatcher:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
+            self._changes += 1
             due_of = {
                 place: self._next_due(*place)
                 for place in {(one.queue, one.parked) for one in self._waiting.values()}
