@@ -25,6 +25,8 @@ from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
     SqliteQueue,
     WriterSession,
+    check_same_file,
+    file_identity,
     load_queues,
     no_such_queue,
 )
@@ -61,6 +63,7 @@ class SqliteConnection:
             self.watcher = FileWatcher(open_for_reading(self.path, busy_timeout=0), self.clock)
             timeout = self._options.busy_timeout
             self._reading = open_for_reading(self.path, busy_timeout=timeout)
+            self._file = file_identity(self.path)
         except BaseException:
             self.writer.abandon()
             raise
@@ -102,9 +105,11 @@ class SqliteConnection:
 
         Raises:
             QueueNotFoundError: there is no such queue.
+            StorageCorruptError: the file was deleted or replaced.
         """
 
         def work() -> Result:
+            check_same_file(self.path, self._file)
             try:
                 queues = load_queues(self._reading)
                 if queue not in queues:
