@@ -138,6 +138,21 @@ async def test_a_page_that_is_still_open_never_names_a_later_letter(
         await browser.letters_known(1)
 
 
+async def test_the_page_says_that_the_broker_is_gone_and_still_shows_what_is_known(
+    serve: Serve, shop: Shop
+) -> None:
+    app = shop()
+    await put(app, 2)
+    async with serve(app) as browser:
+        await browser.letters_known(2)
+        assert "the connection to" not in await browser.get("/dead-letters")
+        await app.transport.disconnect()
+        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None, timeout=30)
+        page = await browser.get("/dead-letters")
+        assert "the connection to sqlite is disconnected" in page
+        assert "2 dead letters" in page
+
+
 async def test_a_payload_field_selects(serve: Serve, shop: Shop) -> None:
     app = shop()
     await put(app, 120)
