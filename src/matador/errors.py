@@ -22,6 +22,7 @@ do. The classes stand in the order of this tree::
     │   ├── UnsupportedError                the transport lacks a capability
     │   │   └── DelaysNotSupportedError     the transport cannot delay messages
     │   ├── QueueNotFoundError              the queue does not exist
+    │   ├── QueuePausedError                the queue should become empty, but is paused
     │   ├── UnstorableError                 the broker can never store the message
     │   │   └── MessageTooLargeError        the message exceeds the size limit
     │   ├── StorageFullError                the disk or the broker is full
@@ -298,6 +299,11 @@ class DelaysNotSupportedError(UnsupportedError):
 class QueueNotFoundError(TransportError):
     """The queue does not exist. Add it to the topology, or apply the topology (`matador topology
     apply`) if you have just added it."""
+
+
+class QueuePausedError(TransportError):
+    """A queue should become empty, but it is paused, so that nobody receives its messages. Resume
+    it with `matador queues resume`, then start again."""
 
 
 class UnstorableError(TransportError):

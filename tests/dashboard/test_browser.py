@@ -95,6 +95,7 @@ class Running:
 
     url: str
     folder: Path
+    dashboard: subprocess.Popen[str]
 
 
 @asynccontextmanager
@@ -142,9 +143,8 @@ async def running(transport: str, folder: Path) -> AsyncGenerator[Running]:
         await asyncio.to_thread(send)
         start("worker", "shop.py", "--history", "history.db")
         options = ("--port", "0", "--history", "history.db", "--json")
-        yield Running(
-            await asyncio.to_thread(served, start("dashboard", "shop.py", *options)), folder
-        )
+        dashboard = start("dashboard", "shop.py", *options)
+        yield Running(await asyncio.to_thread(served, dashboard), folder, dashboard)
     finally:
         await asyncio.to_thread(finish)
         if transport == "rabbitmq":

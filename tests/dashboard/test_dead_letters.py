@@ -28,7 +28,12 @@ Shop = Callable[..., Matador]
 
 
 async def put(
-    app: Matador, count: int, *, error: str = "timeout after {} ms", **data: object
+    app: Matador,
+    count: int,
+    *,
+    error: str = "timeout after {} ms",
+    subscriber: str = "charge",
+    **data: object,
 ) -> None:
     """Put dead letters straight into their queue."""
     await app.transport.connect()
@@ -41,7 +46,7 @@ async def put(
                 docket = Docket(
                     created_at=datetime.now(UTC),
                     event_key="order.placed",
-                    target_subscriber="charge",
+                    target_subscriber=subscriber,
                     importance="should-investigate",
                     attempts=3,
                     last_error=error.format(number),
@@ -113,6 +118,39 @@ async def test_some_selected_letters_are_purged(serve: Serve, shop: Shop) -> Non
         done = await browser.move(verb="purge", scope="some", letter=numbers[:2])
         assert "2 of 2 purged" in done
         await wait_for(lambda: browser.desk.monitor.snapshot.dead == 3, timeout=30)
+
+
+async def test_a_page_that_is_still_open_never_names_a_later_letter(
+    serve: Serve, shop: Shop
+) -> None:
+    app, other = shop(), shop()
+    await put(app, 2)
+    async with serve(app) as browser:
+        await browser.letters_known(2)
+        page = await browser.get("/dead-letters")
+        numbers = re.findall(r'name="letter" value="(\d+)"', page)
+        await browser.move(verb="purge", scope="all")
+        await put(other, 1)
+        browser.desk.monitor.look_soon()
+        await browser.letters_known(1)
+        assert "0 of 2 purged" in await browser.move(verb="purge", scope="some", letter=numbers)
+        await browser.post(f"/dead-letters/{numbers[-1]}/edit", 404, payload="{}")
+        await browser.letters_known(1)
+
+
+async def test_the_page_says_that_the_broker_is_gone_and_still_shows_what_is_known(
+    serve: Serve, shop: Shop
+) -> None:
+    app = shop()
+    await put(app, 2)
+    async with serve(app) as browser:
+        await browser.letters_known(2)
+        assert "the connection to" not in await browser.get("/dead-letters")
+        await app.transport.disconnect()
+        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None, timeout=30)
+        page = await browser.get("/dead-letters")
+        assert "the connection to sqlite is disconnected" in page
+        assert "2 dead letters" in page
 
 
 async def test_a_payload_field_selects(serve: Serve, shop: Shop) -> None:

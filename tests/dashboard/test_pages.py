@@ -106,11 +106,33 @@ async def test_a_worker_says_what_it_does_now_and_is_lost_when_it_dies(
     store = HistoryStore(tmp_path / "history.db")
     (state,) = store.workers(0)
     assert state.stopped_at is not None
-    dead = type(state)(state.name, state.host, 1, 1.0, time.time() - 60, None)
+    async with serve(shop()) as browser:
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        assert "was lost" not in await browser.get("/")
+    dead = type(state)(state.name, state.host, 1, 1.0, time.time() - 60, None, queues=state.queues)
     store.record("worker", dead, dead.name, {})
     store.close()
     async with serve(shop()) as browser:
         assert "lost" in await browser.get("/workers")
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        page = await browser.get("/")
+        assert "no worker consumes events any more: the last one was lost" in page
+
+
+async def test_a_database_that_was_deleted_is_a_problem(
+    serve: Serve, shop: Shop, tmp_path: Path
+) -> None:
+    app = shop()
+    async with app:
+        pass
+    async with serve(app) as browser:
+        await wait_for(lambda: browser.desk.monitor.snapshot.queues, timeout=30)
+        assert "Nothing is wrong" in await browser.get("/")
+        (tmp_path / "shop.db").unlink()
+        await wait_for(lambda: browser.desk.monitor.snapshot.problem is not None, timeout=30)
+        page = await browser.get("/")
+        assert "was deleted or replaced" in page
+        assert "Nothing is wrong" not in page
 
 
 def _blocked(app: Matador, release: asyncio.Event) -> Matador:

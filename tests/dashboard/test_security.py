@@ -147,6 +147,41 @@ async def test_forged_forms_are_refused(
         assert not browser.desk.moves.recent
 
 
+async def test_a_form_of_a_session_that_has_ended_leads_to_the_login_and_loses_nothing(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    async with serve(shop(), token=OPERATOR) as browser:
+        await browser.login(OPERATOR)
+        form = {"csrf": await browser.csrf(), "payload": '{"note": "<b>typed</b>"}'}
+        await browser.raw_post("/logout", {"csrf": form["csrf"]})
+        page = f"http://{HOST}/dead-letters/1/edit?a=b"
+        sent = {"accept": "text/html", "referer": page}
+        answer = await browser.raw_post("/dead-letters/1/edit", form, **sent)
+        assert answer.status_code == 401
+        assert "Nothing was done" in answer.text
+        assert "&lt;b&gt;typed&lt;/b&gt;" in answer.text
+        assert 'href="/login?next=/dead-letters/1/edit%3Fa%3Db"' in answer.text
+        foreign = {**sent, "referer": "https://evil.example/x"}
+        answer = await browser.raw_post("/dead-letters/1/edit", form, **foreign)
+        assert 'href="/login?next=/"' in answer.text
+
+
+async def test_without_tokens_an_old_form_leads_back_and_nobody_is_asked_to_log_in(
+    serve: Serve, shop: Callable[..., Matador]
+) -> None:
+    async with serve(shop()) as browser:
+        assert "Log out" not in await browser.get("/")
+        asked = await browser.client.get("/login")
+        assert (asked.status_code, asked.headers["location"]) == (303, "/")
+        browser.client.cookies.clear()  # the dashboard was restarted, and a page was left open
+        sent = {"accept": "text/html", "referer": f"http://{HOST}/queues"}
+        answer = await browser.raw_post("/queues/events/change", {"action": "pause"}, **sent)
+        assert answer.status_code == 403
+        assert "too old" in answer.text
+        assert 'href="/queues"' in answer.text
+        assert "Log in" not in answer.text
+
+
 async def test_a_foreign_name_is_refused(serve: Serve, shop: Callable[..., Matador]) -> None:
     async with serve(shop(), allowed_hosts=("shop.example.com",)) as browser:
         assert (await browser.client.get("/", headers={"host": "evil.example"})).status_code == 421

@@ -17,7 +17,7 @@ from tests.observe.subscriptions import Changed
 
 from matador import JsonCodec, Matador, MessagePackCodec, Schema, SubscriberStub, Topology, event
 from matador.codec.base import Codec, RawEnvelope, Stamp
-from matador.errors import ConfigurationError, MatadorError
+from matador.errors import ConfigurationError, MatadorError, QueuePausedError
 from matador.model.message import Delivery, Headers, Message, Settlement
 from matador.observe import Tap
 from matador.observe.journal.records import MalformedRecord, SentRecord, decode_record
@@ -69,6 +69,20 @@ async def test_messages_land_in_the_journal_and_leave_the_queue(tmp_path: Path) 
         ]
         assert {one.source for one in sent} == {"tap"}
         assert sum(isinstance(one, MalformedRecord) for one in found) == 1
+
+
+async def test_a_paused_queue_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    async with _app(tmp_path) as app:
+        transport = app.transport
+        assert isinstance(transport, SqliteTransport)
+        await transport.pause_queue("shop.lake")
+        tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=app.codec)
+        assert await tap.run(stop=asyncio.Event(), until_empty=True) == 0
+        await app.send(OrderPlaced("1"))
+        with pytest.raises(QueuePausedError, match=r"messages in shop\.lake"):
+            await tap.run(stop=asyncio.Event(), until_empty=True)
+        await transport.resume_queue("shop.lake")
+        assert await tap.run(stop=asyncio.Event(), until_empty=True) == 1
 
 
 class _Unable(SqliteTransport):

@@ -123,6 +123,15 @@ class Shop:
             await transport.disconnect()
         return found.ready + found.delayed, found.in_flight
 
+    async def pause(self, paused: bool = True, queue: str = "shop.events") -> None:
+        """Pause a queue, or resume it."""
+        transport = SqliteTransport(self.folder / "queue.db")
+        await transport.connect()
+        try:
+            await (transport.pause_queue(queue) if paused else transport.resume_queue(queue))
+        finally:
+            await transport.disconnect()
+
 
 def open_shop(folder: Path, name: str, *subscribers: str, seconds: float = 0.0) -> Shop:
     """Write the file of a shop. A name is used once: Python remembers modules by it."""

@@ -67,5 +67,16 @@ def test_a_callback_that_takes_too_long_is_cut_short_and_given_back(tmp_path: Pa
     assert asyncio.run(shop.depth()) == (3, 0)
 
 
+def test_a_paused_queue_with_messages_ends_the_slice_and_is_named(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path, "shop_paused", "again")
+    work = a_slice(shop.reference, seconds=20)
+    shop.send(range(3))
+    asyncio.run(shop.pause())
+    report = msgspec.json.decode(run_slice(work), type=SliceReport)
+    assert (report.paused, report.empty, report.problem) == (["events"], False, None)
+    asyncio.run(shop.pause(False))
+    assert outcomes(work) == {"success": 3, "empty": 1}
+
+
 def test_an_application_that_cannot_start_is_reported_not_raised(tmp_path: Path) -> None:
     assert outcomes(a_slice(f"{tmp_path / 'none.py'}:app")) == {"not-started": 1}

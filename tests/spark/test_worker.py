@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.shop import open_shop
 
-from matador.errors import ClusterError, ConfigurationError
+from matador.errors import ClusterError, ConfigurationError, QueuePausedError
 from matador.spark.workers.worker import SparkWorkerReport, run_spark_worker
 from matador.testing import wait_for
 
@@ -111,6 +111,15 @@ def test_a_session_that_was_there_before_is_not_stopped(
             assert spark.range(3).count() == 3
             assert spark.conf.get("spark.sql.shuffle.partitions") == "5"
     spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def test_a_queue_that_is_paused_can_never_be_emptied(spark: SparkSession, tmp_path: Path) -> None:
+    shop = open_shop(tmp_path, "shop_waiting", "again")
+    shop.send(range(5))
+    asyncio.run(shop.pause())
+    with pytest.raises(QueuePausedError, match=r"messages in events.*matador queues resume"):
+        run_spark_worker(shop.reference, spark=spark, tasks=2, until_empty=True)
+    assert asyncio.run(shop.depth()) == (5, 0)
 
 
 async def test_a_process_that_is_killed_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:

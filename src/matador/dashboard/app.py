@@ -121,7 +121,8 @@ class Dashboard:
             lifespan=self._running,
             exception_handlers=handlers,
         )
-        self._guarded = Guard(self._pages, options, self._sessions)
+        self._renderer = Renderer(app.topology.namespace, needs_login=options.needs_login)
+        self._guarded = Guard(self._pages, options, self._sessions, self._renderer.text)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the start and the end of the server."""
@@ -167,7 +168,7 @@ class Dashboard:
                 moves=moves,
                 audit=audit,
                 masking=Masking(options.mask),
-                renderer=Renderer(app.topology.namespace),
+                renderer=self._renderer,
                 jobs=job_desk,
                 lake=lake_desk,
             )

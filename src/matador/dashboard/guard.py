@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from matador.dashboard.options import DashboardOptions, is_known_host
@@ -46,10 +47,17 @@ Form = dict[str, list[str]]
 class Guard:
     """An ASGI middleware; see the module. Adds ``session`` and ``form`` to the request's state."""
 
-    def __init__(self, app: ASGIApp, options: DashboardOptions, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        options: DashboardOptions,
+        sessions: Sessions,
+        render: Callable[..., str],
+    ) -> None:
         self._app = app
         self._options = options
         self._sessions = sessions
+        self._render = render
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -103,8 +111,8 @@ class Guard:
             if not _same_origin(connection, host):
                 return _plain(HTTPStatus.FORBIDDEN, "The form was not sent by the dashboard.")
         is_open = path.startswith(_OPEN)
-        if session is None and not is_open:
-            if reads and "text/html" in connection.headers.get("accept", ""):
+        if session is None and not is_open and reads:
+            if _is_browser(connection):
                 asked = path + (f"?{query}" if (query := scope["query_string"].decode()) else "")
                 return RedirectResponse(f"/login?next={quote(asked)}", HTTPStatus.SEE_OTHER)
             return _plain(HTTPStatus.UNAUTHORIZED, "Log in first.")
@@ -113,16 +121,61 @@ class Guard:
         form = await _form(Request(scope, receive))
         if isinstance(form, Response):
             return form
-        if session is not None and not is_open:
-            sent = form.get("csrf", [""])[0]
-            if not hmac.compare_digest(sent.encode(), session.csrf.encode()):
-                return _plain(
-                    HTTPStatus.FORBIDDEN, "The form is too old, or not of the dashboard: reload it."
-                )
-            if session.role != "operator" and path not in _READERS_MAY:
-                return _plain(HTTPStatus.FORBIDDEN, "You may look, but not change anything.")
+        if not is_open:
+            why = _why_not(form, session, path, self._options)
+            if why is not None:
+                return self._not_done(connection, form, *why)
         state["form"] = form
         return None
+
+    def _not_done(
+        self, connection: HTTPConnection, form: Form, status: HTTPStatus, text: str
+    ) -> Response:
+        """The answer to a form that was refused. People get a way on, and back what they typed."""
+        if not _is_browser(connection):
+            return _plain(status, text)
+        page = _page_of(connection)
+        link, label = page, "Open the page again"
+        if status == HTTPStatus.UNAUTHORIZED:
+            link, label = f"/login?next={quote(page)}", "Log in"
+        entered = field(form, "payload") or field(form, "sql")
+        text = self._render("refused.html", text=text, link=link, label=label, entered=entered)
+        return HTMLResponse(text, status)
+
+
+def _why_not(
+    form: Form, session: Session | None, path: str, options: DashboardOptions
+) -> tuple[HTTPStatus, str] | None:
+    """Why a form is refused; None if it may pass."""
+    if session is None and options.needs_login:
+        return HTTPStatus.UNAUTHORIZED, "Nothing was done: you are not logged in, or not any more."
+    sent = field(form, "csrf")
+    if session is None or not hmac.compare_digest(sent.encode(), session.csrf.encode()):
+        return HTTPStatus.FORBIDDEN, (
+            "Nothing was done: the form is too old, or not of this dashboard. "
+            "Open the page again, and send it from there."
+        )
+    if session.role != "operator" and path not in _READERS_MAY:
+        return HTTPStatus.FORBIDDEN, "Nothing was done: you may look, but not change anything."
+    return None
+
+
+def _is_browser(connection: HTTPConnection) -> bool:
+    return "text/html" in connection.headers.get("accept", "")
+
+
+def _page_of(connection: HTTPConnection) -> str:
+    """The page that a form was sent from. The guard has checked that it is one of ours."""
+    sent_from = urlsplit(connection.headers.get("referer", ""))
+    if sent_from.netloc.lower() != connection.headers.get("host", "").lower():
+        return "/"
+    return local_path(f"{sent_from.path}?{sent_from.query}" if sent_from.query else sent_from.path)
+
+
+def local_path(path: str) -> str:
+    """A path of the dashboard, never another site."""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_ours and path.isprintable() else "/"
 
 
 def cookie_name(scope: Scope) -> str:

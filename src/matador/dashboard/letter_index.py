@@ -32,11 +32,13 @@ _LONGEST_ID = 1000
 _LONGEST_NAME = 300
 _MOST_ANSWERS = 200
 _MOST_LEFT_OUT = 10_000
+# A number is never given to another letter: a page that is still open may name it in a form.
 _SCHEMA = """
 CREATE TABLE letters (
-    number INTEGER PRIMARY KEY, queue TEXT NOT NULL, kind TEXT NOT NULL, position TEXT NOT NULL,
-    stored_in TEXT NOT NULL, home TEXT NOT NULL, id TEXT NOT NULL, correlation_id TEXT,
-    event_key TEXT NOT NULL, subscriber TEXT NOT NULL, signature TEXT NOT NULL, error_type TEXT,
+    number INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, kind TEXT NOT NULL,
+    position TEXT NOT NULL, stored_in TEXT NOT NULL, home TEXT NOT NULL, id TEXT NOT NULL,
+    correlation_id TEXT, event_key TEXT NOT NULL, subscriber TEXT NOT NULL,
+    signature TEXT NOT NULL, error_type TEXT,
     error TEXT NOT NULL, died_at REAL, attempts INTEGER, decodable INTEGER NOT NULL,
     round INTEGER NOT NULL, UNIQUE (queue, kind, position));
 CREATE INDEX by_signature ON letters (signature);

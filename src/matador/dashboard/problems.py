@@ -54,12 +54,7 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
             share = f"{edge.failure_rate:.0%} of the attempts of {subscriber or 'unknown'}"
             text = f"{share} ({event or 'undecodable'}) fail"
             found.append(Problem(text, longer.failed_since, "/events"))
-    workers = await living_workers(desk)
-    for queue in snapshot.queues if workers is not None else ():
-        depth = queue.counts.depth
-        if depth is not None and depth.ready and not _consumers(workers, queue.counts.queue):
-            text = f"messages of {queue.name} wait, and no worker that consumes it was heard of"
-            found.append(Problem(text, None, "/workers"))
+    found += await _without_workers(desk)
     if desk.monitor.history_problem is not None:
         found.append(Problem(desk.monitor.history_problem, None, "/workers", "retry"))
     return found
@@ -68,12 +63,8 @@ async def find_problems(desk: Desk, stats: Stats | None) -> list[Problem]:
 async def living_workers(desk: Desk) -> list[WorkerState] | None:
     """The workers that report to the history now; None if none ever did."""
     now = time.time()
-    try:
-        workers = await asyncio.to_thread(desk.store.workers, now - 86_400)
-    except HistoryError:
-        return None
-    alive = [one for one in workers if is_alive(one, now)]
-    return alive if workers else None
+    workers = await _known_workers(desk)
+    return [one for one in workers if is_alive(one, now)] if workers else None
 
 
 def is_alive(worker: WorkerState, now: float) -> bool:
@@ -81,8 +72,31 @@ def is_alive(worker: WorkerState, now: float) -> bool:
     return worker.stopped_at is None and now - worker.seen_at <= _ALIVE
 
 
-def _consumers(workers: Sequence[WorkerState] | None, queue: str) -> int:
-    return sum(queue in one.queues for one in workers or ())
+async def _known_workers(desk: Desk) -> Sequence[WorkerState]:
+    """The workers that have reported to the history in the last day."""
+    try:
+        return await asyncio.to_thread(desk.store.workers, time.time() - 86_400)
+    except HistoryError:
+        return ()
+
+
+async def _without_workers(desk: Desk) -> list[Problem]:
+    """Queues that no worker consumes now, if messages wait there or the last worker was lost."""
+    found: list[Problem] = []
+    workers, now = await _known_workers(desk), time.time()
+    for queue in desk.monitor.snapshot.queues if workers else ():
+        depth = queue.counts.depth
+        consumers = [one for one in workers if queue.counts.queue in one.queues]
+        if depth is None or any(is_alive(one, now) for one in consumers):
+            continue
+        last = max(consumers, key=lambda one: one.seen_at, default=None)
+        if last is not None and last.stopped_at is None:
+            text = f"no worker consumes {queue.name} any more: the last one was lost"
+            found.append(Problem(text, last.seen_at, "/workers"))
+        elif depth.ready:
+            text = f"messages of {queue.name} wait, and no worker that consumes it was heard of"
+            found.append(Problem(text, None, "/workers"))
+    return found
 
 
 async def _dead_since(desk: Desk, queue: str) -> float | None:

@@ -75,7 +75,7 @@ def pretty(value: Any) -> str:
 class Renderer:
     """The templates of the dashboard."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, needs_login: bool) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER / "templates"),
             autoescape=True,
@@ -86,6 +86,7 @@ class Renderer:
         )
         known: dict[str, Any] = {
             "title": title,
+            "needs_login": needs_login,
             "age": age,
             "ago": ago,
             "when": when,

@@ -169,6 +169,21 @@ async def test_a_file_that_was_deleted_takes_nothing_more(
     assert await transport.send([make()]) == [None]
 
 
+async def test_a_file_that_was_deleted_is_not_read_on(
+    file: Path, connect: Open, make: Make
+) -> None:
+    transport = await connect()
+    await transport.send([make()])
+    aside = file.with_name("aside.db")
+    move(file, aside)
+    with pytest.raises(StorageCorruptError, match="deleted or replaced"):
+        await transport.depth("t.q")
+    with pytest.raises(StorageCorruptError, match="deleted or replaced"):
+        _ = [one async for one in transport.browse("t.q")]
+    move(aside, file)
+    assert (await transport.depth("t.q")).ready == 1
+
+
 async def test_a_full_disk_refuses_sends_and_recovers(connect: Open, make: Make) -> None:
     transport = await connect()
     (pages,) = await pragma(transport, "page_count")

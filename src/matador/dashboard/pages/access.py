@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from matador.dashboard.desk import desk_of
-from matador.dashboard.guard import cookie, field, form_of, session_of
+from matador.dashboard.guard import cookie, field, form_of, local_path, session_of
 
 log = logging.getLogger("matador.dashboard")
 
@@ -20,6 +20,8 @@ _PAUSE = 0.5  # seconds a wrong token takes, at least
 
 async def login_form(request: Request) -> Response:
     """Asks for a token."""
+    if not desk_of(request).options.needs_login:
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER)
     return _form(request, HTTPStatus.OK, None)
 
 
@@ -44,7 +46,7 @@ async def login(request: Request) -> Response:
         return _form(request, HTTPStatus.FORBIDDEN, "This token is wrong.")
     session = desk.sessions.begin(role)
     await asyncio.to_thread(desk.audit.add, f"{role} {session.label} at {address}", "login")
-    answer = RedirectResponse(_local(field(form, "next")), HTTPStatus.SEE_OTHER)
+    answer = RedirectResponse(local_path(field(form, "next")), HTTPStatus.SEE_OTHER)
     answer.headers.append("set-cookie", cookie(request.scope, session.id))
     return answer
 
@@ -66,9 +68,3 @@ async def audit(request: Request) -> Response:
     return desk.renderer.page(
         request, "audit.html", entries=entries, file=str(desk.audit.path), shown=_SHOWN
     )
-
-
-def _local(path: str) -> str:
-    """A path of the dashboard, never another site."""
-    is_ours = path.startswith("/") and not path.startswith(("//", "/\\"))
-    return path if is_ours and path.isprintable() else "/"

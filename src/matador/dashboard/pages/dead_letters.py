@@ -152,7 +152,7 @@ async def letters_values(
         "total": desk.monitor.snapshot.dead,
         "reading": index.reading,
         "complete": index.complete,
-        "problem": desk.monitor.index_problem,
+        "problem": desk.monitor.snapshot.problem or desk.monitor.index_problem,
         "unreadable": index.unreadable,
         "takes": desk.monitor.takes_to_browse,
         "transport": desk.app.transport.name,

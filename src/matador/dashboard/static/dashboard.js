@@ -21,8 +21,34 @@
     return selection !== null && !selection.isCollapsed && region.contains(selection.anchorNode);
   };
 
+  // A page that has stopped changing must not look as if all were quiet.
+  const stale = document.getElementById("stale");
+  const PATIENCE = 8000; // the browser tries again after three seconds
+  let doubt = 0;
+
+  const isLive = () => {
+    clearTimeout(doubt);
+    doubt = 0;
+    if (stale) stale.hidden = true;
+  };
+
+  const mayBeStale = (source) => {
+    const isOver = source.readyState === EventSource.CLOSED; // refused: it does not try again
+    const show = () => {
+      if (!stale || !stale.hidden) return;
+      stale.textContent = isOver
+        ? "This page no longer changes by itself: the session has ended, or too many pages are open. Reload it."
+        : "The dashboard does not answer. This page shows what was known last, and goes on when it is back.";
+      stale.hidden = false;
+    };
+    if (isOver) show();
+    else if (!doubt) doubt = setTimeout(show, PATIENCE);
+  };
+
   for (const region of document.querySelectorAll("[data-live]")) {
     const source = new EventSource(region.dataset.live);
+    source.addEventListener("open", isLive);
+    source.addEventListener("error", () => mayBeStale(source));
     source.addEventListener("part", (event) => {
       if (isBusy(region)) return;
       region.innerHTML = event.data; // rendered by the server, with everything escaped

@@ -13,14 +13,16 @@ from pathlib import Path
 
 from matador.codec.base import Codec
 from matador.errors import LeaseLostError, StorageFullError, TransportError
+from matador.events.queue_pauses import pausing
 from matador.model.message import Complete, Delivery
 from matador.model.options import Seconds, seconds, whole_number
 from matador.observe.journal.records import line_of
 from matador.observe.journal.segments import Segment, make_folder, recover, writer_name
 from matador.storage.paths import local_path
-from matador.transports.base import Subscription, Transport
+from matador.transports.base import Measuring, Subscription, Transport
 from matador.transports.clock import Clock, SystemClock
 from matador.transports.kit.backoff import Backoff
+from matador.transports.kit.errors import queues_paused
 
 log = logging.getLogger("matador.journal")
 
@@ -71,6 +73,7 @@ class Tap:
 
         Raises:
             QueueNotFoundError: the queue does not exist.
+            QueuePausedError: with ``until_empty``, there are messages, but the queue is paused.
         """
         make_folder(self._folder)
         recover(self._folder)
@@ -98,6 +101,7 @@ class Tap:
                     receiving.cancel()  # loses nothing: the transport releases its messages
                     await asyncio.gather(receiving, return_exceptions=True)
                     if until_empty:
+                        await self._check_not_paused()
                         return
                     await asyncio.to_thread(self._rotate_if_due)
                     continue
@@ -113,6 +117,13 @@ class Tap:
                     await asyncio.wait({stopped}, timeout=pause)
         finally:
             stopped.cancel()
+
+    async def _check_not_paused(self) -> None:
+        transport, pauses = self._transport, pausing(self._transport)
+        if pauses is None or not await pauses.is_paused(self._queue):
+            return
+        if not isinstance(transport, Measuring) or (await transport.depth(self._queue)).ready:
+            raise queues_paused([self._queue])
 
     async def _land(self, deliveries: Sequence[Delivery]) -> None:
         lines = bytearray()

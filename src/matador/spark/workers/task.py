@@ -18,6 +18,7 @@ import msgspec
 
 from matador.events.app import Matador, SyncMatador
 from matador.events.hooks import Hooks
+from matador.events.queue_pauses import pausing
 from matador.loading import load_application
 from matador.observe.counters import OutcomeCount, OutcomeCounter, describe
 from matador.spark.runtime.shutdown import StopAddress
@@ -28,7 +29,9 @@ log = logging.getLogger("matador.spark")
 _UNUSED = 20.0  # seconds; Spark kills an idle process after sixty
 _ASK_DEPTH = 0.5
 
-End: TypeAlias = Literal["time", "stop", "empty"]
+End: TypeAlias = Literal["time", "stop", "empty"] | tuple[str, ...]
+"""Why a slice ended. The names of queues: nothing is left but messages there, and they are paused.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,14 @@ class Slice:
 
 
 class SliceReport(msgspec.Struct, frozen=True):
-    """What a task reports: outcomes, whether its queues were empty, and why it failed."""
+    """What a task reports: outcomes, whether its queues were empty, and why it failed.
+
+    ``paused``: these queues are not empty, and cannot become so, because they are paused.
+    """
 
     counts: list[OutcomeCount]
     empty: bool = False
+    paused: list[str] = []
     problem: str | None = None
 
 
@@ -106,7 +113,9 @@ class _Host:
                 self._unused = threading.Timer(_UNUSED, self._close_unused)
                 self._unused.daemon = True
                 self._unused.start()
-            return SliceReport(self._counter.take(), empty=end == "empty")
+            counts = self._counter.take()
+            paused = list(end) if isinstance(end, tuple) else []
+            return SliceReport(counts, empty=end == "empty", paused=paused)
 
     def _run(self, work: Slice) -> End:
         if self._sync is None:
@@ -151,8 +160,10 @@ async def _end_of(app: Matador, work: Slice) -> End:
             await asyncio.wait({stop}, timeout=pause)
             if stop.done():
                 return "stop"
-            if work.until_empty and app.state.is_idle and await _is_empty(app):
-                return "empty"
+            if work.until_empty and app.state.is_idle:
+                paused = await _paused_ones(app)
+                if paused is not None:
+                    return paused or "empty"
         return "time"
     finally:
         stop.cancel()
@@ -165,12 +176,19 @@ async def _told(stop: StopAddress | None) -> None:
         await asyncio.Event().wait()
 
 
-async def _is_empty(app: Matador) -> bool:
-    """Whether the queues are empty, including delayed messages and those of other workers."""
+async def _paused_ones(app: Matador) -> tuple[str, ...] | None:
+    """The paused queues that have messages. None: there are messages, or other workers have some,
+    that may still be handled. So an empty tuple means that all queues are empty."""
     if not isinstance(app.transport, Measuring):
-        return False
+        return None
+    pauses = pausing(app.transport)
+    found: list[str] = []
     for queue in app.consume_from:
-        depth = await app.transport.depth(app.topology.full_name(queue))
-        if depth.ready or depth.delayed or depth.in_flight:
-            return False
-    return True
+        name = app.topology.full_name(queue)
+        depth = await app.transport.depth(name)
+        if not (depth.ready or depth.delayed or depth.in_flight):
+            continue
+        if depth.in_flight or pauses is None or not await pauses.is_paused(name):
+            return None
+        found.append(queue)
+    return tuple(found)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from matador.errors import ClusterError, ConfigurationError
+from matador.errors import ClusterError, ConfigurationError, MatadorError
 from matador.events.app import Matador
 from matador.loading import load_application
 from matador.model.options import Seconds, seconds, whole_number
@@ -30,6 +30,7 @@ from matador.spark.runtime.session import session_for
 from matador.spark.runtime.shutdown import StopAddress, StopLine, signals_set
 from matador.spark.workers.task import Slice, SliceReport, run_slice
 from matador.transports.base import Measuring
+from matador.transports.kit.errors import queues_paused
 
 log = logging.getLogger("matador.spark")
 
@@ -105,7 +106,8 @@ def run_spark_worker(
             topology.
         slice_seconds: how long a task receives before it reports.
         drain_seconds: how long its callbacks may continue after that before they are cancelled.
-        until_empty: stop once no message is waiting, delayed or in progress.
+        until_empty: stop once no message is waiting, delayed or in progress. If the only ones left
+            are in paused queues, that is an error.
         py_files: other files, or zips, that the application imports.
         spark: a session; by default the running one. Neither is stopped. If there is none, a new
             one is started, and stopped at the end.
@@ -115,6 +117,7 @@ def run_spark_worker(
     Raises:
         ConfigurationError: the application cannot run on a cluster, or an option is invalid.
         ClusterError: slices failed repeatedly; the message has the last reason.
+        QueuePausedError: with ``until_empty``, nothing is left but messages of paused queues.
     """
     loaded = load_application(app_reference)
     names = _check(loaded.app, queues, until_empty)
@@ -201,7 +204,7 @@ class _Lanes:
         self._progress = progress
         self._lock = threading.Lock()
         self._report = SparkWorkerReport()
-        self._failure: str | None = None
+        self._failure: MatadorError | None = None
 
     def run(self, lanes: int) -> SparkWorkerReport:
         log.info("%d tasks consume %s", lanes, ", ".join(self._work.queues or ()))
@@ -212,7 +215,7 @@ class _Lanes:
             while thread.is_alive():  # in short waits, so that signals are handled
                 thread.join(0.2)
         if self._failure is not None:
-            raise ClusterError(self._failure)
+            raise self._failure
         return self._report
 
     def _lane(self) -> None:
@@ -224,7 +227,7 @@ class _Lanes:
                 continue
             failures += 1
             if failures >= _GIVE_UP_AFTER:
-                self._failure = f"{failures} slices failed in a row: {problem}"
+                self._failure = ClusterError(f"{failures} slices failed in a row: {problem}")
                 self._stop.set()
                 return
             pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
@@ -239,7 +242,9 @@ class _Lanes:
             self._add(lost=1)
             return reason_of(error)
         report = msgspec.json.decode(answer, type=SliceReport)
-        if report.empty:
+        if report.paused:
+            self._failure = queues_paused(report.paused)
+        if report.empty or report.paused:
             self._stop.set()
         self._add(slices=1, counts=report.counts)
         return report.problem

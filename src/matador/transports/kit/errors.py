@@ -8,6 +8,7 @@ from matador.errors import (
     ConfigurationError,
     LeaseLostError,
     QueueNotFoundError,
+    QueuePausedError,
     UnsupportedError,
 )
 from matador.model.options import suggestion
@@ -48,3 +49,11 @@ def refuse_letters(queue: str) -> None:
     """
     if queue.endswith(tuple(f".{kind}" for kind in DEAD_LETTER_KINDS)):
         raise cannot_pause_letters(queue)
+
+
+def queues_paused(names: Iterable[str]) -> QueuePausedError:
+    """The error of whoever should empty queues that are paused."""
+    return QueuePausedError(
+        f"there are messages in {', '.join(names)}, but nobody receives them: paused. Run "
+        "`matador queues resume`, then start again"
+    )

@@ -25,6 +25,8 @@ from matador.transports.sqlite.options import SqliteOptions
 from matador.transports.sqlite.session import (
     SqliteQueue,
     WriterSession,
+    check_same_file,
+    file_identity,
     load_queues,
     no_such_queue,
 )
@@ -61,6 +63,7 @@ class SqliteConnection:
             self.watcher = FileWatcher(open_for_reading(self.path, busy_timeout=0), self.clock)
             timeout = self._options.busy_timeout
             self._reading = open_for_reading(self.path, busy_timeout=timeout)
+            self._file = file_identity(self.path)
         except BaseException:
             self.writer.abandon()
             raise
@@ -102,9 +105,11 @@ class SqliteConnection:
 
         Raises:
             QueueNotFoundError: there is no such queue.
+            StorageCorruptError: the file was deleted or replaced.
         """
 
         def work() -> Result:
+            check_same_file(self.path, self._file)
             try:
                 queues = load_queues(self._reading)
                 if queue not in queues:
@@ -145,7 +150,13 @@ class FileWatcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Wakeup, _Wait] = {}
         self._version = -1
+        self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def changes(self) -> int:
+        """How many changes of the file were noticed: take it before a claim, for ``wait``."""
+        return self._changes
 
     async def wait(
         self,
@@ -153,14 +164,18 @@ class FileWatcher:
         queue: SqliteQueue,
         next_due: int,
         *,
+        since: int,
         not_before: int = 0,
         parked: bool = False,
     ) -> None:
         """Wait until another process writes to the queue, until ``next_due``, or until woken.
 
-        ``not_before``: there is nothing to claim until then. ``parked``: whatever another process
-        changes may be the turn of a parked job.
+        ``since``: the ``changes`` before the claim that found nothing. ``not_before``: there is
+        nothing to claim until then. ``parked``: whatever another process changes may be the turn of
+        a parked job.
         """
+        if since != self._changes:
+            self._version = -1  # what others were woken for meanwhile may concern this queue
         self._waiting[wakeup] = _Wait(queue, next_due, not_before, parked)
         if self._timer is None:
             self._timer = self._loop.call_later(_PERIOD, self._look)
@@ -193,6 +208,7 @@ class FileWatcher:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
+            self._changes += 1
             due_of = {
                 place: self._next_due(*place)
                 for place in {(one.queue, one.parked) for one in self._waiting.values()}

@@ -97,7 +97,7 @@ class WriterSession:
     ) -> None:
         self.connection = connection
         self._busy_timeout = busy_timeout
-        self._file = _identity(path)
+        self._file = file_identity(path)
         self.path = path
         self.clock = clock
         self.now = clock.now()
@@ -336,17 +336,27 @@ class WriterSession:
             self.connection.execute("UPDATE messages SET queue = ? WHERE queue = ?", moved)
 
     def _lock(self) -> None:
-        if _identity(self.path) != self._file:
-            raise StorageCorruptError(
-                f"{self.path} was deleted or replaced while it was open: new messages would "
-                f"be lost; put the file back or restart"
-            )
+        check_same_file(self.path, self._file)
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")  # an earlier attempt failed
         lock(self.connection, self._busy_timeout)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def check_same_file(path: Path, opened: tuple[int, int] | None) -> None:
+    """Is the file still the one that was opened? A deleted one could be used on, unnoticed.
+
+    Raises:
+        StorageCorruptError: it is not.
+    """
+    if file_identity(path) != opened:
+        raise StorageCorruptError(
+            f"{path} was deleted or replaced while it was open: new messages would "
+            f"be lost; put the file back or restart"
+        )
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another one by the same name; None: there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - half the time of Path.stat, once per transaction
     except OSError:

@@ -43,6 +43,7 @@ class SqliteSubscription(BaseSubscription):
         self._woken = Wakeup()
         # Outlives a cancelled receive(): the next one, or close(), deals with its result.
         self._claim: asyncio.Future[Sequence[Claim | MatadorError]] | None = None
+        self._since = 0  # how many changes of the file were noticed before that claim
 
     def wake(self) -> None:
         """There may be something to claim."""
@@ -68,6 +69,7 @@ class SqliteSubscription(BaseSubscription):
         while self._active:
             if self._claim is None:
                 self._woken.clear()
+                self._since = self._connection.watcher.changes
                 self._claim = self._new_claim(limit)
             pending = self._claim
             await asyncio.wait([pending])  # does not cancel it when we are cancelled
@@ -84,6 +86,7 @@ class SqliteSubscription(BaseSubscription):
                     self._woken,
                     found.queue,
                     found.next_due,
+                    since=self._since,
                     not_before=found.not_before,
                     parked=self.limits_keys,
                 )
