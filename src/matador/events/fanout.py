@@ -60,6 +60,7 @@ _LONG_DELAY = 3600.0
 _MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
 _IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never change it: ids depend on it
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _OF_IDS = hashlib.sha1(_IDS.bytes, usedforsecurity=False)
 
 
@@ -436,7 +437,7 @@ def derived_id(*parts: str) -> str:
     sha = _OF_IDS.copy()
     sha.update("\x1f".join(parts).encode("utf-8", "surrogatepass"))
     digest = sha.hexdigest()
-    variant = "89ab"[int(digest[16], 16) & 3]
+    variant = _VARIANTS[digest[16]]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
