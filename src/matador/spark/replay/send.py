@@ -126,14 +126,16 @@ def rare_collections() -> Generator[None]:
     time. What was there before is not looked at, unless the program has its own reasons.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    if before[0]:  # else it never collects
-        gc.set_threshold(max(before[0], _NEW_OBJECTS), *before[1:])
+    often = 0 < before[0] < _NEW_OBJECTS  # 0: never
+    if often:
+        gc.set_threshold(_NEW_OBJECTS, *before[1:])
     if not frozen:
         gc.freeze()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        if often:
+            gc.set_threshold(*before)
         if not frozen:
             gc.unfreeze()
 
