@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -57,6 +57,13 @@ Stencil: TypeAlias = Callable[[str, msgspec.Raw, datetime], Encoded]
 
 BlankStencil: TypeAlias = Callable[[str, msgspec.Raw, datetime, str], Encoded]
 """``stencil(id, data, created_at, text)``: the same, where a text in the metadata is open."""
+
+
+OpenStencil: TypeAlias = Callable[
+    [str, msgspec.Raw, datetime, msgspec.Raw | None, str | None, Mapping[str, Any]], Encoded
+]
+"""``stencil(id, data, created_at, before, correlation_id, metadata)``: the same, where these three
+are open, too."""
 
 
 class Codec(Protocol):
@@ -150,6 +157,30 @@ class FillsBlanks(Protocol):
             InvalidEventError: the docket cannot be encoded.
         """
         ...
+
+
+@runtime_checkable
+class LeavesOpen(Protocol):
+    """A codec that can leave open whatever the options of a send decide."""
+
+    def prepare_open(self, docket: Docket) -> OpenStencil:
+        """``prepare`` for envelopes whose earlier state, correlation id and metadata differ.
+
+        The docket has none of them. The stencil raises the same errors as ``encode``.
+
+        Raises:
+            InvalidEventError: the docket cannot be encoded.
+        """
+        ...
+
+
+def leaving_open(codec: Codec) -> LeavesOpen | None:
+    """The codec as ``LeavesOpen``, if it does that as it prepares other envelopes."""
+    found = preparing(codec)
+    if found is None or not isinstance(found, LeavesOpen):
+        return None
+    kind = type(codec)
+    return found if _home(kind, "prepare_open") is _home(kind, "prepare") else None
 
 
 def filling_blanks(codec: Preparing) -> FillsBlanks | None:

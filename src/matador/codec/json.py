@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from matador.codec.base import BlankStencil, Encoded, RawEnvelope, Stamp, Stencil
+from matador.codec.base import BlankStencil, Encoded, OpenStencil, RawEnvelope, Stamp, Stencil
 from matador.codec.json_text import (
     escaped_surrogate,
     refuse_duplicate_keys,
@@ -25,6 +25,10 @@ from matador.model.message import Headers
 
 _NO_HEADERS: Headers = {}
 _NOWHERE = b"\0"  # is in no JSON
+_END = b"}}"  # of the docket and the envelope
+_TIME = '"2026-11-15T19:02:37.435'  # without what follows the milliseconds
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""UnicodeEncodeError and msgspec's own errors are ValueErrors."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 # Where the seconds of the two times end in a docket, after the first is cut to milliseconds.
@@ -61,18 +65,13 @@ class JsonCodec(PayloadCodec):
     def encode(self, envelope: RawEnvelope) -> Encoded:
         """See ``Codec``."""
         docket = envelope.docket
-        metadata = docket.metadata
         # Joined by hand, because msgspec does not write times with milliseconds.
         try:
             body = self._encode_quickly(envelope) or self._encode_slowly(envelope)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            # UnicodeEncodeError and msgspec's own errors are ValueErrors.
+        except _UNENCODABLE as error:
             raise unwritable(docket, error) from error
-        for key, value in metadata.items():
-            if type(key) is not str or type(value) not in SIMPLE:
-                if (problem := metadata_problem(metadata, nested=True)) is not None:
-                    raise unwritable(docket, problem)
-                break
+        if docket.metadata:
+            _check_metadata(docket, docket.metadata)
         return Encoded(body, _NO_HEADERS)
 
     def prepare(self, docket: Docket) -> Stencil:
@@ -83,10 +82,48 @@ class JsonCodec(PayloadCodec):
         """See ``FillsBlanks``."""
         return self._prepare(docket, blank.encode())
 
-    def _prepare(self, docket: Docket, blank: bytes = _NOWHERE) -> Callable[..., Encoded]:
+    def prepare_open(self, docket: Docket) -> OpenStencil:
+        """See ``LeavesOpen``. Correlation id and metadata are the last fields of a docket."""
+        start, rest = self._around_time(docket)
+        middle, end = rest[: -len(_END)], _END
+        encode, join = self._encode, b"".join
+
+        def stencil(
+            id: str,
+            data: msgspec.Raw,
+            created_at: datetime,
+            before: msgspec.Raw | None,
+            correlation_id: str | None,
+            metadata: Mapping[str, Any],
+        ) -> Encoded:
+            first, last, time = self._time
+            if created_at.tzinfo is not UTC or not first <= created_at <= last or not time:
+                time = self._write_time(created_at)
+            try:
+                head = b'{"id":', encode(id), b',"data":', data
+                if before is not None:
+                    head = *head, b',"before":', before
+                head = *head, start, time, middle
+                if correlation_id is not None:
+                    head = *head, b',"correlationId":', encode(correlation_id)
+                if metadata:
+                    head = *head, b',"metadata":', encode(metadata)
+            except _UNENCODABLE as error:
+                raise unwritable(docket, error) from error
+            if metadata:
+                _check_metadata(docket, metadata)
+            return Encoded(join((*head, end)), _NO_HEADERS)
+
+        return stencil
+
+    def _around_time(self, docket: Docket) -> tuple[bytes, bytes]:
+        """What is written before and after the time at which an envelope was created."""
         sample = self.encode(Envelope("", msgspec.Raw(b"null"), docket)).body
         start = b',"docket":{"createdAt":'
-        rest = sample[sample.index(start) + len(start) + len('"2026-11-15T19:02:37.435') :]
+        return start, sample[sample.index(start) + len(start) + len(_TIME) :]
+
+    def _prepare(self, docket: Docket, blank: bytes = _NOWHERE) -> Callable[..., Encoded]:
+        start, rest = self._around_time(docket)
         before, _, after = rest.partition(blank)
         encode, join = self._encode, b"".join
 
@@ -182,6 +219,15 @@ class JsonCodec(PayloadCodec):
             except (ValueError, RecursionError) as error:
                 problem = error
         raise DecodeError(f"not an envelope: {problem}") from problem
+
+
+def _check_metadata(docket: Docket, metadata: Mapping[str, Any]) -> None:
+    """Raise ``InvalidEventError`` if metadata would change on the way."""
+    for key, value in metadata.items():
+        if type(key) is not str or type(value) not in SIMPLE:
+            if (problem := metadata_problem(metadata, nested=True)) is not None:
+                raise unwritable(docket, problem)
+            return
 
 
 def read_json_object(body: bytes) -> dict[str, msgspec.Raw]:

@@ -20,6 +20,7 @@ from matador.transports.coalescer import Coalescer
 log = logging.getLogger("matador.send")
 
 _CHUNK = 500
+_CHUNK_ONCE = 2500  # ids are stored in an index, which costs less for many at a time
 
 
 class Dispatcher:
@@ -80,8 +81,10 @@ class Dispatcher:
         With ``once``, messages stored before are not stored again, if the transport supports it.
         """
         ready = [one for order in orders for one in order.outgoing if one.message is not None]
-        for start in range(0, len(ready), _CHUNK):
-            chunk = ready[start : start + _CHUNK]
+        at_once = once is not None and self._transport.capabilities.once
+        size = _CHUNK_ONCE if at_once else _CHUNK
+        for start in range(0, len(ready), size):
+            chunk = ready[start : start + size]
             messages = [one.message for one in chunk if one.message is not None]
             for one, error in zip(chunk, await self._send_chunk(messages, once), strict=True):
                 one.error = error

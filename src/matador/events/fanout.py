@@ -60,6 +60,7 @@ _LONG_DELAY = 3600.0
 _MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
 _IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never change it: ids depend on it
+_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _OF_IDS = hashlib.sha1(_IDS.bytes, usedforsecurity=False)
 
 
@@ -161,7 +162,8 @@ class FanOut:
         self._topology = topology
         self._capabilities = capabilities
         self._clock = config.clock
-        self._max_size, self._why = _limit(config.max_message_size, capabilities.max_message_size)
+        self.largest, self._why = _limit(config.max_message_size, capabilities.max_message_size)
+        """The largest body that is sent, in bytes."""
         self._unsupported_delays: UnsupportedDelays = config.unsupported_delays
         self._targets: dict[str, tuple[Target, ...]] = {
             event.key: tuple(_target(topology, one) for one in subscribers)
@@ -224,11 +226,11 @@ class FanOut:
                 encoded = way.traced(id_, data, now, traceparent)
             plain = Plain(id_, payload, way.docket, now, traceparent)
             target, size = way.target, len(encoded.body)
-            if size <= self._max_size:
+            if size <= self.largest:
                 message = Message(id_, way.queue, encoded.body, encoded.headers)
                 outgoing.append(Outgoing(target, plain, message))
             else:
-                error = MessageTooLargeError(size, self._max_size, why=self._why)
+                error = MessageTooLargeError(size, self.largest, why=self._why)
                 outgoing.append(Outgoing(target, plain, None, error))
         return Order(route.event, 0, outgoing)
 
@@ -247,7 +249,7 @@ class FanOut:
         else:
             encoded = way.traced(id_, data, now, traceparent)
         body = encoded.body
-        if len(body) > self._max_size:
+        if len(body) > self.largest:
             return None
         return Message(id_, way.queue, body, encoded.headers)
 
@@ -274,14 +276,7 @@ class FanOut:
             SubscriberNotRegisteredError: the event has no such subscriber.
             QueueNotFoundError: the topology has no such queue.
         """
-        targets = self._targets.get(event.key, ())
-        if options.subscribers is not None or options.queue is not None:
-            wanted = None if options.subscribers is None else tuple(options.subscribers)
-            choice = (event.key, wanted, options.queue)
-            known = self._choices.get(choice)
-            targets = self._chosen(event, targets, options) if known is None else known
-            if known is None and len(self._choices) < _MOST_CHOICES:
-                self._choices[choice] = targets
+        targets = self.targets(event, options)
         if type(payload) is DecodedPayload:
             payload, json = payload.payload, payload.json
             data = json if self._sends_json else self._codec.encode_payload(event, payload)
@@ -317,6 +312,24 @@ class FanOut:
             envelope = Envelope(raw.id, payload, docket, before)
             order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
         return order
+
+    def targets(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
+        """The subscribers that an event is sent to, enabled or not.
+
+        Raises:
+            SubscriberNotRegisteredError: the event has no such subscriber.
+            QueueNotFoundError: the topology has no such queue.
+        """
+        targets = self._targets.get(event.key, ())
+        if options.subscribers is None and options.queue is None:
+            return targets
+        wanted = None if options.subscribers is None else tuple(options.subscribers)
+        choice = (event.key, wanted, options.queue)
+        known = self._choices.get(choice)
+        targets = self._chosen(event, targets, options) if known is None else known
+        if known is None and len(self._choices) < _MOST_CHOICES:
+            self._choices[choice] = targets
+        return targets
 
     def _chosen(
         self, event: EventType, targets: tuple[Target, ...], options: SendOptions
@@ -376,8 +389,8 @@ class FanOut:
             ordering_key = None
         try:
             encoded = self._codec.encode(raw)
-            if (size := len(encoded.body)) > self._max_size:
-                raise MessageTooLargeError(size, self._max_size, why=self._why)
+            if (size := len(encoded.body)) > self.largest:
+                raise MessageTooLargeError(size, self.largest, why=self._why)
         except MessageTooLargeError as error:  # a codec may have a limit of its own
             return Outgoing(target, envelope, None, error)
         message = Message(
@@ -424,7 +437,7 @@ def derived_id(*parts: str) -> str:
     sha = _OF_IDS.copy()
     sha.update("\x1f".join(parts).encode("utf-8", "surrogatepass"))
     digest = sha.hexdigest()
-    variant = "89ab"[int(digest[16], 16) & 3]
+    variant = _VARIANTS[digest[16]]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
@@ -446,8 +459,9 @@ def _target(topology: Topology, subscriber: AnySubscriber) -> Target:
     return Target(subscriber, tuple(chain), tuple(topology.full_name(one.name) for one in chain))
 
 
-def _way(codec: Preparing, event: EventType, target: Target) -> Way:
-    docket = Docket(
+def plain_docket(event: EventType, target: Target) -> Docket:
+    """The docket of an event to a subscriber, sent without options at some time."""
+    return Docket(
         event_key=event.key,
         target_subscriber=target.subscriber.name,
         created_at=_SOME_TIME,
@@ -455,6 +469,10 @@ def _way(codec: Preparing, event: EventType, target: Target) -> Way:
         importance=target.subscriber.importance,
         event_description=event.description,
     )
+
+
+def _way(codec: Preparing, event: EventType, target: Target) -> Way:
+    docket = plain_docket(event, target)
     return Way(target, target.names[0], docket, codec.prepare(docket), _traced(codec, docket))
 
 

@@ -13,6 +13,7 @@ from matador.events.fit import Concurrency
 from matador.events.handler import EventHandler
 from matador.events.hooks import HookSet
 from matador.events.listener import TransportListener
+from matador.events.prepared import PreparedSends
 from matador.model.message import TopologyNote
 from matador.runtime.activity import Activity
 from matador.runtime.health import Health
@@ -37,7 +38,8 @@ class Running:
         self._on_closed = on_closed
         self.hooks = HookSet(config.hooks)
         self._listener = TransportListener(self.hooks)
-        self.fan_out: FanOut  # these two are set by ``open``
+        self.fan_out: FanOut  # these three are set by ``open``
+        self.prepared: PreparedSends
         self.dispatcher: Dispatcher
         self.worker: DeliveryWorker | None = None
         self.is_open = False
@@ -57,6 +59,7 @@ class Running:
             await apply_topology(config)
             await config.checkpoints.open()
             self.fan_out = FanOut(config)  # its capabilities are known once it is connected
+            self.prepared = PreparedSends(config, self.fan_out)
             self.dispatcher = Dispatcher(config.transport, self.hooks)
             self.is_open = True
             if config.consume_from:

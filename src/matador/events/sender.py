@@ -205,8 +205,12 @@ class SendsEvents:
                     continue
                 payload, options = _item(item)
                 event, value = self._resolve(payload, _MISSING)
-                orders.append(await fan_out.make(event, value, options, universal))
-                now = None  # it may have waited
+                now = self._config.clock.now()
+                order = running.prepared.make(event, value, options, universal, now)
+                if order is None:
+                    order = await fan_out.make(event, value, options, universal)
+                    now = None  # it may have waited
+                orders.append(order)
             results = await running.dispatcher.send_all(orders)
         finally:
             self._activity.finished_enqueuing(len(items))
@@ -286,7 +290,7 @@ class SendsEvents:
 
         async def proceed() -> None:
             universal = {**(await _universal(running) or {}), **sending.metadata}
-            orders = [await running.fan_out.make(*event, universal) for event in events]
+            orders = await self._orders(running, events, universal)
             results.extend(await running.dispatcher.send_all(orders, once))
 
         keys = tuple(dict.fromkeys(event.key for event, _, _ in events))
@@ -303,6 +307,26 @@ class SendsEvents:
         if (send_errors or self._config.send_errors) == "raise":
             raise_for_errors(results)
         return results
+
+    async def _orders(
+        self,
+        running: Running,
+        events: Sequence[tuple[EventType, Any, SendOptions]],
+        universal: Mapping[str, Any],
+    ) -> list[Order]:
+        """The messages of many events; those of a kind are prepared."""
+        make, now_of = running.prepared.make, self._config.clock.now
+        orders: list[Order] = []
+        now: datetime | None = None
+        for number, (event, payload, options) in enumerate(events):
+            if now is None or not number % _SAME_TIME:
+                now = now_of()
+            order = make(event, payload, options, universal, now)
+            if order is None:
+                order = await running.fan_out.make(event, payload, options, universal)
+                now = None  # it may have waited
+            orders.append(order)
+        return orders
 
     async def plan_send(
         self, payload: Any, data: Any = _MISSING, /, *, options: SendOptions | None = None

@@ -7,11 +7,9 @@ one given as an object sends from the driver.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import threading
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -34,7 +32,14 @@ from matador.spark.replay.jobs import (
 )
 from matador.spark.replay.ledger import Chunk, Ledger, ReplayCount, ReplayPlan
 from matador.spark.replay.selection import Choice, choose, counted, groups_of, target_of
-from matador.spark.replay.send import Pace, Resending, open_sender, scope_of, send_chunk
+from matador.spark.replay.send import (
+    Pace,
+    Resending,
+    open_sender,
+    rare_collections,
+    scope_of,
+    send_chunk,
+)
 from matador.spark.runtime.compat import Py4JError
 from matador.spark.runtime.executors import parallelism, run_tasks, ship
 from matador.spark.runtime.messages import spark_error
@@ -289,28 +294,11 @@ def _from_here(
             how.progress(sent, total)
 
     pace = Pace(how.rate)
-    with open_sender(app, plan.kind) as sender, _old_objects_left_alone():
+    with open_sender(app, plan.kind) as sender, rare_collections():
         for name in plan.chunks:
             if not ledger.is_done(name):
                 check_held()
                 send_chunk(sender, ledger, plan, name, pace, report)
-
-
-@contextlib.contextmanager
-def _old_objects_left_alone() -> Generator[None]:
-    """Keep Python's collector from going through all objects of the process again and again.
-
-    It does so whenever there are many new ones, and a replay makes nothing but. It took a fifth of
-    the time.
-    """
-    if gc.get_freeze_count():  # the program has its own reasons
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _written(rows: DataFrame, ledger: Ledger, transport: Transport) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from matador.codec.base import DecodedPayload
+from matador.codec.base import DecodedPayload, PayloadDecoder
 from matador.errors import MatadorError
 from matador.events.app import Matador, SyncMatador
 from matador.events.fanout import derived_id
@@ -25,7 +25,10 @@ from matador.observe.journal.records import REPLAY_ID, REPLAY_OF
 from matador.spark.replay.jobs import JobSender, load_queue, open_queue
 from matador.spark.replay.ledger import Chunk, Failure, Kind, Ledger, ReplayPlan
 from matador.spark.replay.selection import ReplayTarget, receivers
-from matador.spark.source.publish import EventPublisher, Item, RowEvents, open_publisher
+from matador.spark.source.publish import EventPublisher, RowEvents, open_publisher
+
+EventToSend: TypeAlias = tuple[EventType, Any, SendOptions]
+"""An event, its payload and its options."""
 
 _COLUMNS = [
     "id",
@@ -37,6 +40,7 @@ _COLUMNS = [
     "before_json",
 ]
 _MOST = 5000  # rows published in one call: a broker on this machine syncs its disk for each
+_NEW_OBJECTS = 40 * _MOST  # before Python's collector looks at them
 _BURST = 0.1  # how many seconds of the rate may be sent at once
 
 
@@ -74,7 +78,7 @@ class Resending:
     def __call__(self, number: int) -> bytes:
         name = self.plan.chunks[number]
         if not self.ledger.is_done(name):
-            with open_sender(self.app, self.plan.kind) as sender:
+            with open_sender(self.app, self.plan.kind) as sender, rare_collections():
                 send_chunk(sender, self.ledger, self.plan, name, Pace(self.rate))
         return b""
 
@@ -89,11 +93,11 @@ class EventSender:
 
     def items(
         self, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
-    ) -> Iterator[tuple[int, Item]]:
+    ) -> Iterator[tuple[int, EventToSend]]:
         """The events of a chunk, with the indexes of their rows; ``failed`` gets the others."""
         return _items(self._publisher, ledger, plan, name, failed)
 
-    async def publish(self, items: Sequence[Item], once: Once) -> Sequence[SendResult]:
+    async def publish(self, items: Sequence[EventToSend], once: Once) -> Sequence[SendResult]:
         """Publish events, each once. Failures are in the results."""
         return await self._publisher.app.publish(items, once=once, send_errors="report")
 
@@ -111,6 +115,29 @@ def open_sender(target: Matador | SyncMatador | Queue | str, kind: Kind) -> Gene
         return
     with open_publisher(target) as publisher:
         yield EventSender(publisher)
+
+
+@contextlib.contextmanager
+def rare_collections() -> Generator[None]:
+    """Keep Python's collector from going through the same objects again and again.
+
+    It does so whenever there are many new ones, and a replay makes nothing but: as many as this for
+    a portion, none of which is garbage that only the collector could find. It took a fourth of the
+    time. What was there before is not looked at, unless the program has its own reasons.
+    """
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    often = 0 < before[0] < _NEW_OBJECTS  # 0: never
+    if often:
+        gc.set_threshold(_NEW_OBJECTS, *before[1:])
+    if not frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if often:
+            gc.set_threshold(*before)
+        if not frozen:
+            gc.unfreeze()
 
 
 def scope_of(ledger: Ledger, chunk: int) -> Once:
@@ -161,10 +188,11 @@ class _Sending:
 
     async def run(self, report: Callable[[int], None]) -> Chunk:
         """Send all rows; ``report`` is called with the size of every portion sent."""
-        again = self._again
-        rows = (one for one in self._items if not again or one[0] in again)
+        again, rows = self._again, self._items
+        if again:
+            rows = (one for one in rows if one[0] in again)
         sending: asyncio.Task[int] | None = None
-        while portion := self._prepared(rows):
+        while portion := list(islice(rows, self._pace.portion)):
             if sending is not None:
                 report(await sending)
             await self._pace.wait(len(portion))
@@ -173,16 +201,6 @@ class _Sending:
         if sending is not None:
             report(await sending)
         return Chunk(self._sent, self._skipped, tuple(self._failed))
-
-    def _prepared(self, rows: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """The next rows. They make many objects and no garbage: nothing to collect meanwhile."""
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return list(islice(rows, self._pace.portion))
-        finally:
-            if collects:
-                gc.enable()
 
     async def _send(self, portion: Sequence[tuple[int, Any]]) -> int:
         """Send some rows; returns the number of messages."""
@@ -200,7 +218,7 @@ class _Sending:
 
 def _items(
     publisher: EventPublisher, ledger: Ledger, plan: ReplayPlan, name: str, failed: list[Failure]
-) -> Iterator[tuple[int, Item]]:
+) -> Iterator[tuple[int, EventToSend]]:
     batches = ledger.batches(name, _MOST)
     if plan.kind == "backfill":
         incoming = RowEvents(publisher.app.schema, plan.event, f"{ledger.replay_id}/{name}")
@@ -219,8 +237,17 @@ def _items(
                 yield row, item
 
 
-_Route: TypeAlias = tuple[EventType, str, tuple[str, ...] | None]
-"""An event, the subscriber that its id is derived for, and the only one it goes to, if any."""
+class _Route(NamedTuple):
+    """Where the rows of an event and an original subscriber go.
+
+    ``name`` is the subscriber that ids are derived for; ``subscribers`` has the only one that the
+    events go to, if any.
+    """
+
+    event: EventType
+    decode: PayloadDecoder
+    name: str
+    subscribers: tuple[str, ...] | None
 
 
 class _Again:
@@ -229,7 +256,8 @@ class _Again:
     def __init__(self, publisher: EventPublisher, replay_id: str, plan: ReplayPlan) -> None:
         self._publisher = publisher
         self._replay_id = replay_id
-        self._plan = plan
+        self._everybody = plan.everybody
+        self._queue = plan.queue
         self._target = ReplayTarget(plan.subscriber, plan.queue, plan.everybody)
         self._routes: dict[tuple[str, str], _Route | None] = {}
 
@@ -242,7 +270,7 @@ class _Again:
         metadata: Sequence[tuple[str, str]] | None,
         data: str,
         before: str | None,
-    ) -> Item | None:
+    ) -> EventToSend | None:
         """The event of a row; None if it no longer has a receiver."""
         way = event_key, subscriber
         route = self._routes.get(way)
@@ -251,28 +279,30 @@ class _Again:
                 route = self._routes[way] = self._route(event_key, subscriber)
             if route is None:
                 return None
-        event, name, subscribers = route
-        decode = self._publisher.json.decode_payload
+        event, decode, name, subscribers = route
         json = msgspec.Raw(data.encode())
+        payload = DecodedPayload(decode(json), json)
         # The id of an envelope is derived from the ids of the replay and of the original, and the
         # name of the subscriber: here for one subscriber, by the fan-out for all.
-        everybody = self._plan.everybody
-        parts = (self._replay_id, original)
-        own = {REPLAY_ID: self._replay_id, REPLAY_OF: original}
+        replay_id = self._replay_id
+        own = {REPLAY_ID: replay_id, REPLAY_OF: original}
         options = SendOptions(
             metadata={**dict(metadata), **own} if metadata else own,
             correlation_id=correlation_id,
-            before=None if before is None else decode(event, msgspec.Raw(before.encode())),
-            id="\x1f".join(parts) if everybody else derived_id(*parts, name),
+            before=None if before is None else decode(msgspec.Raw(before.encode())),
+            id=f"{replay_id}\x1f{original}"
+            if self._everybody
+            else derived_id(replay_id, original, name),
             subscribers=subscribers,
-            queue=self._plan.queue,
+            queue=self._queue,
         )
-        return Item(event, DecodedPayload(decode(event, json), json), options)
+        return event, payload, options
 
     def _route(self, event_key: str, subscriber: str) -> _Route | None:
         app = self._publisher.app
         names = receivers(app, event_key, subscriber, self._target)
         if not names:
             return None
-        chosen = None if self._plan.everybody else (names[0],)
-        return app.schema.event(event_key), names[0], chosen
+        event = app.schema.event(event_key)
+        chosen = None if self._everybody else (names[0],)
+        return _Route(event, self._publisher.json.payload_decoder(event), names[0], chosen)

@@ -233,11 +233,9 @@ def store_once(
     # Sorted, because the index takes them in their order in half the time.
     ids = sorted([message.id for message in messages])
     new = _new_ids(session, (scope, once.batch), ids)
-    chosen: list[int] = []
-    for index, message in enumerate(messages):
-        if message.id in new:
-            new.remove(message.id)  # the same id may be there twice
-            chosen.append(index)
+    chosen: Sequence[int] = range(len(messages))
+    if len(new) < len(messages):  # some were stored before, or the same id is there twice
+        chosen = [index for index, message in enumerate(messages) if _take(new, message.id)]
     stored = store(session, [messages[index] for index in chosen])
     for index, outcome in zip(chosen, stored, strict=True):
         outcomes[index] = outcome
@@ -247,6 +245,13 @@ def store_once(
                 (scope, once.batch, messages[index].id),
             )
     return outcomes
+
+
+def _take(ids: set[str], id_: str) -> bool:
+    """Remove an id; False if it is not there."""
+    found = id_ in ids
+    ids.discard(id_)
+    return found
 
 
 def _new_ids(session: WriterSession, part: tuple[int, int], ids: Sequence[str]) -> set[str]:
@@ -262,19 +267,25 @@ def _new_ids(session: WriterSession, part: tuple[int, int], ids: Sequence[str]) 
     return new
 
 
-def seal(session: WriterSession, once: Once) -> int:
+def seal(session: WriterSession, once: Once) -> bool:
     """Store nothing more in a part and those before it, and delete some of their ids.
 
-    Returns how many were deleted; 0: done.
+    Returns whether there are more of them.
     """
     scope, sealed = _scope(session, once.scope)
     execute = session.connection.execute
     execute("UPDATE once_scopes SET sealed = ? WHERE id = ?", (max(once.batch, sealed), scope))
-    return execute(
-        "DELETE FROM once_ids WHERE (scope, batch, id) IN (SELECT scope, batch, id FROM once_ids "
-        f"WHERE scope = ? AND batch <= ? LIMIT {_DELETED_AT_ONCE})",
+    # A range is deleted in a third of the time that looking up each id takes.
+    next_ = execute(
+        "SELECT batch, id FROM once_ids WHERE scope = ? AND batch <= ? ORDER BY batch, id "
+        f"LIMIT 1 OFFSET {_DELETED_AT_ONCE}",
         (scope, once.batch),
-    ).rowcount
+    ).fetchone()
+    if next_ is None:
+        execute("DELETE FROM once_ids WHERE scope = ? AND batch <= ?", (scope, once.batch))
+        return False
+    execute("DELETE FROM once_ids WHERE scope = ? AND (batch, id) < (?, ?)", (scope, *next_))
+    return True
 
 
 def _scope(session: WriterSession, name: str) -> tuple[int, int]:
