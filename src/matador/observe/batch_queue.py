@@ -1,8 +1,9 @@
 """The queue of the SDK's ``BatchSpanProcessor``, into which spans are put without a detour.
 
-What its ``on_end`` does for nearly every span is to put it into a queue, by way of two functions and
-a system call. The thread that exports takes it from there. Here it is put there directly, unless
-the processor has something else to do: wake its thread, drop a span, or say that it was shut down.
+What its ``on_end`` does for nearly every span is to put it into a queue, by way of two functions
+and a system call. The thread that exports takes it from there. Here it is put there directly,
+unless the processor has something else to do: wake its thread, drop a span, or say that it was shut
+down.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class BatchQueue:
 
     __slots__ = ("_on_end", "_put", "_queue", "_room", "_state")
 
-    def __init__(self, processor: Any, queue: deque[Any]) -> None:
+    def __init__(self, processor: Any, queue: Any) -> None:
         state = processor._batch_processor
         self._state = state
         self._queue = queue  # is emptied, not replaced, after a fork
@@ -55,12 +56,13 @@ def batch_queue(processors: Sequence[Any]) -> BatchQueue | None:
         return None
     processor: Any = processors[0]
     inner: Any = getattr(processor, "_batch_processor", None)
+    queue: Any = getattr(inner, "_queue", None)
     if type(inner) is not BatchProcessor or "on_end" in vars(processor) or "emit" in vars(inner):
         return None
-    if not (_uses(BatchSpanProcessor.on_end, _ON_END) and _uses(BatchProcessor.emit, _EMIT)):
+    emit: Any = vars(BatchProcessor).get("emit")
+    if not (_uses(BatchSpanProcessor.on_end, _ON_END) and _uses(emit, _EMIT)):
         return None
-    queue: Any = inner._queue
-    return BatchQueue(processor, queue) if type(queue) is deque else None
+    return BatchQueue(processor, queue) if isinstance(queue, deque) else None
 
 
 def _uses(function: object, names: set[str]) -> bool:

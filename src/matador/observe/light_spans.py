@@ -24,6 +24,7 @@ from matador.observe.span_content import about_message, record_error
 from matador.observe.trace_context import TraceContexts
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext, SpanKind, Tracer
 
 _MOST_ATTRIBUTES = 16  # a limit of the user's that is lower is the SDK's business
@@ -191,12 +192,18 @@ def _span_classes() -> tuple[type[Any], type[Any]]:
             return self.light_fill()
 
         def __reduce_ex__(self, protocol: SupportsIndex, /) -> Any:
-            """Copies and pickles are spans that need nothing of ours."""
-            plain = object.__new__(ReadableSpan)
-            vars(plain).update(self.light_fill())
-            return plain.__reduce_ex__(protocol)
+            """A copy is a span that needs nothing of ours."""
+            return _readable_span, (dict(self.light_fill()),)
 
     return LightSpan, EndedSpan
+
+
+def _readable_span(fields: dict[str, Any]) -> ReadableSpan:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    made = object.__new__(ReadableSpan)
+    vars(made).update(fields)
+    return made
 
 
 class LightSpans:
@@ -342,7 +349,7 @@ def work_here() -> bool:
 def _made_by(light: bool) -> list[Any]:
     """What processors get of four spans: untouched, touched, of a failure, and read only."""
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
     from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
@@ -373,7 +380,9 @@ def _made_by(light: bool) -> list[Any]:
 
     def start() -> Any:
         if light:
-            return LightSpans(tracer, contexts).start("name", SpanKind.CONSUMER, about, known, None, 10)
+            return LightSpans(tracer, contexts).start(
+                "name", SpanKind.CONSUMER, about, known, None, 10
+            )
         return tracer.start_span("name", None, SpanKind.CONSUMER, about, start_time=10)
 
     start().end(20)
