@@ -262,7 +262,7 @@ def test_an_sdk_that_works_in_another_way_is_noticed(
 ) -> None:
     check: Any = work_here
     assert check.__wrapped__()
-    light_spans._span_class.cache_clear()
+    light_spans._span_classes.cache_clear()
 
     def other(self: Any, *given: Any, **more: Any) -> Any:
         if broken == "__init__":
@@ -272,7 +272,7 @@ def test_an_sdk_that_works_in_another_way_is_noticed(
     monkeypatch.setattr(sdk.Span, broken, other)
     assert not check.__wrapped__()
     monkeypatch.undo()
-    light_spans._span_class.cache_clear()
+    light_spans._span_classes.cache_clear()
 
 
 class Asked(Sampler):
@@ -349,7 +349,7 @@ async def test_ids_come_from_the_generator_of_the_provider(exported: InMemorySpa
 def a_light_span(provider: TracerProvider) -> Any:
     known = trace.SpanContext(1, 2, False, trace.TraceFlags(1))
     about = {"one": 1}
-    return LightSpans(provider.get_tracer("matador")).start(
+    return LightSpans(provider.get_tracer("matador"), Spans(None).contexts).start(
         "name", SpanKind.CONSUMER, about, known, None
     )
 

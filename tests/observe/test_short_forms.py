@@ -19,9 +19,12 @@ from tests.support.shop import QUEUE, TOPOLOGY, OrderPaid, OrderPlaced, settled,
 
 from matador import DontRetry, Envelope, Hooks, Matador, Schema, event
 from matador.codec import Codec, HeaderCodec, JsonCodec, MessagePackCodec
+from matador.errors import LeaseLostError, MatadorError
 from matador.events.hooks import EnqueueSuccess, HookSet, WorkerSuccess
+from matador.model.message import Settlement
 from matador.observe import PrometheusMetrics, Tracing
 from matador.observe.counters import OutcomeCounter
+from matador.transports.memory import MemoryTransport
 
 EVENT = {"way": "event", "queue": QUEUE, "name": "order.placed", "subscriber": "handle"}
 
@@ -235,3 +238,63 @@ async def test_a_short_form_that_fails_has_no_other_effect(
     said = [record.getMessage() for record in caplog.records]
     assert sum("on_send_enter raised" in one for one in said) == 1
     assert sum("on_worker_enter raised" in one for one in said) == 1
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_a_message_whose_sender_does_not_trace_begins_a_trace(ratio: float) -> None:
+    exported = InMemorySpanExporter()
+    seen: dict[str, trace.SpanContext] = {}
+    parents: dict[str, str | None] = {}
+
+    async def look(envelope: Envelope[Any]) -> None:
+        name = type(envelope.data).__name__
+        seen[name] = trace.get_current_span().get_span_context()
+        parents[name] = envelope.docket.metadata.get("traceparent")
+        if name == "OrderPlaced":
+            await app.send(OrderPaid("o-1"))
+
+    app = make_app(look, [Tracing(tracer_provider=sampling(ratio, exported))])
+    async with app:
+        order = await app.plan_send(OrderPlaced("o-1"))
+        await app.transport.send([one.message for one in order.outgoing if one.message])
+        await settled(app)
+    assert parents["OrderPlaced"] is None
+    assert seen["OrderPlaced"].is_valid
+    assert seen["OrderPaid"].trace_id == seen["OrderPlaced"].trace_id
+    assert seen["OrderPlaced"].trace_flags.sampled == seen["OrderPaid"].trace_flags.sampled == ratio
+    spans = sorted(exported.get_finished_spans(), key=lambda one: one.start_time or 0)
+    assert len(spans) == (3 if ratio else 0)
+    if ratio:
+        first, sent, second = spans
+        assert first.parent is None
+        assert sent.parent == first.context
+        assert second.parent is not None
+        assert sent.context is not None
+        assert second.parent.span_id == sent.context.span_id
+        assert (first.attributes or {})["matador.event"] == "order.placed"
+
+
+class Refusing(MemoryTransport):
+    """Has lost the leases of some messages when they are settled."""
+
+    async def settle(self, settlements: Sequence[Settlement]) -> Sequence[MatadorError | None]:
+        outcomes = list(await super().settle(settlements))
+        lost = LeaseLostError("it has another receiver")
+        return [lost if number % 2 else one for number, one in enumerate(outcomes)]
+
+
+async def test_only_what_is_settled_is_counted() -> None:
+    metrics = PrometheusMetrics()
+    app = Matador(
+        Refusing(),
+        schema=Schema({OrderPlaced: [subscribed(mixed)]}),
+        topology=TOPOLOGY,
+        consume_from=["events"],
+        hooks=[metrics],
+    )
+    async with app:
+        await app.send_many([OrderPlaced("good"), OrderPlaced("good")])
+        await settled(app)
+    counted = metrics.registry.get_sample_value
+    number = counted("matador_attempts_total", EVENT | {"outcome": "success"})
+    assert number == counted("matador_wait_seconds_count", EVENT) == 1

@@ -30,7 +30,7 @@ from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
-from matador.events.short_forms import CountSuccess, Surrounding
+from matador.events.short_forms import CountSuccesses, Surrounding
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
@@ -59,7 +59,7 @@ class _Route(msgspec.Struct, frozen=True):
     plain: bool  # an ``async def`` that takes only the envelope, with no hooks or timeouts
     light: bool  # the same with hooks, all of which are sync
     short: bool  # the same with hooks that have short forms
-    counters: dict[str, CountSuccess]  # of successes, by queue
+    counters: dict[str, CountSuccesses]  # of successes, by queue
 
 
 class _Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -210,10 +210,10 @@ class EventHandler:
                     try:
                         step = context.run(callback.send, None)
                     except StopIteration:  # it finished without waiting
-                        outcome = self._short_success(receipt, docket, route, started_at, start)
+                        duration = self._monotonic() - start
                         if around is not True:
                             _finish(around, None)
-                        return outcome
+                        return self._short_success(receipt, docket, route, started_at, duration)
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
                     else:
@@ -329,20 +329,20 @@ class EventHandler:
     ) -> Outcome:
         """``_finish_plain`` with hooks that have short forms."""
         ran = await self._calls.run(call)
+        duration = self._monotonic() - start
         if not isinstance(around, bool):
             stopped = asyncio.CancelledError() if ran.interrupted else None
             _finish(around, stopped or ran.error)
         if ran.error is None and not ran.interrupted:
             docket = attempt.envelope.docket
-            return self._short_success(attempt.receipt, docket, attempt.route, started_at, start)
-        duration = self._monotonic() - start
+            return self._short_success(attempt.receipt, docket, attempt.route, started_at, duration)
         try:
             return await self._ended(attempt, ran, None, started_at, duration)
         finally:
             del ran
 
     def _short_success(
-        self, receipt: Receipt, docket: Docket, route: _Route, started_at: float, start: float
+        self, receipt: Receipt, docket: Docket, route: _Route, started_at: float, duration: float
     ) -> Outcome:
         """The outcome of a callback that returned, which is counted once it is settled."""
         if self._count is None:
@@ -352,9 +352,8 @@ class EventHandler:
         if count is None:
             count = self._count(queue, docket.event_key, docket.target_subscriber)
             route.counters[queue] = count
-        due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
-        then = partial(count, self._monotonic() - start, started_at - due.timestamp())
-        return Outcome(receipt, Complete(receipt), then, True)
+        measured = docket, started_at, duration
+        return Outcome(receipt, Complete(receipt), None, True, None, 0, count, measured)
 
     async def _run_light(self, attempt: _Attempt) -> Outcome:
         """``_run`` for a plain callback with hooks that are sync: the same in less time."""

@@ -17,7 +17,7 @@ import msgspec
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.short_forms import (
     CountStored,
-    CountSuccess,
+    CountSuccesses,
     MakeCounter,
     ShortAttempt,
     ShortSend,
@@ -346,7 +346,7 @@ class HookSet:
             _overriding(hooks, "on_enqueue_success"), "on_enqueue_success", "stored_counter"
         )
         """Makes what may be called instead of ``on_enqueue_success``."""
-        self.success_counter: MakeCounter[CountSuccess] | None = counter_maker(
+        self.success_counter: MakeCounter[CountSuccesses] | None = counter_maker(
             _overriding(hooks, "on_worker_success"), "on_worker_success", "success_counter"
         )
         """Makes what may be called instead of ``on_worker_success``."""

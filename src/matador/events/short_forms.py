@@ -16,8 +16,11 @@ from matador.model.envelope import Docket
 CountStored: TypeAlias = Callable[[], None]
 """Counts a message that was stored."""
 
-CountSuccess: TypeAlias = Callable[[float, float], None]
-"""Counts a message that was handled, with how long its callback ran, and how long it waited."""
+Success: TypeAlias = tuple[Docket, float, float]
+"""A message that was handled: its docket, when its callback began, and how long that ran."""
+
+CountSuccesses: TypeAlias = Callable[[Sequence[Success]], None]
+"""Counts messages that were handled, once they are settled: those of a batch at once."""
 
 ShortSend: TypeAlias = Callable[[str | None, str], "str | Surrounding | None"]
 ShortAttempt: TypeAlias = Callable[[Context, str, Docket, str, str], "Surrounding | bool"]
@@ -37,7 +40,7 @@ class CountsMessages(Protocol):
         """What counts the messages that are stored for a subscriber."""
         ...
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccess:
+    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
         """What counts the messages that a subscriber has handled."""
         ...
 
@@ -89,9 +92,9 @@ def counter_maker(hooks: Sequence[object], replaced: str, name: str) -> MakeCoun
     def make(queue: str, event_key: str, subscriber: str) -> Callable[..., None]:
         counters = [make_one(queue, event_key, subscriber) for make_one in makers]
 
-        def count(*numbers: float) -> None:
+        def count(*given: Any) -> None:
             for one in counters:
-                one(*numbers)
+                one(*given)
 
         return count
 

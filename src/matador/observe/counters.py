@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
-from matador.events.short_forms import CountSuccess
+from matador.events.short_forms import CountSuccesses, Success
 from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
 
@@ -85,10 +87,15 @@ class OutcomeCounter(Hooks):
         key = (event.queue, docket.event_key, docket.target_subscriber, event.outcome)
         self._count(key, event.duration_ms)
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccess:
+    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
         """See ``CountsMessages``."""
         key: tuple[str, str, str, Outcome] = (queue, event_key, subscriber, "success")
-        return lambda duration, _: self._count(key, duration * 1000)
+
+        def count(successes: Sequence[Success]) -> None:
+            for _, _, duration in successes:
+                self._count(key, duration * 1000)
+
+        return count
 
     def on_worker_error(self, event: WorkerError) -> None:
         """See ``Hooks``."""

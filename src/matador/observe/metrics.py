@@ -20,7 +20,7 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
-from matador.events.short_forms import CountStored, CountSuccess
+from matador.events.short_forms import CountStored, CountSuccesses
 from matador.model.options import whole_number
 from matador.model.text import storable_text
 from matador.observe.series import BUCKETS, AllSeries, Series
@@ -163,7 +163,7 @@ class PrometheusMetrics(Hooks):
         """See ``CountsMessages``."""
         return self._of("event", queue, event_key, subscriber).stored
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccess:
+    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
         """See ``CountsMessages``."""
         return self._of("event", queue, event_key, subscriber).succeeded
 

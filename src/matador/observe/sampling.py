@@ -5,14 +5,18 @@ The SDK takes several times as long to drop a span as Matador takes to send a me
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import threading
 from collections.abc import Callable
 from typing import Any, cast
+from weakref import WeakSet
 
 TRACE_IDS = (1 << 64) - 1
 """A ratio is taken of the lower half of a trace id."""
 
+_BLOCK = 64
 _SDK = "opentelemetry.sdk.trace.sampling"
 _SDK_IDS = "opentelemetry.sdk.trace.id_generator"
 _FOLLOWS = "remoteParentNotSampled:AlwaysOffSampler"
@@ -75,3 +79,63 @@ class GivenIds:
     def give(self, trace_id: int) -> None:
         """Have the next trace of this thread use this id."""
         self._given.id = trace_id
+
+
+class DrawnIds:
+    """Random ids of the usual sampler's traces and of spans, drawn in blocks, as digits.
+
+    Any thread may take from the lists; when one is empty, there is ``more_traces``. Seeding
+    ``random`` does not make ids repeat, and neither does a fork.
+    """
+
+    __slots__ = ("__weakref__", "_bound", "spans", "traces")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = f"{bound:016x}" if bound <= TRACE_IDS else "g"  # which is after all digits
+        self.spans: list[str] = []
+        """Ids of spans."""
+        self.traces: list[str] = []
+        """The ``traceparent`` of each trace that is not sampled; of the others only the id."""
+        _drawn.add(self)
+
+    def span(self) -> str:
+        """The id of a span."""
+        try:
+            return self.spans.pop()
+        except IndexError:
+            digits = _random.randbytes(8 * _BLOCK).hex()
+            more = [digits[n : n + 16] for n in range(0, 16 * _BLOCK, 16)]
+            self.spans.extend(more[1:])
+            return more[0]
+
+    def trace(self) -> str:
+        """One of ``traces``."""
+        try:
+            return self.traces.pop()
+        except IndexError:
+            return self.more_traces()
+
+    def more_traces(self) -> str:
+        """Draw a block of ``traces``, and take one of them."""
+        bound, digits = self._bound, _random.randbytes(16 * _BLOCK).hex()
+        more: list[str] = []
+        for start in range(0, 32 * _BLOCK, 32):
+            id_, low = digits[start : start + 32], digits[start + 16 : start + 32]
+            # Nobody records the span of one that is not sampled, so it has no id of its own.
+            more.append(id_ if low < bound else f"00-{id_}-{low}-00")
+        self.traces.extend(more[1:])
+        return more[0]
+
+
+_random = random.Random()
+_drawn: WeakSet[DrawnIds] = WeakSet()
+
+
+def _after_fork() -> None:
+    _random.seed()
+    for one in list(_drawn):
+        one.traces.clear()
+        one.spans.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

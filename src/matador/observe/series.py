@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matador.errors import ConfigurationError
+from matador.events.short_forms import Success
 from matador.policy.retry import Outcome
 
 if TYPE_CHECKING:
@@ -58,18 +59,25 @@ class Series:
         """A message was stored."""
         self.sent += 1
 
-    def succeeded(self, duration: float, waited: float) -> None:
-        """``ended`` for the outcome of nearly every message."""
+    def succeeded(self, successes: Sequence[Success]) -> None:
+        """``ended`` for the outcome of nearly every message, of many at once."""
         outcomes, bounds = self.outcomes, self._bounds
-        outcomes["success"] = outcomes.get("success", 0) + 1
         if not self.durations:
             self._make_histograms()
-        self.durations[bisect_left(bounds, duration)] += 1
-        self.duration += duration
-        if waited < 0:  # clocks of two machines may differ
-            waited = 0.0
-        self.waits[bisect_left(bounds, waited)] += 1
-        self.wait += waited
+        outcomes["success"] = outcomes.get("success", 0) + len(successes)
+        durations, waits = self.durations, self.waits
+        total = waited_in_all = 0.0
+        for docket, started_at, duration in successes:
+            durations[bisect_left(bounds, duration)] += 1
+            total += duration
+            due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
+            waited = started_at - due.timestamp()
+            if waited < 0:  # clocks of two machines may differ
+                waited = 0.0
+            waits[bisect_left(bounds, waited)] += 1
+            waited_in_all += waited
+        self.duration += total
+        self.wait += waited_in_all
 
     def ended(self, outcome: Outcome, ran: bool, duration: float, waited: float) -> None:
         """An attempt has ended. A message that was refused has no duration."""

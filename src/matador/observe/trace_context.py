@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 HEADERS = ("traceparent", "tracestate")
 """Where the context of a trace is, in the metadata or headers of a message."""
 
-Take: TypeAlias = "Callable[[Variables, Mapping[str, Any]], SpanContext | bool]"
-"""See ``TraceContexts.taking``."""
+NOT_SAMPLED = ("-00", "-02")
+"""How a ``traceparent`` of a trace that is not sampled ends."""
+
+TRACEPARENT_LENGTH = 55
 
 _LONGEST_HEADER = 512
 _IDS_OF = r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-"
-_LENGTH = 55
-_NOT_SAMPLED = ("-00", "-02")
 _CONTEXT = re.compile(_IDS_OF + "(0[0-3])")  # 1: it is sampled; 2: its id is random
+_SAMPLED = re.compile(_IDS_OF + "0[13]")
 
 
 @cache
@@ -45,25 +46,33 @@ def unsampled_spans() -> type[Any]:
     )
 
     class Unsampled(NonRecordingSpan):
-        def __init__(self, text: str) -> None:
-            self._text = text
+        __slots__ = ("text",)  # is set by who makes one: without a constructor in between
+        text: str
+
+        def __init__(self) -> None:
+            pass
 
         @property
         def traceparent(self) -> str | None:
             """What a message in the same trace carries; None if it cannot be read."""
-            return None if _CONTEXT.fullmatch(self._text) is None else self._text
+            return None if _CONTEXT.fullmatch(self.text) is None else self.text
 
         def get_span_context(self) -> SpanContext:
-            found = _CONTEXT.fullmatch(self._text)
+            found = _CONTEXT.fullmatch(self.text)
             if found is None:
                 return INVALID_SPAN_CONTEXT
             trace_id, span_id, flags = found.groups()
             return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags)))
 
         def __repr__(self) -> str:
-            return f"Unsampled({self._text!r})"
+            return f"Unsampled({self.text!r})"
 
     return Unsampled
+
+
+def is_sampled(text: str) -> bool:
+    """Is this a valid ``traceparent`` of a trace that is sampled?"""
+    return _SAMPLED.fullmatch(text) is not None
 
 
 def traceparent(known: SpanContext) -> str:
@@ -90,15 +99,19 @@ class TraceContexts:
         self.unsampled_span = unsampled_spans()
         self._with_span = trace.set_span_in_context
         self._no_span = trace.NonRecordingSpan
-        self.make = _maker()
-        """Makes a valid ``SpanContext`` of two ids, whether it is remote, and flags."""
-        self.flags = tuple(trace.TraceFlags(number) for number in range(4))
+        self._make = _maker()
+        self._new: Any = object.__new__
+        self._flags = tuple(trace.TraceFlags(number) for number in range(4))
         self._w3c = TraceContextTextMapPropagator()
-        self._some_context = context.Context
+        self.context: Callable[[dict[str, object]], Context] = context.Context
         (self.key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
         self._variable = _variable_of_opentelemetry()
-        self._set: Callable[[Context], Any] = (
+        self.set: Callable[[Context], Any] = (
             self.attach if self._variable is None else self._variable.set
+        )
+        """Makes a context the current one. Gives a token to ``leave``."""
+        self._reset: Callable[[Any], Any] = (
+            self.detach if self._variable is None else self._variable.reset
         )
         self.get: Callable[[Context], Context] = (
             (lambda _: context.get_current()) if self._variable is None else self._variable.get
@@ -112,11 +125,11 @@ class TraceContexts:
 
     def with_only(self, span: Span) -> Context:
         """A context that has nothing but this span."""
-        return self._some_context({self.key: span})
+        return self.context({self.key: span})
 
     def set_only(self, variables: Variables, span: Span) -> None:
         """Have these context variables hold this span, and nothing else of OpenTelemetry."""
-        variables.run(self._set, self._some_context({self.key: span}))
+        variables.run(self.set, self.context({self.key: span}))
 
     def inject(self, span: Span, carrier: MutableMapping[str, Any]) -> None:
         """Write the context of a span into the metadata of a message."""
@@ -126,12 +139,19 @@ class TraceContexts:
             if known.trace_state:
                 carrier["tracestate"] = known.trace_state.to_header()
 
+    def leave(self, token: Any) -> None:
+        """Make what was current before the current one again."""
+        try:
+            self._reset(token)
+        except (ValueError, RuntimeError):  # of another task: OpenTelemetry logs it
+            self.detach(token)
+
     def attach_with(self, span: Span) -> Any:
-        """Make a span the current one. Gives the token to ``detach``."""
+        """Make a span the current one. Gives the token to ``leave`` or ``detach``."""
         variable = self._variable
         if variable is None or variable.get(self.nothing):
             return self.attach(self._with_span(span))
-        return variable.set(self._some_context({self.key: span}))
+        return variable.set(self.context({self.key: span}))
 
     def read(self, metadata: Mapping[str, Any]) -> Any:
         """What nearly every message brings, read in a fraction of the time: the span of a trace
@@ -143,30 +163,23 @@ class TraceContexts:
         if found is None:
             return None
         if text[54] in "02":
-            return self.unsampled_span(text)
+            return self.unsampled_of(text)
+        return self._made_of(found, True)
+
+    def unsampled_of(self, text: str) -> Any:
+        """The span of a trace that is not sampled. Whether its ids are valid is found out by
+        whoever asks."""
+        span = self._new(self.unsampled_span)
+        span.text = text
+        return span
+
+    def context_of(self, text: str, remote: bool) -> SpanContext:
+        """What a ``traceparent`` says, which is valid."""
+        return self._made_of(cast("re.Match[str]", _CONTEXT.fullmatch(text)), remote)
+
+    def _made_of(self, found: re.Match[str], remote: bool) -> SpanContext:
         trace_id, span_id, flags = found.groups()
-        return self.make(int(trace_id, 16), int(span_id, 16), True, self.flags[int(flags)])
-
-    def taking(self) -> Take:
-        """A function that reads what a message brings, as ``read`` does, and makes the span of a
-        trace that is not sampled the current one of some variables. Then it returns True; False
-        for what ``read`` does not know.
-
-        Whether the ids of a trace that is not sampled are valid is found out by whoever asks.
-        """
-        unsampled, context = self.unsampled_span, self._some_context
-        key, set_, read = self.key, self._set, self.read
-
-        def take(variables: Variables, metadata: Mapping[str, Any]) -> SpanContext | bool:
-            text: Any = metadata.get("traceparent")
-            if type(text) is not str or "tracestate" in metadata:
-                return False
-            if text[52:] in _NOT_SAMPLED and len(text) == _LENGTH:
-                variables.run(set_, context({key: unsampled(text)}))
-                return True
-            return read(metadata) or False
-
-        return take
+        return self._make(int(trace_id, 16), int(span_id, 16), remote, self._flags[int(flags)])
 
     def extracted(self, metadata: Mapping[str, Any] | None) -> Context:
         """The context that a message brings. Never that of the slot, which is another message's."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, MutableMapping
 from contextvars import Context as Variables
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matador.events.hooks import (
     DecodeFailure,
@@ -21,10 +21,13 @@ from matador.events.hooks import (
     Sending,
     WorkerError,
 )
+from matador.events.short_forms import Surrounding
 from matador.model.envelope import Docket
 from matador.model.text import SHORT_TEXT, storable_text
-from matador.observe.spans import SCOPE, Draw, OpenSpan, Spans, attributes
-from matador.observe.trace_context import Take
+from matador.observe.sampling import DrawnIds
+from matador.observe.span_content import KeptContent, about_message, attributes, record_error
+from matador.observe.spans import SCOPE, Spans
+from matador.observe.trace_context import NOT_SAMPLED, TRACEPARENT_LENGTH, is_sampled
 from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
@@ -32,11 +35,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 _MOST_KEYS = 10  # of events in one send, in its attributes
-_MOST_KEPT = 1000  # attributes that are made once; of queues and events there are few
-
-
-_About: TypeAlias = tuple[str, Mapping[str, Any]]
-"""The name of a span, and attributes that many messages have in common."""
 
 
 class _Open(NamedTuple):
@@ -89,14 +87,19 @@ class Tracing(Hooks):
             metrics.get_meter_provider if meter_provider is None else (lambda: meter_provider)
         )
         self._measures = True
-        self._draw: Draw | None = None
-        self._take: Take | None = None
+        # What the short forms use: looked up once.
+        self._sends_short = self._takes_short = False
+        self._drawn: DrawnIds | None = None
+        contexts = self._spans.contexts
+        self._get, self._set, self._context = contexts.get, contexts.set, contexts.context
+        self._key, self._nothing = contexts.key, contexts.nothing
+        self._no_parent, self._unsampled = contexts.no_parent, contexts.unsampled_span
+        self._new: Any = object.__new__
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}")
-        self._sends: dict[tuple[str, str], _About] = {}
-        self._processes: dict[tuple[str, str], _About] = {}
+        self._content = KeptContent()
 
     def on_start(self) -> None:
         """See ``Hooks``. The SDK is set up by now."""
@@ -105,8 +108,9 @@ class Tracing(Hooks):
         home = type(self._meter_provider()).__module__
         self._measures = not home.startswith("opentelemetry.metrics")
         short = not self._measures
-        self._draw = self._spans.drawing() if short else None
-        self._take = self._spans.contexts.taking() if short and self._spans.follows else None
+        self._sends_short = short and self._spans.decides
+        self._takes_short = short and self._spans.follows
+        self._drawn = self._spans.drawn
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -114,7 +118,7 @@ class Tracing(Hooks):
         """A span around a send, whose context goes into the messages."""
         keys = event.event_keys
         single = len(keys) == 1
-        name, about = self._about_send(event.transport, keys[0] if single else "")
+        name, about = self._content.send(event.transport, keys[0] if single else "")
         spans, contexts = self._spans, self._spans.contexts
         span = spans.start(name, spans.producer, about)
         if event.count > 1 and span.is_recording():
@@ -132,36 +136,53 @@ class Tracing(Hooks):
             self._send_seconds.record(time.perf_counter() - state.began, about)
             self._sent.add(event.count, about)
 
-    def short_send(self, event_key: str | None, transport: str) -> str | OpenSpan | None:
+    def short_send(self, event_key: str | None, transport: str) -> str | Surrounding | None:
         """See ``SkipsMessages``. A trace that is not sampled needs no span."""
-        draw = self._draw
-        found = None if draw is None else draw()
-        if found is None or type(found) is str:
-            return found
-        of = cast("int | SpanContext", found)
-        if event_key is None:
-            self._spans.keep(of)
+        if not self._sends_short:
             return None
-        name, about = self._about_send(transport, event_key)
-        return self._spans.light_send(name, about, of)
+        context = self._get(self._nothing)
+        span: Any = context.get(self._key) if context else None
+        if type(span) is self._unsampled:
+            known: str | None = span.traceparent
+            if known is not None:
+                return known
+            span = None
+        found: str | SpanContext | None
+        if span is None or span is self._no_parent:
+            drawn = self._drawn
+            if drawn is None:
+                return None
+            try:
+                found = drawn.traces.pop()
+            except IndexError:
+                found = drawn.more_traces()
+        else:
+            found = self._spans.below(span)
+        if found is None or (isinstance(found, str) and len(found) == TRACEPARENT_LENGTH):
+            return found
+        if event_key is None:
+            self._spans.keep(found)
+            return None
+        name, about = self._content.send(transport, event_key)
+        return self._spans.light_send(name, about, found)
 
     def on_enqueue_error(self, event: EnqueueError) -> None:
         """A message of the send that goes on could not be stored."""
         span = self._spans.contexts.current()
         if span is not None:
-            self._spans.record_error(span, event.error)
+            record_error(span, event.error)
 
     # -- handling ---------------------------------------------------------------------------------
 
     def on_worker_enter(self, event: Processing) -> _Open:
         """A span around an attempt, in the trace of the send."""
-        name, about = self._about_process(event.queue, event.transport)
+        name, about = self._content.process(event.queue, event.transport)
         docket = event.envelope.docket
         spans, contexts = self._spans, self._spans.contexts
         span = spans.unsampled(docket.metadata)
         if span is None:
             context = contexts.extracted(docket.metadata)
-            more = _about_message(about, event.envelope.id, docket)
+            more = about_message(about, event.envelope.id, docket)
             span = spans.start(name, spans.consumer, more, context)
         # The context variables end with the callback: nothing need be detached.
         contexts.attach(contexts.with_only(span))
@@ -175,15 +196,28 @@ class Tracing(Hooks):
 
     def short_attempt(
         self, variables: Variables, message_id: str, docket: Docket, queue: str, transport: str
-    ) -> OpenSpan | bool:
+    ) -> Surrounding | bool:
         """See ``SkipsMessages``. What the callback sends is in the same trace."""
-        take = self._take
-        parent = False if take is None else take(variables, docket.metadata)
-        if parent is True or parent is False:
-            return parent
-        name, about = self._about_process(queue, transport)
-        more = _about_message(about, message_id, docket)
-        return self._spans.light_attempt(variables, name, more, parent) or False
+        if not self._takes_short:
+            return False
+        metadata = docket.metadata
+        text: Any = metadata.get("traceparent")
+        if "tracestate" in metadata:
+            return False
+        if text is None and self._drawn is not None:  # whoever sent it does not trace
+            text = self._drawn.trace()
+        elif type(text) is not str:
+            return False
+        if len(text) == TRACEPARENT_LENGTH and text.endswith(NOT_SAMPLED):
+            span = self._new(self._unsampled)
+            span.text = text
+            variables.run(self._set, self._context({self._key: span}))
+            return True
+        if "traceparent" in metadata and not is_sampled(text):
+            return False
+        name, about = self._content.process(queue, transport)
+        spans = self._spans
+        return spans.light_attempt(variables, name, about, message_id, docket, text) or False
 
     def on_worker_error(self, event: WorkerError) -> None:
         """A message that was refused: its callback did not run, so nothing else has told it."""
@@ -251,7 +285,7 @@ class Tracing(Hooks):
     ) -> _Open:
         """A span around an attempt, in the trace of the send. See ``TracesMessages``."""
         spans, contexts = self._spans, self._spans.contexts
-        title, about = self._about_process(queue, transport)
+        title, about = self._content.process(queue, transport)
         span = spans.unsampled(carrier)
         if span is None:
             context = contexts.extracted(carrier)
@@ -281,7 +315,7 @@ class Tracing(Hooks):
         """End a span. The attributes for metrics."""
         about = state.about
         if error is not None:
-            self._spans.record_error(state.span, error)
+            record_error(state.span, error)
             about = {**about, "error.type": type(error).__name__}
         state.span.end()
         return about
@@ -294,41 +328,11 @@ class Tracing(Hooks):
         message_id: str,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        name, known = self._about_process(queue, transport)
+        name, known = self._content.process(queue, transport)
         about = dict(known)
         if message_id:
             about["messaging.message.id"] = storable_text(message_id, SHORT_TEXT)
         spans = self._spans
         span = spans.start(name, spans.consumer, about, spans.contexts.extracted(metadata))
-        spans.record_error(span, error)
+        record_error(span, error)
         span.end()
-
-    def _about_send(self, transport: str, key: str) -> _About:
-        found = self._sends.get((transport, key))
-        if found is None:
-            found = f"send {key}" if key else "send", attributes(transport, key, "send")
-            if len(self._sends) < _MOST_KEPT:
-                self._sends[transport, key] = found
-        return found
-
-    def _about_process(self, queue: str, transport: str) -> _About:
-        found = self._processes.get((queue, transport))
-        if found is None:
-            found = f"process {queue}", attributes(transport, queue, "process")
-            if len(self._processes) < _MOST_KEPT:
-                self._processes[queue, transport] = found
-        return found
-
-
-def _about_message(about: Mapping[str, Any], message_id: str, docket: Docket) -> dict[str, Any]:
-    """The attributes of an attempt to handle an event."""
-    more: dict[str, Any] = {
-        **about,
-        "messaging.message.id": message_id,
-        "matador.event": docket.event_key,
-        "matador.subscriber": docket.target_subscriber,
-        "matador.attempt": docket.attempts,
-    }
-    if docket.correlation_id is not None:
-        more["messaging.message.conversation_id"] = docket.correlation_id
-    return more

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -62,7 +62,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
     once the settlement is safe; ``quick`` says that it never waits for anything. ``simpler`` makes
     the outcome to settle instead if the broker can never store this one. ``tries`` counts failures
-    whose reason nobody knows.
+    whose reason nobody knows. ``tally`` is called once the settlement is safe, too, with what was
+    ``measured`` of all such outcomes of a batch.
     """
 
     receipt: Receipt
@@ -71,6 +72,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     quick: bool = False
     simpler: Callable[[], Outcome] | None = None
     tries: int = 0
+    tally: Callable[[list[Any]], None] | None = None
+    measured: object = None
 
 
 AS_IT_ARRIVED = "kept as it arrived: the broker could not store it together with its error"
@@ -211,13 +214,18 @@ class Settler:
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
-        if self._leases is None and not any(errors) and all(o.then is None for o in batch):
+        if (
+            self._leases is None
+            and not any(errors)
+            and all(o.then is None and o.tally is None for o in batch)
+        ):
             self._done(len(batch))  # nearly every batch
             return [], []
         position = 0
         failed: list[Outcome] = []
         simpler: list[Outcome] = []
         slow: list[Callable[[], Awaitable[None] | None]] = []
+        tallies: dict[Callable[[list[Any]], None], list[Any]] = {}
         done = 0
         for outcome in batch:
             error: MatadorError | None = None
@@ -238,6 +246,11 @@ class Settler:
                 self._leases.let_go(outcome.receipt)
             if error is not None:
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
+            elif outcome.tally is not None:
+                measured = tallies.get(outcome.tally)
+                if measured is None:
+                    measured = tallies[outcome.tally] = []
+                measured.append(outcome.measured)
             elif outcome.then is not None:
                 if outcome.quick:
                     try:
@@ -247,6 +260,11 @@ class Settler:
                         log.exception(_AFTERWARDS_FAILED)
                 else:
                     slow.append(outcome.then)
+        for tally, measured in tallies.items():
+            try:
+                tally(measured)
+            except Exception:
+                log.exception(_AFTERWARDS_FAILED)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
             await asyncio.gather(*map(_afterwards, slow))
         self._done(done)
