@@ -19,7 +19,6 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from matador.model.envelope import Docket
-from matador.observe.batch_queue import BatchQueue, batch_queue
 from matador.observe.span_content import about_message, record_error
 from matador.observe.trace_context import TraceContexts
 
@@ -180,6 +179,13 @@ def _span_classes() -> tuple[type[Any], type[Any]]:
             self.light_fill()
             return object.__getattribute__(self, name)
 
+        def get_span_context(self) -> SpanContext:
+            """Processors ask for it, in the thread in which the span ends."""
+            span = self.light_span
+            return self._context if span is None else span.get_span_context()
+
+        context = property(get_span_context)
+
         def light_fill(self) -> dict[str, Any]:
             with _filling:
                 span, self.light_span = self.light_span, None
@@ -213,17 +219,13 @@ class LightSpans:
     """
 
     def __init__(self, tracer: Any, contexts: TraceContexts) -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
-
         self.tracer = tracer
         self.contexts = contexts
         self.limits: Any = tracer._span_limits
         self.scope: Any = tracer._instrumentation_scope
         self._all: Any = tracer.span_processor
         self._known: Any = None
-        self._batch: BatchQueue | None = None
         self._class, self._ended_class = _span_classes()
-        self._readable = ReadableSpan
         self._new: Any = object.__new__
         self._is_enabled = getattr(tracer, "_is_enabled", None)
 
@@ -279,23 +281,16 @@ class LightSpans:
 
     def hand_over(self, span: Any) -> None:
         """Give a span that nobody has touched to the processors."""
-        processors = self._all._span_processors
-        if span.traceparent and self._batch is not None and processors is self._known:
-            ended = self._new(self._ended_class)
-            ended.light_span = span
-            self._batch.put(ended)
-            return
-        done = self._new(self._readable)
-        span.light_show(done)
-        for processor in processors:
-            processor.on_end(done)
+        ended = self._new(self._ended_class)
+        ended.light_span = span
+        for processor in self._all._span_processors:
+            processor.on_end(ended)
 
     def _ends_only(self) -> bool:
         """Do all processors look only at spans that have ended? Others need the SDK's own."""
         processors = self._all._span_processors
         if not all(_waits_for_the_end(cast("type[Any]", type(one))) for one in processors):
             return False
-        self._batch = batch_queue(processors)
         self._known = processors
         return True
 

@@ -1,4 +1,4 @@
-"""Spans that are put into the queue of the SDK's batch processor are those that it would export."""
+"""Spans that nobody has touched are read late, by the exporter, and say what the SDK's own say."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -22,7 +21,6 @@ from tests.support.shop import OrderPlaced, settled
 
 from matador import Envelope
 from matador.observe import Tracing
-from matador.observe.batch_queue import batch_queue
 from matador.observe.sampling import DrawnIds
 
 HOUR = 3_600_000
@@ -116,7 +114,6 @@ async def test_a_full_batch_wakes_the_thread_and_a_full_queue_drops(
 ) -> None:
     gated = Gated()
     small = Batched(exported=gated, max_queue_size=8, max_export_batch_size=4)
-    assert batch_queue([small.processor]) is not None
     await small.send(2)
     assert await asyncio.to_thread(gated.asked.wait, 60)  # nobody has flushed
     await small.send(20)
@@ -146,32 +143,26 @@ class Own(BatchSpanProcessor):
         super().on_end(span)
 
 
-@pytest.mark.parametrize("case", ["subclass", "object", "class", "two", "none"])
-def test_processors_that_do_something_else_are_called(
-    case: str, batched: Batched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    processor: Any = batched.processor
-    assert batch_queue([processor]) is not None
-    processors: list[Any] = [processor]
-    end: Any = BatchSpanProcessor.on_end
+class Late(InMemorySpanExporter):
+    """Notes which spans nobody has read before it gets them."""
 
-    def replaced(*given: Any) -> None:
-        end(*given)
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread: list[bool] = []
 
-    match case:
-        case "subclass":
-            processors = [Own(batched.exported, schedule_delay_millis=HOUR)]
-        case "object":
-            monkeypatch.setattr(processor, "on_end", partial(replaced, processor))
-        case "class":
-            monkeypatch.setattr(BatchSpanProcessor, "on_end", replaced)
-        case "two":
-            processors = [processor, SpanProcessor()]
-        case _:
-            processors = []
-    assert batch_queue(processors) is None
-    for one in processors:
-        one.shutdown()
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.unread += [getattr(one, "light_span", None) is not None for one in spans]
+        return super().export(spans)
+
+
+async def test_nobody_reads_them_before_the_exporter() -> None:
+    late = Late()
+    made = Batched(exported=late)
+    await made.send(3)
+    names = {one.name for one in made.spans()}
+    assert names == {"send order.placed", "process shop.events"}
+    assert late.unread == [True] * 6
+    made.provider.shutdown()
 
 
 async def test_a_processor_that_is_added_later_gets_all_that_end_from_then_on(
