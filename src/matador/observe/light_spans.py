@@ -179,12 +179,11 @@ def _span_classes() -> tuple[type[Any], type[Any]]:
             self.light_fill()
             return object.__getattribute__(self, name)
 
-        def get_span_context(self) -> SpanContext:
+        @property
+        def context(self) -> SpanContext | None:
             """Processors ask for it, in the thread in which the span ends."""
             span = self.light_span
             return self._context if span is None else span.get_span_context()
-
-        context = property(get_span_context)
 
         def light_fill(self) -> dict[str, Any]:
             with _filling:
