@@ -317,6 +317,19 @@ def test_queues_are_watched_through_a_pipe(folder: Path, shop: Shop) -> None:
         assert process.wait(60) == 1, "it ends when nobody reads it"
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_output_that_nobody_can_store_is_one_line(
+    folder: Path, shop: Shop, arguments: list[str]
+) -> None:
+    command = [sys.executable, "-m", "matador", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("number", "code", "ignored"),
     [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True)],

@@ -95,6 +95,16 @@ def test_anything_else_is_refused(given: str) -> None:
         FieldFilters([given])
 
 
+@pytest.mark.parametrize("given", ["amount==150", "amount>>3", "amount=>3", "amount< =3"])
+def test_two_operators_are_refused(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="follows the operator"):
+        FieldFilters([given])
+
+
+def test_a_value_may_begin_like_an_operator() -> None:
+    assert FieldFilters(['note="=5"'])({"note": "=5"})
+
+
 def test_fields_that_nothing_has_are_doubted() -> None:
     filters = FieldFilters(["amout>100", "country=NL"])
     assert filters.doubts() == [], "nothing was looked at yet"

@@ -39,7 +39,7 @@ class FieldFilter:
         """A filter as it is typed.
 
         Raises:
-            ConfigurationError: it has no field or no operator.
+            ConfigurationError: it has no field or no operator, or two.
         """
         found = _FILTER.fullmatch(given)
         if found is None:
@@ -48,6 +48,11 @@ class FieldFilter:
                 f"value, such as 'amount>100', country=NL or note=null"
             )
         path, sign, text = (part.strip() for part in found.groups())
+        if text.startswith(("=", "<", ">", "~")):  # such as amount==5 or amount>>5
+            raise ConfigurationError(
+                f"{given!r}: {text[0]!r} follows the operator {sign!r}; use one of = != < <= > >= "
+                f"~, and put a value that begins like this in double quotes"
+            )
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
