@@ -213,7 +213,13 @@ class EventHandler:
                         duration = self._monotonic() - start
                         if around is not True:
                             _finish(around, None)
-                        return self._short_success(receipt, docket, route, started_at, duration)
+                        count = route.counters.get(receipt.queue)
+                        if count is None:
+                            return self._short_success(receipt, docket, route, started_at, duration)
+                        measured = docket, started_at, duration  # as most often
+                        return Outcome(
+                            receipt, Complete(receipt), None, True, None, 0, count, measured
+                        )
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
                     else:

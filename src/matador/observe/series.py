@@ -65,10 +65,10 @@ class Series:
         if not self.durations:
             self._make_histograms()
         outcomes["success"] = outcomes.get("success", 0) + len(successes)
-        durations, waits = self.durations, self.waits
+        durations, waits, shortest = self.durations, self.waits, bounds[0]
         total = waited_in_all = 0.0
         for docket, started_at, duration in successes:
-            durations[bisect_left(bounds, duration)] += 1
+            durations[0 if duration <= shortest else bisect_left(bounds, duration)] += 1
             total += duration
             due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
             waited = started_at - due.timestamp()

@@ -226,6 +226,8 @@ class Settler:
         simpler: list[Outcome] = []
         slow: list[Callable[[], Awaitable[None] | None]] = []
         tallies: dict[Callable[[list[Any]], None], list[Any]] = {}
+        tally: Callable[[list[Any]], None] | None = None
+        measured: list[Any] = []
         done = 0
         for outcome in batch:
             error: MatadorError | None = None
@@ -247,9 +249,9 @@ class Settler:
             if error is not None:
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
             elif outcome.tally is not None:
-                measured = tallies.get(outcome.tally)
-                if measured is None:
-                    measured = tallies[outcome.tally] = []
+                if outcome.tally is not tally:  # nearly all have the same
+                    tally = outcome.tally
+                    measured = tallies.setdefault(tally, [])
                 measured.append(outcome.measured)
             elif outcome.then is not None:
                 if outcome.quick:

@@ -75,6 +75,29 @@ async def test_tls(tmp_path: Path) -> None:
             await exchange(url)
 
 
+@pytest.mark.parametrize("url", ["redis://{}/0", "redis+sentinel://{}/shop"])
+async def test_a_server_that_accepts_and_does_not_answer_is_given_up(url: str) -> None:
+    ended = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = RedisTransport(url.format(f"127.0.0.1:{port}"), timeout=0.2)
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(ConnectionFailedError) as caught:
+                await transport.connect()
+        assert "redis.asyncio" not in str(caught.value)
+        assert "no answer in time" in str(caught.value) or "No master found" in str(caught.value)
+    finally:
+        ended.set()
+        server.close()
+        await server.wait_closed()
+
+
 async def test_the_sentinels_name_the_primary_before_and_after_a_failover(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("first", "second", "sentinel")]
     for folder in folders:

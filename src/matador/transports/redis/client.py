@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket as sockets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
@@ -16,7 +17,9 @@ from redis.asyncio.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
+from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 
 from matador.model.message import ConnectionState
 from matador.transports.redis.options import RedisAddress
@@ -135,7 +138,12 @@ class RedisClient(ServerClient[PipelinedConnection]):
         address = self._address
         try:
             connection = await self._make()
-            await connection.connect()
+            try:
+                async with asyncio.timeout(address.timeout):  # a server may accept and not answer
+                    await connection.connect()
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
         except Exception as error:
             raise translate(error, self.where, opening=True) from error
         return made(connection, timeout=address.timeout, heartbeat=address.heartbeat)
@@ -172,6 +180,7 @@ class RedisClient(ServerClient[PipelinedConnection]):
                 "ssl": address.tls,
                 "socket_timeout": address.timeout,
                 "socket_connect_timeout": address.timeout,
+                "retry": Retry(NoBackoff(), 0),  # the next one is asked instead
                 **(address.tls_options if address.tls else {}),
             },
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis import exceptions as redis_errors
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from matador.errors import (
     ConfigurationError,
@@ -68,8 +69,17 @@ def translate(error: BaseException, where: str, *, opening: bool = False) -> Mat
     return made
 
 
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, MasterNotFoundError):  # goes on with the Sentinels, as Python shows them
+        text = text.partition(" : ")[0]
+    if not text and isinstance(error, TimeoutError):
+        return "no answer in time"
+    return text.rstrip(".") or type(error).__name__
+
+
 def _translate(error: BaseException, where: str, opening: bool) -> MatadorError:
-    said = f"{where}: {str(error).rstrip('.') or type(error).__name__}"
+    said = f"{where}: {_reason(error)}"
     match error:
         case _ if isinstance(error, _REFUSED):
             hint = "check the user, the password and the user's rights (ACL)"

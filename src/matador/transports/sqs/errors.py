@@ -96,7 +96,8 @@ def translate(
 
 
 def _translate(error: BaseException, where: str, queue: str, opening: bool) -> MatadorError:
-    said = f"{where}: {error or type(error).__name__}"
+    unsaid = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    said = f"{where}: {str(error) or unsaid}"
     if isinstance(error, aws.ClientError):
         status = int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         found = refused(code_of(error), said, queue=queue, sender_fault=status < 500)
