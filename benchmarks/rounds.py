@@ -83,8 +83,9 @@ def hold_both(
     bars: Sequence[Bar],
     rounds: int,
     unit: str = " rows/s",
+    cpu_bars: Sequence[Bar] | None = None,
 ) -> list[Outcome]:
-    """A contest by the clock, and the same turns by CPU time."""
+    """A contest by the clock, and the same turns by CPU time, with the same bars by default."""
     by_cpu: dict[str, list[float]] = {one: [] for one in turns}
 
     def timed(one: str) -> Callable[[], float]:
@@ -98,6 +99,7 @@ def hold_both(
     contest = Contest(name, ours, {one: timed(one) for one in turns}, bars, unit)
     outcome = hold(contest, rounds)
     by_cpu_name = f"{name}, by CPU time"
+    bars = bars if cpu_bars is None else cpu_bars
     return [outcome, Outcome(Contest(by_cpu_name, ours, contest.contestants, bars, "/s"), by_cpu)]
 
 
