@@ -103,6 +103,7 @@ def test_two_operators_are_refused(given: str) -> None:
 
 def test_a_value_may_begin_like_an_operator() -> None:
     assert FieldFilters(['note="=5"'])({"note": "=5"})
+    assert FieldFilters(["note=<b>"])({"note": "<b>"})
 
 
 def test_fields_that_nothing_has_are_doubted() -> None:

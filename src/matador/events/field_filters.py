@@ -17,6 +17,7 @@ from matador.errors import ConfigurationError
 from matador.model.options import suggestion
 
 _FILTER = re.compile(r"\s*([^=!<>~]+?)\s*(!=|<=|>=|[=<>~])\s*(.*)", re.DOTALL)
+_SECOND = re.compile(r"=|[<>~]\s*-?[\d.]")
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -48,7 +49,7 @@ class FieldFilter:
                 f"value, such as 'amount>100', country=NL or note=null"
             )
         path, sign, text = (part.strip() for part in found.groups())
-        if text.startswith(("=", "<", ">", "~")):  # such as amount==5 or amount>>5
+        if _SECOND.match(text):  # such as amount==5 or amount>>5
             raise ConfigurationError(
                 f"{given!r}: {text[0]!r} follows the operator {sign!r}; use one of = != < <= > >= "
                 f"~, and put a value that begins like this in double quotes"
