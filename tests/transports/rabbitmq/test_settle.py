@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from struct import pack
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ from matador.model.text import SHORT_TEXT
 from matador.model.topology import Topology, WorkQueue
 from matador.testing import wait_for
 from matador.transports.base import Subscription
-from matador.transports.rabbitmq import RabbitMQTransport, delays, deliveries, wire
+from matador.transports.rabbitmq import RabbitMQTransport, deliveries, wire
 from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.publisher import Publication
 
@@ -48,6 +48,21 @@ LONG_ID = "ü" * 200
 async def queue(transport: RabbitMQTransport, namespace: str) -> str:
     await transport.apply_topology(Topology(namespace, queues=["events"]))
     return f"{namespace}.events"
+
+
+@pytest.fixture
+async def own_delays(
+    make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw
+) -> AsyncIterator[RabbitMQTransport]:
+    """Has exchanges and queues for delays that no other test uses, or deletes."""
+    prefix = f"{namespace}.delay"
+    transport = make(f"delay_prefix={prefix}&delays=levels")
+    await transport.connect()
+    await transport.apply_topology(Topology(namespace, queues=["events"]))
+    yield transport
+    for name in ("lost", "due", "hops.1"):
+        raw.channel.exchange_delete(f"{prefix}.{name}")
+    raw.delete([], [f"{prefix}.{name}" for name in ("lost", "hops.1.70ms", "hops.1.300ms")])
 
 
 async def receive(subscription: Subscription) -> Delivery:
@@ -222,13 +237,14 @@ async def test_deleted_dead_letters_are_made_again(
 
 @pytest.mark.parametrize("delay", [0.0, 0.3])
 async def test_a_deleted_exchange_is_made_again_and_neighbours_get_through(
-    transport: RabbitMQTransport, queue: str, namespace: str, raw: Raw, delay: float
+    own_delays: RabbitMQTransport, namespace: str, raw: Raw, delay: float
 ) -> None:
+    queue = f"{namespace}.events"
     raw.declare_queue(f"{namespace}-other")
-    await transport.send([Message("0", queue, b"0", delay=0.3)])  # its queues are known
+    await own_delays.send([Message("0", queue, b"0", delay=0.3)])  # its queues are known
     eventually(lambda: raw.count(queue) == 1, "the first")
     raw.channel.queue_purge(queue)
-    exchange = f"{namespace}.exchange" if not delay else delays.hop_exchange("matador.delay", 1)
+    exchange = f"{namespace}.exchange" if not delay else f"{namespace}.delay.hops.1"
     raw.channel.exchange_delete(exchange)
     messages = [
         Message("1", queue, b"1", delay=delay),
@@ -236,19 +252,20 @@ async def test_a_deleted_exchange_is_made_again_and_neighbours_get_through(
         Message("3", queue, b"3", delay=delay),
         Message("4", f"{namespace}-other", b"4"),
     ]
-    assert await transport.send(messages) == [None] * 4
+    assert await own_delays.send(messages) == [None] * 4
     eventually(lambda: raw.count(queue) == raw.count(f"{namespace}-other") == 2, "each once")
     raw.channel.queue_delete(f"{namespace}-other")
 
 
 async def test_a_deleted_queue_of_a_delay_is_made_again(
-    transport: RabbitMQTransport, queue: str, raw: Raw
+    own_delays: RabbitMQTransport, namespace: str, raw: Raw
 ) -> None:
+    queue = f"{namespace}.events"
     first = [Message("1", queue, b"1", delay=0.07)]
-    assert await transport.send(first) == [None]
+    assert await own_delays.send(first) == [None]
     eventually(lambda: raw.count(queue) == 1, "the first")
-    raw.channel.queue_delete("matador.delay.hops.1.70ms")
-    assert await transport.send(first) == [None]
+    raw.channel.queue_delete(f"{namespace}.delay.hops.1.70ms")
+    assert await own_delays.send(first) == [None]
     eventually(lambda: raw.count(queue) == 2, "the second")
 
 
