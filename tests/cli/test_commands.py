@@ -326,7 +326,7 @@ def test_output_that_nobody_can_store_is_one_line(
         done = subprocess.run(
             command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert done.stderr == "error: cannot write the output: No space left on device\n"
+    assert done.stderr == "error: cannot write: No space left on device\n"
     assert done.returncode == 1
 
 

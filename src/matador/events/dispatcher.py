@@ -81,8 +81,8 @@ class Dispatcher:
         With ``once``, messages stored before are not stored again, if the transport supports it.
         """
         ready = [one for order in orders for one in order.outgoing if one.message is not None]
-        at_once = once is not None and self._transport.capabilities.once
-        size = _CHUNK_ONCE if at_once else _CHUNK
+        compares_ids = once is not None and self._transport.capabilities.once
+        size = _CHUNK_ONCE if compares_ids else _CHUNK
         for start in range(0, len(ready), size):
             chunk = ready[start : start + size]
             messages = [one.message for one in chunk if one.message is not None]

@@ -60,7 +60,6 @@ _LONG_DELAY = 3600.0
 _MOST_CHOICES = 1000
 _SOME_TIME = datetime(2026, 11, 15, tzinfo=UTC)
 _IDS = uuid.UUID("8a4a1b39-8f5c-5d0e-9b0c-6d1c4f6f9a11")  # never change it: ids depend on it
-_VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _OF_IDS = hashlib.sha1(_IDS.bytes, usedforsecurity=False)
 
 
@@ -277,14 +276,10 @@ class FanOut:
             QueueNotFoundError: the topology has no such queue.
         """
         targets = self.targets(event, options)
-        if type(payload) is DecodedPayload:
-            payload, json = payload.payload, payload.json
-            data = json if self._sends_json else self._codec.encode_payload(event, payload)
-        else:
-            data = self._codec.encode_payload(event, payload)
+        payload, data = self.encoded(event, payload)
         before = options.before
         raw_before = None if before is None else self._codec.encode_payload(event, before)
-        metadata = _merged(event, universal, options.metadata)
+        metadata = merged_metadata(event, universal, options.metadata)
         if options is not PLAIN:
             _check(options)
         now = self._clock.now()
@@ -312,6 +307,18 @@ class FanOut:
             envelope = Envelope(raw.id, payload, docket, before)
             order.outgoing.append(self._outgoing(target, envelope, raw, options, delay))
         return order
+
+    def encoded(self, event: EventType, payload: Any) -> tuple[Any, msgspec.Raw]:
+        """A payload, plain data or a ``DecodedPayload``: the payload, and its bytes.
+
+        Raises:
+            InvalidEventError: the payload does not match its type.
+        """
+        if type(payload) is DecodedPayload:
+            if self._sends_json:
+                return payload.payload, payload.json
+            payload = payload.payload
+        return payload, self._codec.encode_payload(event, payload)
 
     def targets(self, event: EventType, options: SendOptions) -> tuple[Target, ...]:
         """The subscribers that an event is sent to, enabled or not.
@@ -437,7 +444,7 @@ def derived_id(*parts: str) -> str:
     sha = _OF_IDS.copy()
     sha.update("\x1f".join(parts).encode("utf-8", "surrogatepass"))
     digest = sha.hexdigest()
-    variant = _VARIANTS[digest[16]]
+    variant = "89ab"[int(digest[16], 16) & 3]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
@@ -498,7 +505,7 @@ async def _is_enabled(subscriber: AnySubscriber) -> bool:
         return True
 
 
-def _merged(
+def merged_metadata(
     event: EventType, universal: Mapping[str, Any] | None, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The metadata of a send: overrides that of the event, which overrides universal metadata."""

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from matador.codec.base import DecodedPayload, OpenStencil, leaving_open
-from matador.codec.json import JsonCodec
+from matador.codec.base import OpenStencil, leaving_open
 from matador.errors import InvalidEventError
 from matador.events.config import AppConfig
 from matador.events.fanout import (
@@ -24,6 +23,7 @@ from matador.events.fanout import (
     Plain,
     Target,
     derived_id,
+    merged_metadata,
     plain_docket,
 )
 from matador.model.envelope import Docket, Envelope
@@ -82,7 +82,6 @@ class PreparedSends:
         self._fan_out = fan_out
         self._codec = config.used_codec
         self._open = leaving_open(config.used_codec)
-        self._sends_json = type(config.used_codec) is JsonCodec
         self._in_process = config.transport.capabilities.in_process
         self._new_id = config.clock.new_id
         self._known: dict[_Kind, Prepared | None] = {}
@@ -103,14 +102,10 @@ class PreparedSends:
         prepared = self._prepared(event, options)
         if prepared is None or not _is_simple(options):
             return None
-        if type(payload) is DecodedPayload:
-            payload, json = payload.payload, payload.json
-            data = json if self._sends_json else self._codec.encode_payload(event, payload)
-        else:
-            data = self._codec.encode_payload(event, payload)
+        payload, data = self._fan_out.encoded(event, payload)
         before = options.before
         raw_before = None if before is None else self._codec.encode_payload(event, before)
-        metadata = {**(universal or {}), **event.metadata, **(options.metadata or {})}
+        metadata = merged_metadata(event, universal, options.metadata)
         correlation_id, given, largest = options.correlation_id, options.id, self._fan_out.largest
         outgoing: list[Outgoing] = []
         for way in prepared.ways:
