@@ -148,11 +148,14 @@ def _why_not(
 ) -> tuple[HTTPStatus, str] | None:
     """Why a form is refused; None if it may pass."""
     if session is None and options.needs_login:
-        return HTTPStatus.UNAUTHORIZED, "Nothing was done: you are not logged in, or not any more."
+        return (
+            HTTPStatus.UNAUTHORIZED,
+            "Nothing was done: you are not logged in, or your session has ended.",
+        )
     sent = field(form, "csrf")
     if session is None or not hmac.compare_digest(sent.encode(), session.csrf.encode()):
         return HTTPStatus.FORBIDDEN, (
-            "Nothing was done: the form is too old, or not of this dashboard. "
+            "Nothing was done: the form is too old, or was not sent by this dashboard. "
             "Open the page again, and send it from there."
         )
     if session.role != "operator" and path not in _READERS_MAY:

@@ -54,6 +54,6 @@ def refuse_letters(queue: str) -> None:
 def queues_paused(names: Iterable[str]) -> QueuePausedError:
     """The error of whoever should empty queues that are paused."""
     return QueuePausedError(
-        f"there are messages in {', '.join(names)}, but nobody receives them: paused. Run "
-        "`matador queues resume`, then start again"
+        f"messages are waiting in {', '.join(names)}, but nobody receives them while it is paused; "
+        "run `matador queues resume`, then start again"
     )
