@@ -79,7 +79,7 @@ async def test_a_paused_queue_is_not_taken_for_an_empty_one(tmp_path: Path) -> N
         tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=app.codec)
         assert await tap.run(stop=asyncio.Event(), until_empty=True) == 0
         await app.send(OrderPlaced("1"))
-        with pytest.raises(QueuePausedError, match=r"messages in shop\.lake"):
+        with pytest.raises(QueuePausedError, match=r"messages are waiting in shop\.lake"):
             await tap.run(stop=asyncio.Event(), until_empty=True)
         await transport.resume_queue("shop.lake")
         assert await tap.run(stop=asyncio.Event(), until_empty=True) == 1

@@ -117,7 +117,7 @@ def test_a_queue_that_is_paused_can_never_be_emptied(spark: SparkSession, tmp_pa
     shop = open_shop(tmp_path, "shop_waiting", "again")
     shop.send(range(5))
     asyncio.run(shop.pause())
-    with pytest.raises(QueuePausedError, match=r"messages in events.*matador queues resume"):
+    with pytest.raises(QueuePausedError, match=r"waiting in events.*matador queues resume"):
         run_spark_worker(shop.reference, spark=spark, tasks=2, until_empty=True)
     assert asyncio.run(shop.depth()) == (5, 0)
 
