@@ -107,6 +107,20 @@ async def test_after_a_crash_the_newest_message_tells_how_late_it_was(
         assert anchored(FakeMachine(), connection).now() == newest
 
 
+def test_a_delay_counts_from_within_a_millisecond(file: Path) -> None:
+    """``now`` rounds down: a delay that did the same would end up to a millisecond early."""
+    machine, connection = FakeMachine(), database(file)
+    clock = anchored(machine, connection)
+    assert clock.after(2) == clock.now() + 2000, "at a whole millisecond: exactly"
+    machine.pass_(0.0009)
+    due = clock.after(2)
+    machine.pass_(1.9995)
+    assert clock.now() < due
+    machine.pass_(0.001)
+    assert clock.now() == due
+    connection.close()
+
+
 async def test_a_delay_fires_neither_early_nor_never(connect: Open, make: Make) -> None:
     clock = ManualClock()
     transport = await connect(clock=clock)

@@ -8,6 +8,7 @@ chosen so that the time never goes back behind what the file has seen.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from matador.transports.clock import Clock
 
 _LATEST = 253_402_300_799_000  # the end of the year 9999; no date can be later
+_NOISE = 0.001  # milliseconds; more than the error of a float that counts them
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,9 +56,16 @@ class DatabaseClock:
 
     def now(self) -> int:
         """The current time of the database in milliseconds."""
+        return int(self._milliseconds())
+
+    def after(self, seconds: float) -> int:
+        """What ``now`` is once so many seconds have passed. It rounds down, so this rounds up."""
+        return math.ceil(self._milliseconds() + seconds * 1000 - _NOISE)
+
+    def _milliseconds(self) -> float:
         if self._offset is None:
-            return int(self._machine.wall() * 1000)
-        return int((self._machine.uptime() + self._offset) * 1000)
+            return self._machine.wall() * 1000
+        return (self._machine.uptime() + self._offset) * 1000
 
     def adopt(self, connection: sqlite3.Connection) -> bool:
         """Use the difference stored in the file; False if there is none for this boot."""

@@ -8,7 +8,6 @@ created on first use: most files never have them.
 from __future__ import annotations
 
 import logging
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -143,7 +142,7 @@ def make_row(
     now = session.now
     state, due = READY, None
     if message.delay > 0:
-        state, due = DELAYED, now + math.ceil(message.delay * 1000)
+        state, due = DELAYED, session.clock.after(message.delay)
     # Nothing waits for a dead letter.
     key = None if queue.dead_letters else message.ordering_key
     if key is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
@@ -213,7 +212,7 @@ class _SettleBatch:
         queue = session.queue(message.queue)
         state, due = READY, None
         if message.delay > 0:
-            state, due = DELAYED, session.now + math.ceil(message.delay * 1000)
+            state, due = DELAYED, session.clock.after(message.delay)
         rank = message.priority if queue.priorities else None
         headers = send.encode_headers(message)
         stored = (message.id, headers, message.body, message.priority, rank)
