@@ -102,8 +102,17 @@ async def test_odd_remote_errors_reach_the_caller(
         assert (caught.value.code, caught.value.remote_message) == (code, text)
 
 
+class Speechless(BaseException):
+    """An exception whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize("how", ["async", "sync"])
-@pytest.mark.parametrize("error", [StopIteration, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize(
+    "error", [StopIteration, GeneratorExit, asyncio.CancelledError, Speechless]
+)
 async def test_odd_exceptions_reach_the_caller(
     place: Place, error: type[BaseException], how: str
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from uuid import UUID
 import pika
 import pytest
 from tests.rpc.conftest import Place
+from tests.support.rabbitmq import Raw
 
 from matador.errors import InvalidMessageError
 from matador.rpc import RemoteError, RpcContext, RpcTimeoutError
@@ -155,6 +157,60 @@ async def test_a_reply_to_nobody_is_dropped(place: Place, reply_to: str) -> None
             await wait_for(lambda: server.metrics().succeeded == 2)
         finally:
             await asyncio.to_thread(bare.close)
+
+
+async def test_a_caller_whose_queue_is_full_holds_up_nobody(place: Place) -> None:
+    server = place.server(concurrency=1)
+
+    @server.handler("PING")
+    async def ping() -> str:
+        return "pong"
+
+    full = f"{place.queue}.replies"
+    with Raw(place.url) as raw:
+        raw.declare_queue(full, x_max_length=1, x_overflow="reject-publish")
+        raw.publish("", full, b"it is full", {})
+        try:
+            async with server, place.client() as client:
+                for _ in range(30):
+                    raw.publish("", place.queue, b"1", {}, type="PING", reply_to=full)
+                assert await client.call("PING", timeout=10) == "pong"
+        finally:
+            raw.channel.queue_delete(full)
+
+
+def address_of(node: bytes) -> str:
+    """A direct reply-to address as RabbitMQ makes them, for a process of this node."""
+    process = b"\x83Xv" + len(node).to_bytes(2, "big") + node + b"\0\0\x3b\x94" + b"\0" * 8
+    return f"{DIRECT}.{b64encode(process).decode()}.a2V5"
+
+
+@pytest.mark.parametrize(
+    "reply_to",
+    [f"{DIRECT}.!!!!.key", f"{DIRECT}.aGVsbG8=.key", address_of(b"reply@1"), address_of(b"nobody")],
+    ids=["no base64", "no process", "of a node that is gone", "of no node"],
+)
+async def test_an_address_that_rabbitmq_cannot_resolve_costs_no_connection(
+    place: Place, reply_to: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ would end the connection, and with it what the server is handling."""
+    server = place.server(concurrency=2)
+    runs: list[str] = []
+
+    @server.handler("PING")
+    async def ping(data: str) -> str:
+        runs.append(data)
+        return "pong"
+
+    async with server, place.client() as client:
+        with Raw(place.url) as raw:
+            for _ in range(3):
+                raw.publish("", place.queue, b'"odd"', {}, type="PING", reply_to=reply_to)
+                assert await client.call("PING", "good", timeout=20) == "pong"
+        await wait_for(lambda: server.metrics().succeeded == 6)
+    assert sorted(runs) == ["good"] * 3 + ["odd"] * 3
+    assert "lost the connection" not in caplog.text
+    assert "cannot resolve the address" in caplog.text
 
 
 class BareServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.support.rabbitmq import Raw, States, connections, cut, reconnected
@@ -21,6 +21,11 @@ from matador.model.message import Message
 from matador.model.topology import Topology
 from matador.testing import wait_for
 from matador.transports.rabbitmq import RabbitMQTransport
+from matador.transports.rabbitmq.publisher import (
+    AmqpPublisher,
+    Publication,
+    _PublishBatch,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 
@@ -74,6 +79,42 @@ async def test_a_full_queue_refuses(make: Make, namespace: str, raw: Raw) -> Non
     raw.channel.queue_delete(namespace)
 
 
+async def test_only_queues_for_delays_are_tried_again(
+    make: Make, namespace: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They refuse messages only while they have no leader. Here, a full queue stands for one."""
+    transport = make()
+    await transport.connect()
+    raw.declare_queue(namespace, x_max_length=1, x_overflow="reject-publish")
+    await transport.send(messages(namespace, 1))
+    publish_once = AmqpPublisher._publish_once
+    tries = 0
+
+    async def publish_and_make_room(
+        publisher: AmqpPublisher, publications: Sequence[Publication]
+    ) -> _PublishBatch:
+        nonlocal tries
+        tries += 1
+        batch = await publish_once(publisher, publications)
+        raw.channel.queue_purge(namespace)
+        return batch
+
+    monkeypatch.setattr(AmqpPublisher, "_publish_once", publish_and_make_room)
+    publisher = transport._supervisor.connection.publisher
+    full = [Publication("", namespace, name, b"\0\0", b"x") for name in "ab"]
+    (refused, _) = await publisher.publish(full)
+    assert type(refused) is SendRefusedError
+    assert tries == 1, "what is for others must not wait"
+
+    await transport.send(messages(namespace, 1))
+    raw.publish("", namespace, b"full again", {})
+    tries = 0
+    delayed = [one._replace(delayed=True) for one in full]
+    assert await publisher.publish(delayed) == [None, None], "each pause made room for one"
+    assert tries == 3
+    raw.channel.queue_delete(namespace)
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -109,7 +150,9 @@ async def test_a_connection_lost_while_sending_leaves_the_outcome_unknown(
     transport = make()
     queue = await ready(transport, namespace)
     states = States(transport)
-    sending = asyncio.create_task(transport.send(messages(queue, 500)))
+    # More than fits into the buffers on the way, so not all of it can be confirmed.
+    large = [Message(f"m-{number}", queue, b"x" * 20_000) for number in range(500)]
+    sending = asyncio.create_task(transport.send(large))
     await asyncio.sleep(0)
     cut(connections(transport)[0])
     outcomes = await sending

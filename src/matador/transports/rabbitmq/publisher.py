@@ -30,6 +30,7 @@ DIRECT_REPLY = "amq.rabbitmq.reply-to"
 
 _MOST_ROUTES = 10_000
 _WRITE = 256  # messages per write: enough to be cheap, few enough to let others have a turn
+_PAUSES = (0.1, 0.4)  # seconds before what the broker refused is published again
 
 
 class Publication(NamedTuple):
@@ -43,6 +44,8 @@ class Publication(NamedTuple):
     mandatory: bool = True
     routed: bool = False
     """Whether the bindings of the exchange decide which queues get it, if any."""
+    delayed: bool = False
+    """Whether it goes to a queue for delays, which has no limit and so is never full."""
 
     @property
     def target(self) -> str:
@@ -53,10 +56,11 @@ class Publication(NamedTuple):
 class _PublishBatch:
     """Messages that were handed over together."""
 
-    __slots__ = ("done", "left", "outcomes")
+    __slots__ = ("done", "left", "nacked", "outcomes")
 
     def __init__(self, size: int) -> None:
         self.outcomes: list[MatadorError | None] = [None] * size
+        self.nacked: set[int] = set()
         self.left = size
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -138,6 +142,30 @@ class AmqpPublisher:
         """
         if not publications:
             return []
+        batch = await self._publish_once(publications)
+        outcomes = batch.outcomes
+        if not any(outcomes):
+            return outcomes
+        untaken = [place for place, one in enumerate(outcomes) if type(one) is _UntakenError]
+        if untaken:
+            again = await self.publish([publications[place] for place in untaken])
+            for place, error in zip(untaken, again, strict=True):
+                outcomes[place] = error
+        # A queue that is never full refuses messages only while it has no leader, which passes. One
+        # that is full would hold up the messages for others.
+        refused = _to_repeat(publications, batch)
+        for pause in _PAUSES:
+            if not refused:
+                break
+            await asyncio.sleep(pause)
+            tried = [publications[place] for place in refused]
+            batch = await self._publish_once(tried)
+            for place, error in zip(refused, batch.outcomes, strict=True):
+                outcomes[place] = error
+            refused = [refused[place] for place in _to_repeat(tried, batch)]
+        return outcomes
+
+    async def _publish_once(self, publications: Sequence[Publication]) -> _PublishBatch:
         batch = _PublishBatch(len(publications))
         written = 0
         try:
@@ -159,12 +187,7 @@ class AmqpPublisher:
             for place in range(written, len(publications)):
                 batch.settle(place, None)  # nobody asks, and ``drain`` must not wait for it
             raise
-        untaken = [place for place, one in enumerate(batch.outcomes) if type(one) is _UntakenError]
-        if untaken:
-            again = await self.publish([publications[place] for place in untaken])
-            for place, error in zip(untaken, again, strict=True):
-                batch.outcomes[place] = error
-        return batch.outcomes
+        return batch
 
     async def drain(self) -> None:
         """Wait until every message has its outcome, but no longer than a send may take."""
@@ -209,7 +232,7 @@ class AmqpPublisher:
         number, frame_max = channel.number, self._connection.frame_max
         routes, flights, tag = self._routes, self._flights, self._next
         pieces: list[bytes] = []
-        for exchange, key, _, properties, body, mandatory, _ in publications:
+        for exchange, key, _, properties, body, mandatory, _, _ in publications:
             route = routes.get((exchange, key, mandatory))
             if route is None:
                 if len(routes) >= _MOST_ROUTES:
@@ -291,6 +314,7 @@ class AmqpPublisher:
                 key = flight.publication.key
                 text = f"{key} refused {flight.publication.id}: it is full, or the broker failed"
                 error = SendRefusedError(text, queue=key)
+                flight.batch.nacked.add(flight.place)
             elif returned and one in returned:
                 error = _unroutable(flight.publication, returned.pop(one))
             flight.batch.settle(flight.place, error)
@@ -352,6 +376,11 @@ class AmqpPublisher:
             if batch.outcomes[place] is None:
                 batch.settle(place, error)
         self._wake()
+
+
+def _to_repeat(publications: Sequence[Publication], batch: _PublishBatch) -> list[int]:
+    """The places of refused messages that are worth another try, in order."""
+    return [place for place in sorted(batch.nacked) if publications[place].delayed]
 
 
 def _unroutable(publication: Publication, text: str) -> MatadorError:

@@ -220,7 +220,8 @@ class OutgoingMessages:
                 f"the queues for a delay of {delay:g} s could not be created: {refused}"
             ) from refused
         exchange = delays.hop_exchange(self._prefix, hops[0].left)
-        return self._made(message, exchange, queue, delays.marks(hops), reserve)
+        made = self._made(message, exchange, queue, delays.marks(hops), reserve)
+        return made._replace(delayed=True)
 
 
 def _check_name(queue: str) -> None:

@@ -16,7 +16,7 @@ from matador.transports.rabbitmq.errors import reason_of, translate
 
 log = logging.getLogger("matador.rabbitmq")
 
-_REST, _LONGEST_REST = 0.03, 0.3  # seconds
+_REST, _LONGEST_REST = 0.08, 0.8  # seconds; a push may wait for the disk of the broker
 
 
 class RabbitMQSubscription(BaseSubscription):

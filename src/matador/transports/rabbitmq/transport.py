@@ -37,6 +37,7 @@ from matador.transports.rabbitmq.declare import declare
 from matador.transports.rabbitmq.doctor import examine
 from matador.transports.rabbitmq.options import RabbitMQAddress, RabbitMQOptions
 from matador.transports.rabbitmq.publisher import DIRECT_REPLY, Publication, UnroutableError
+from matador.transports.rabbitmq.reply_addresses import CALLER, ReplyAddresses
 from matador.transports.rabbitmq.send import OutgoingMessages
 from matador.transports.rabbitmq.session import AmqpSession
 from matador.transports.rabbitmq.settle import settle
@@ -100,6 +101,7 @@ class RabbitMQTransport(BaseTransport):
         self._subscriptions: set[RabbitMQSubscription] = set()
         self._replies: ReplySubscription | None = None
         self._wants_replies = False
+        self._callers = ReplyAddresses()
         self._sessions: list[AmqpSession] = []  # the current one, and lost ones being closed
         self._supervisor = ConnectionSupervisor(
             self._open_session,
@@ -154,7 +156,7 @@ class RabbitMQTransport(BaseTransport):
         if session is not None:
             await session.publisher.drain()
         await self._supervisor.stop()
-        await asyncio.gather(*(one.close() for one in self._sessions))
+        await asyncio.gather(self._callers.close(), *(one.close() for one in self._sessions))
         self._sessions.clear()
         self._upkeep.forget_server()
 
@@ -224,7 +226,15 @@ class RabbitMQTransport(BaseTransport):
         delayed = [message for message in messages if message.delay > 0]
         if delayed:
             await self._upkeep.make_hops(session, delayed)
-        return await self._publish(session, self._outgoing.publication, messages, delayed)
+        callers = [one.queue for one in messages if one.queue.startswith(CALLER)]
+        if not callers:
+            return await self._publish(session, self._outgoing.publication, messages, delayed)
+        await self._callers.look_up(session, callers)
+        return await self._publish(session, self._reply, messages, delayed)
+
+    def _reply(self, message: Message) -> Publication:
+        self._callers.check(message.queue)
+        return self._outgoing.publication(message)
 
     async def publish(
         self, exchange: str, messages: Sequence[Message]
