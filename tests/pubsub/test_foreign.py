@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest_asyncio
 from tests.support.pubsub import Place, place_on
 from tests.support.rabbitmq import Raw
 
-from matador.pubsub import MessageContext
+from matador.pubsub import AckStrategy, MessageContext
 from matador.testing import wait_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
@@ -23,6 +24,33 @@ pytestmark = [pytest.mark.broker, pytest.mark.xdist_group("rabbitmq")]
 async def rabbit(tmp_path: Path) -> AsyncIterator[Place]:
     async with place_on("rabbitmq", tmp_path) as place:
         yield place
+
+
+async def test_a_retry_that_its_full_queue_refuses_stops_no_worker(rabbit: Place) -> None:
+    """The worker holds all it may: nothing but giving up on the retry makes room."""
+    queue = rabbit.queue("orders")
+    sub = rabbit.subscriber("orders", concurrency=1, ack=AckStrategy(max_retries=3))
+    begun, filled, good = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @sub.on("#")
+    async def handle(message: str) -> None:
+        if message == "good":
+            good.append(message)
+            return
+        begun.set()
+        await filled.wait()
+        raise ValueError("never")
+
+    with Raw(rabbit.url) as raw:
+        raw.declare_queue(queue, x_max_length=1, x_overflow="reject-publish")
+        async with sub:
+            raw.publish(rabbit.exchange, "a", b'"bad"', {}, message_id="m-1")
+            await asyncio.wait_for(begun.wait(), 20)
+            raw.publish(rabbit.exchange, "a", b'"good"', {})
+            filled.set()
+            await wait_for(lambda: good == ["good"], timeout=60)
+            (letter,) = await rabbit.letters("orders")
+    assert (letter.id, letter.body) == ("m-1", b'"bad"')
 
 
 async def test_their_publisher_and_our_subscriber(rabbit: Place) -> None:

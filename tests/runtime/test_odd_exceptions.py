@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from tests.support.shop import OrderPlaced, dead, make_app, settled, subscribed
 
 from matador import Context, Envelope, Hooks, StandardRetryPolicy, Topology
 from matador.model.topology import WorkQueue
+from matador.runtime.calls import Calls
+from matador.runtime.interruption import Interruption
+from matador.runtime.threads import Threads
 from matador.testing import wait_for
 
 ONE_SLOT = Topology("shop", queues=[WorkQueue("events", concurrency=1)])
@@ -152,3 +156,16 @@ async def test_a_task_that_cancels_the_slot_between_messages_does_not_end_it() -
             slots[-1].cancel()  # it waits for the next message now
     assert handled == ["o-0", "o-1", "o-2"]
     assert len(set(slots)) == 1
+
+
+async def test_a_callback_that_ends_the_process_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    threads = Threads(1)
+    calls = Calls(threads, Interruption())
+
+    async def leave() -> None:
+        sys.exit("enough")
+
+    with pytest.raises(SystemExit):
+        await calls.run(leave())
+    threads.close()
+    assert "raised SystemExit (enough), which ends this process" in caplog.text

@@ -15,7 +15,12 @@ from matador import (
     StandardRetryPolicy,
     Topology,
 )
-from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
+from matador.errors import (
+    MatadorError,
+    MessageTooLargeError,
+    SendRefusedError,
+    UnstorableError,
+)
 from matador.model.message import DeadLetter, Delivery, Message, Retry, Settlement
 from matador.model.text import SHORT_TEXT
 from matador.model.topology import DeadLetters, WorkQueue
@@ -136,6 +141,23 @@ async def test_an_error_that_no_transport_should_raise_is_tried_again_a_few_time
     (letter,) = dead_letters(transport)
     assert letter.reason == AS_IT_ARRIVED
     assert 2 * 2 <= len(transport.refused) <= 2 * 10
+
+
+async def test_a_retry_that_a_full_queue_keeps_refusing_becomes_a_dead_letter() -> None:
+    transport = Choosy(lambda one: isinstance(one, Retry), SendRefusedError("full", queue=QUEUE))
+    await handled_beside(transport, failing(ValueError("no")))
+    assert len(dead_letters(transport)) == 1
+    assert 5 <= len(transport.refused) <= 10
+
+
+async def test_a_dead_letter_waits_for_room_as_it_is() -> None:
+    def refuses(one: Settlement) -> bool:
+        return isinstance(one, DeadLetter) and len(transport.refused) < 6
+
+    transport = Choosy(refuses, SendRefusedError("full", queue=f"{QUEUE}.undeliverable"))
+    await handled_beside(transport, failing(DontRetry("no")))
+    (letter,) = dead_letters(transport)
+    assert letter.reason == "no", "in full"
 
 
 async def test_one_that_is_tried_again_is_not_what_its_neighbours_wait_for() -> None:

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from matador.errors import TimeoutError
+from matador.model.text import error_text
 from matador.runtime.interruption import Interruption
 from matador.runtime.threads import Threads
 
@@ -111,9 +112,16 @@ class Calls:
             if self._interruption.happened:
                 return Ran(interrupted=True)
             return Ran(error=_wrapped(f"{cancelled} cancelled", error))
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, SystemExit):
+            log.critical(
+                "a callback raised SystemExit (%s), which ends this process; its message will be "
+                "delivered again",
+                error,
+            )
             raise error
-        return Ran(error=_wrapped(f"{type(error).__name__}: {error}", error))
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        return Ran(error=_wrapped(f"{type(error).__name__}: {error_text(error)}", error))
 
     async def clear_cancellation(self) -> None:
         """Drop a callback's request to cancel this task: what follows may have to wait."""

@@ -21,6 +21,7 @@ from matador.errors import (
     NotConnectedError,
     QueueNotFoundError,
     SendFailedError,
+    SendRefusedError,
     StorageFullError,
     StorageLockedError,
     TimeoutError,
@@ -28,7 +29,7 @@ from matador.errors import (
     TransportError,
     UnstorableError,
 )
-from matador.model.message import DeadLetter, Delivery, Receipt, Settlement
+from matador.model.message import DeadLetter, Delivery, Receipt, Retry, Settlement
 from matador.model.topology import DeadLetterKind
 from matador.runtime.activity import Activity
 from matador.runtime.leases import LeaseKeeper
@@ -62,8 +63,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
     once the settlement is safe; ``quick`` says that it never waits for anything. ``simpler`` makes
     the outcome to settle instead if the broker can never store this one. ``tries`` counts failures
-    whose reason nobody knows. ``tally`` is called once the settlement is safe, too, with what was
-    ``measured`` of all such outcomes of a batch.
+    whose reason nobody knows, and refusals of a retry by a full queue. ``tally`` is called once the
+    settlement is safe, too, with what was ``measured`` of all such outcomes of a batch.
     """
 
     receipt: Receipt
@@ -113,7 +114,7 @@ class Settler:
     A settlement that fails for a reason that passes is tried again, with growing pauses, for as
     long as the application runs: forgetting it would run the message twice. One that can never
     succeed gives way to its simpler form; so does one that fails for an unknown reason again and
-    again.
+    again, and a retry that a full queue keeps refusing.
     """
 
     def __init__(
@@ -317,11 +318,22 @@ async def _afterwards(then: Callable[[], Awaitable[None] | None]) -> None:
 
 def _next(outcome: Outcome, error: MatadorError) -> Outcome:
     """What to settle after a failure: the same again, or its simpler form."""
-    unknown = not isinstance(error, (UnstorableError, *_PASSING))
-    tries = outcome.tries + 1 if unknown else outcome.tries
+    counts = not isinstance(error, (UnstorableError, *_PASSING)) or _is_full(outcome, error)
+    tries = outcome.tries + 1 if counts else outcome.tries
     queue = outcome.receipt.queue
     if outcome.simpler is not None and (isinstance(error, UnstorableError) or tries >= _MOST_TRIES):
         log.error("could not settle a message of %s, trying a simpler form: %s", queue, error)
         return outcome.simpler()
     log.error("could not settle a message of %s, trying again: %s", queue, error)
-    return msgspec.structs.replace(outcome, tries=tries) if unknown else outcome
+    return msgspec.structs.replace(outcome, tries=tries) if counts else outcome
+
+
+def _is_full(outcome: Outcome, error: MatadorError) -> bool:
+    """Whether the queue of a retry has no room for it, which need not pass by itself.
+
+    The worker holds the message until its retry is stored, and a worker that holds all it may
+    receives nothing that would make room. A dead letter has no simpler form that goes elsewhere.
+    """
+    if not isinstance(outcome.settlement, Retry):
+        return False
+    return isinstance(error, SendRefusedError) and error.queue is not None
