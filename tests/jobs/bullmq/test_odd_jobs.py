@@ -9,9 +9,10 @@ import pytest
 from tests.support.raw_bullmq import RawBullMQ
 from tests.support.redis import OwnServer
 
-from matador.jobs import ActiveJob, Queue, RateLimit
+from matador.jobs import ActiveJob, JobProvider, Queue, RateLimit, Worker
 from matador.model.job import JOB_STATUSES
 from matador.testing.wait import wait_for
+from matador.transports.bullmq import BullMQTransport
 
 if TYPE_CHECKING:
     from tests.jobs.bullmq.conftest import Work
@@ -94,3 +95,40 @@ async def test_an_odd_rate_limit_starts_again(
     await wait_for(lambda: len(seen) == 3, timeout=15)
     assert 0 < await client.pttl(key) <= 600_000
     assert int(await client.get(key)) == 3
+
+
+async def test_a_result_that_the_server_can_never_store_fails_its_job_alone(
+    server: OwnServer, client: Any, prefix: str
+) -> None:
+    """The server drops a connection that sends so much: all workers would try again for ever."""
+    await client.config_set("proto-max-bulk-len", 1 << 20)
+    transport = BullMQTransport(f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}", lease=1)
+    queue = Queue("large", provider=JobProvider(transport))
+    done: list[str] = []
+
+    async def handle(job: ActiveJob[Any]) -> str:
+        if job.name == "large":
+            await job.update_progress("x" * (1 << 20))
+            return "x" * (1 << 20)
+        done.append(job.name)
+        return "x" * 1000
+
+    try:
+        jobs = [("large", 1), ("first", 1), ("second", 1)]
+        ids = [one.id for one in await queue.add_many(jobs)]
+        async with Worker(queue, handle, concurrency=3) as worker:
+            await wait_for(lambda: len(done) == 2, timeout=15)
+
+            async def has_failed() -> bool:
+                return (await queue.stats()).failed == 1
+
+            await wait_for(has_failed, timeout=15)
+            assert worker.is_running
+        failed = await queue.get(ids[0])
+        assert failed is not None
+        assert failed.attempts == 1
+        assert "its result of 1,048,578 bytes cannot be stored" in str(failed.error)
+        assert transport.state.status == "connected"
+    finally:
+        await client.config_set("proto-max-bulk-len", 512 << 20)
+        await queue.close(disconnect=True)

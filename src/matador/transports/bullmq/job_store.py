@@ -10,6 +10,7 @@ from matador.errors import (
     JobNotFoundError,
     JobStateError,
     MatadorError,
+    MessageTooLargeError,
     UniqueJobError,
     UnstorableError,
 )
@@ -329,6 +330,8 @@ async def set_progress(session: BullMQSession, receipt: Receipt, progress: bytes
     hold = hold_of(receipt)
     if hold is None:
         raise lease_lost(receipt.queue)
+    if len(progress) > session.largest:
+        raise MessageTooLargeError(len(progress), session.largest, what="progress")
     call = session.scripts(hold.queue).progress(hold.id, hold.token, progress)
     (answer,) = await session.ask_all([call])
     if answer != 0:

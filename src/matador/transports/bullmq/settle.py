@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from redis.exceptions import WatchError
 
-from matador.errors import MatadorError, TransportError, UnstorableError
+from matador.errors import MatadorError, MessageTooLargeError, TransportError, UnstorableError
 from matador.model import job as names
 from matador.model.message import (
     ERROR_TYPE_HEADER,
@@ -42,6 +42,7 @@ from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 
 _MOST_EACH = 200
 _TRIES = 20
+_SMALL = 1 << 20  # bytes of a result: many are sent in one call, which the server limits, too
 # What BullMQ answers when a parent is completed too early. Its own worker fails the job, too.
 _CHILDREN = {-4: "it has children that are not finished", -9: "a child of it has failed"}
 
@@ -62,7 +63,10 @@ class JobSettler:
             hold = hold_of(settlement.receipt)
             if hold is None:
                 outcomes[index] = lease_lost(settlement.receipt.queue)
-            elif isinstance(settlement, Complete) and plain.can_complete(hold):
+            elif (size := _size(settlement)) > self._session.largest:
+                # The server would drop the connection, and with it what others have asked for.
+                outcomes[index] = MessageTooLargeError(size, self._session.largest, what="result")
+            elif isinstance(settlement, Complete) and size <= _SMALL and plain.can_complete(hold):
                 plain_jobs.setdefault(hold.queue, []).append((index, hold))
             else:
                 others.append((index, hold))
@@ -388,3 +392,8 @@ async def renew(session: BullMQSession, receipts: Sequence[Receipt], lease: floa
                 raise answer
             kept[index] = answer == 1
     return kept
+
+
+def _size(settlement: Settlement) -> int:
+    """Bytes of the result of a job."""
+    return len(settlement.result or b"") if isinstance(settlement, Complete) else 0
