@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import admin as administration
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers import SCRIPT
@@ -99,11 +100,26 @@ def kafka_admin(url: str) -> Any:
     return AdminClient({"bootstrap.servers": servers_of(url)})
 
 
-def make_topics(url: str, *names: str, partitions: int = 1) -> None:
-    """Make topics as another program would."""
+def make_topics(url: str, *names: str, partitions: int = 1, **settings: object) -> None:
+    """Make topics as another program would; ``max_message_bytes`` is ``max.message.bytes``."""
     admin = kafka_admin(url)  # it ends with its last reference, and its futures with it
-    for future in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
+    config = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    new = [NewTopic(name, partitions, 1, config=config) for name in names]
+    for future in admin.create_topics(new).values():
         future.result()
+
+
+def set_topic(url: str, name: str, setting: str, value: str) -> None:
+    """Change a setting of a topic; returns once the broker knows of it."""
+    names: Any = administration
+    change = names.ConfigEntry(setting, value, incremental_operation=names.AlterConfigOpType.SET)
+    topic = names.ConfigResource(names.ResourceType.TOPIC, name, incremental_configs=[change])
+    admin = kafka_admin(url)
+    for future in admin.incremental_alter_configs([topic]).values():
+        future.result()
+    asked = names.ConfigResource(names.ResourceType.TOPIC, name)
+    while admin.describe_configs([asked])[asked].result()[setting].value != value:
+        pass  # what is written now, it would store in the old way
 
 
 def delete_topics(url: str, *names: str) -> None:

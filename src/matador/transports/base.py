@@ -265,6 +265,20 @@ class Measuring(Protocol):
 
 
 @runtime_checkable
+class Aging(Measuring, Protocol):
+    """For transports that know how late a queue is, although they do not show its messages. Not a
+    capability: those with ``capabilities.depth`` tell it."""
+
+    async def oldest_due(self, queue: str) -> datetime | None:
+        """Since when the oldest message that is due has been waiting; None: none is due.
+
+        Raises:
+            QueueNotFoundError: there is no such queue.
+        """
+        ...
+
+
+@runtime_checkable
 class QueuePausing(Protocol):
     """``capabilities.pause``: a queue can be paused for all who receive from it, in any process.
 

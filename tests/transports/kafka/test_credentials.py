@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.kafka import OwnKafka
+from tests.support.ports import free_ports
 
 from matador.errors import ConnectionFailedError
 from matador.model.message import Complete, Message
@@ -52,7 +53,8 @@ async def test_a_wrong_password_is_an_error_soon_and_is_not_shown(
     server: OwnKafka, caplog: pytest.LogCaptureFixture, credentials: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    address = f"kafka://{credentials}127.0.0.1:{server.sasl_port}?timeout=3"
+    timeout = 60 if credentials else 3  # a server that asks for a password does not say so
+    address = f"kafka://{credentials}127.0.0.1:{server.sasl_port}?timeout={timeout}"
     transport = KafkaTransport(address)
     began = time.monotonic()
     with pytest.raises(ConnectionFailedError) as caught:
@@ -65,3 +67,12 @@ async def test_a_wrong_password_is_an_error_soon_and_is_not_shown(
         shown.append(str(cause))
         cause = cause.__cause__
     assert not any("wr0ng" in text for text in shown)
+
+
+async def test_a_first_connection_that_is_refused_is_an_error_soon() -> None:
+    """Before the timeout, which is for brokers that do not answer."""
+    transport = KafkaTransport(f"kafka://127.0.0.1:{free_ports(1)}", timeout=100)
+    with pytest.raises(ConnectionFailedError, match="cannot reach Kafka at 127"):
+        async with asyncio.timeout(30):
+            await transport.connect()
+    assert transport.state.status == "failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType  # pyright: ignore[reportPrivateImportUsage] - public
 from tests.support.kafka import delete_topics, kafka_admin, make_topics
 from tests.transports.kafka.conftest import Open
 
@@ -32,6 +33,19 @@ async def test_partitions_follow_concurrency_unless_told(
     }
     assert found == {"two": 2, "default": 4, "told": 7}
     assert len(topics[f"{namespace}.two.undeliverable"].partitions) == 1
+
+
+async def test_topics_are_not_compacted_whatever_the_default_of_the_brokers_is(
+    url: str, open_transport: Open, topology: Topology
+) -> None:
+    """Compaction deletes messages that were not handled, and refuses those without a key."""
+    await open_transport()
+    queue = topology.full_name("events")
+    admin = kafka_admin(url)
+    for topic in (queue, f"{queue}.delayed", f"{queue}.undeliverable"):
+        (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        policy = future.result()["cleanup.policy"]
+        assert (policy.value, policy.is_default) == ("delete", False)
 
 
 async def test_missing_topics_are_an_error_if_they_may_not_be_made(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, IsolationLevel, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin import OffsetSpec  # pyright: ignore[reportPrivateImportUsage] - public
 
@@ -27,7 +27,7 @@ from matador.transports.kafka.deliveries import hold_of
 from matador.transports.kafka.errors import has_no_leader
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.reader import read_commits, read_range
+from matador.transports.kafka.reader import read_commits, read_first, read_range
 from matador.transports.kafka.topics import Topics
 from matador.transports.kafka.wire import read, record_of
 from matador.transports.kit.errors import no_retention
@@ -78,6 +78,20 @@ class KafkaBrowser:
         return QueueDepth(
             ready=max(0, left - flying), delayed=await self._delayed(topic), in_flight=flying
         )
+
+    async def oldest_due(
+        self, topic: str, extents: Mapping[int, Extent], now: datetime
+    ) -> datetime | None:
+        """Since when the first unfinished record that is due has been in a topic."""
+        ranges = {
+            number: (max(one.start, one.progress.first_left), one.end)
+            for number, one in extents.items()
+            if one.left
+        }
+        address = self._client.address
+        messages = await self._client.blocking(partial(read_first, address, topic, ranges))
+        times = [when for message in messages if (when := _due(message)) and when <= now]
+        return min(times, default=None)
 
     async def _delayed(self, topic: str) -> int:
         return sum(one.left for one in (await self.delayed_extents(topic)).values())
@@ -303,6 +317,28 @@ def _state(progress: Progress, offset: int) -> MessageState:
     return "in-flight" if offset in progress.flying else "ready"
 
 
+def _stored_at(message: KafkaMessage) -> datetime | None:
+    """When a record was stored, or made; None if it has no time that a calendar knows."""
+    kind, milliseconds = message.timestamp()
+    try:
+        return (
+            None
+            if kind == TIMESTAMP_NOT_AVAILABLE
+            else datetime.fromtimestamp(milliseconds / 1000, UTC)
+        )
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _due(message: KafkaMessage) -> datetime | None:
+    """Since when a record is due, or from when on."""
+    stored_at, delay = _stored_at(message), read(record_of(message)).delay
+    try:
+        return None if stored_at is None else stored_at + timedelta(seconds=delay)
+    except OverflowError:
+        return None
+
+
 def _order(message: KafkaMessage) -> tuple[int, int, int]:
     return message.timestamp()[1], message.partition() or 0, message.offset() or 0
 
@@ -317,7 +353,7 @@ def _stored(queue: str, message: KafkaMessage, state: MessageState, at: str) -> 
         body=content.body,
         headers=content.headers,
         state=state,
-        stored_at=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
+        stored_at=_stored_at(message),
         priority=content.priority,
         ordering_key=content.ordering_key,
     )

@@ -7,6 +7,7 @@ and as back once one has answered; until then nobody waits for it but the superv
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +25,7 @@ from matador.errors import (
 )
 from matador.model.backoff import ReconnectBackoff
 from matador.model.message import ConnectionState
-from matador.transports.kafka.errors import translate
+from matador.transports.kafka.errors import is_refusal, translate
 from matador.transports.kafka.options import KafkaAddress
 from matador.transports.kafka.producer import KafkaProducer
 from matador.transports.kit.backoff import Backoff
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _BACKOFF = ReconnectBackoff(base_delay=0.1, max_delay=2.0)
 _SHORT_OUTAGE = 1.0
+_GRACE = 2.0  # seconds in which brokers that refuse a first connection may be starting
 _TRIES = 5
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION)
 
@@ -59,6 +61,7 @@ class KafkaClient:
         self._producer: KafkaProducer | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._session: _Session | None = None
+        self._was_connected = False
         self._trims: set[asyncio.Task[None]] = set()
         self._supervisor: ConnectionSupervisor[_Session] = ConnectionSupervisor(
             self._open, self._wait_lost, self._restored, backoff=_BACKOFF, on_state=on_state
@@ -120,8 +123,9 @@ class KafkaClient:
         session = self._session
         if session is None or error.code() not in _DOWN:
             return
+        found = translate(error, self.where, opening=True)
         with suppress(RuntimeError):  # the loop is closed
-            session.lost.get_loop().call_soon_threadsafe(session.fail, KafkaException(error))
+            session.lost.get_loop().call_soon_threadsafe(session.fail, found)
 
     async def ask(
         self, call: Callable[[Any], dict[Any, Future[T]]], *, queue: str = ""
@@ -215,14 +219,31 @@ class KafkaClient:
                     self.failed,
                     limit=self.address.max_message_size,
                 )
-            await asyncio.get_running_loop().run_in_executor(self._threads, self.cluster)
-        except (KafkaException, ValueError, TypeError) as error:
+            await self._first_answer(session)
+        except (KafkaException, MatadorError, ValueError, TypeError) as error:
             await asyncio.sleep(0)  # what the client had to say meanwhile says more than a timeout
-            found = session.lost.result() if session.lost.done() else error
-            raise translate(found, self.where, opening=True) from found
+            if session.lost.done():
+                found = session.lost.result()
+                raise found from found.__cause__
+            raise translate(error, self.where, opening=True) from error
         if session.lost.done():
             session = self._session = _Session()  # what failed on the way here does not count
         return session
+
+    async def _first_answer(self, session: _Session) -> None:
+        """Wait until a broker has answered; not for long if that is hopeless."""
+        answer = asyncio.wrap_future(_aside(self.cluster))
+        try:
+            await asyncio.wait([answer, session.lost], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and not self._was_connected:
+                grace = 0.0 if is_refusal(session.lost.result()) else _GRACE
+                await asyncio.wait([answer], timeout=grace)
+                if not answer.done():
+                    raise session.lost.result()
+            await answer
+        finally:
+            answer.cancel()
+        self._was_connected = True
 
     async def _wait_lost(self, session: _Session) -> BaseException:
         return await asyncio.shield(session.lost)
@@ -232,6 +253,7 @@ class KafkaClient:
 
     async def _drop(self) -> None:
         self._session = None
+        self._was_connected = False
         if self._trims:
             await asyncio.wait(self._trims, timeout=self.address.timeout)
         producer, self._producer = self._producer, None
@@ -241,6 +263,21 @@ class KafkaClient:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _aside(call: Callable[[], T]) -> Future[T]:
+    """Run a call that blocks in a thread for which nobody has to wait, not even the interpreter."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            done.set_exception(error)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=run, name="matador-kafka-first", daemon=True).start()
+    return done
 
 
 builtin_timeout = asyncio.TimeoutError  # the built-in one: ours is another

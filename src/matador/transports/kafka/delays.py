@@ -18,11 +18,22 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from matador.errors import MatadorError, QueueNotFoundError, UnstorableError
+from matador.errors import (
+    MatadorError,
+    QueueNotFoundError,
+    UnstorableError,
+)
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.names import delayed_topic
 from matador.transports.kafka.producer import KafkaProducer, Location
-from matador.transports.kafka.wire import Record, bare, delay_of, record_of, with_delay
+from matador.transports.kafka.wire import (
+    Fit,
+    Record,
+    bare,
+    delay_of,
+    record_of,
+    with_delay,
+)
 
 _SHORTEST = 0.1
 _LEVELS = 15
@@ -220,5 +231,11 @@ class DelayMover:
             return False
         letters = dead_letter_name(self._target, "undeliverable")
         reason = f"it could not be delivered after its delay: {error}"
-        (report,) = self._producer.send_now([bare(record_of(message), letters, reason)])
-        return not isinstance(report, MatadorError)
+        record, fit = record_of(message), Fit()
+        place = f"{self.topic}/{message.partition()}/{message.offset()}"
+        while fit is not None:
+            (report,) = self._producer.send_now([bare(record, letters, reason, fit, place)])
+            if not isinstance(report, MatadorError):
+                return True
+            fit = fit.after(report, record)
+        return False

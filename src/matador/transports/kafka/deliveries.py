@@ -12,7 +12,7 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import MatadorError
 from matador.model.message import Delivery, Message
 from matador.transports.kafka.progress import Progress
-from matador.transports.kafka.wire import Record, content_of, read, record_of
+from matador.transports.kafka.wire import AS_IT_IS, Record, content_of, read, record_of
 
 
 class Keeper(Protocol):
@@ -48,12 +48,13 @@ class Hold:
     """A message in our hands.
 
     ``root`` is the message in whose place it is handled: the first of a chain of retries with one
-    key, or itself. ``stored``: its ``successor`` is, and only the commit is missing.
+    key, or itself. ``stored``: its ``successor`` is, and only the commit is missing. ``fit``: how
+    its dead letter has to be.
     """
 
     __slots__ = (
         *("_source", "_stored_at", "content", "count", "key", "offset", "partition", "queue"),
-        *("root", "settled", "stored", "successor"),
+        *("fit", "root", "settled", "stored", "successor"),
     )
 
     def __init__(
@@ -75,6 +76,7 @@ class Hold:
             self.key, self.content = content_of(source)
         self.count = 0
         self.settled = self.stored = False
+        self.fit = AS_IT_IS
         self.successor: Hold | None = None
 
     @property
@@ -103,8 +105,12 @@ class Hold:
     @property
     def message(self) -> Message:
         """The message as it was sent."""
-        place = f"{self.partition.topic}/{self.partition.number}/{self.offset}"
-        return self.content.message(self.queue, place)
+        return self.content.message(self.queue, self.place)
+
+    @property
+    def place(self) -> str:
+        """Where it is stored."""
+        return f"{self.partition.topic}/{self.partition.number}/{self.offset}"
 
     def delivery(self) -> Delivery:
         """What its receiver gets."""

@@ -15,6 +15,7 @@ from matador.model.message import Finding, TopologyNote
 from matador.model.topology import Topology
 from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.names import delayed_topic, is_dead_letters, topic_name
+from matador.transports.kafka.server_settings import broker_settings, settings_of, whole_of
 from matador.transports.kafka.topics import Topics
 
 _DAY = 86_400_000
@@ -64,6 +65,7 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
         names[delayed_topic(topic_name(full))] = full
     names |= {topic_name(full): full for _, _, full in topology.dead_letter_names()}
     wanted = topics.wanted(topology)
+    limits: dict[str, int] = {}
     notes: list[TopologyNote] = []
     for topic, found in (await topics.describe(list(names))).items():
         if isinstance(found, MatadorError):
@@ -77,8 +79,22 @@ async def check(client: KafkaClient, topics: Topics, topology: Topology) -> list
                              f"do not work with {count}")
             )  # fmt: skip
         kept = is_dead_letters(topic) or topic.endswith(delayed_topic(""))
-        notes += [TopologyNote(names[topic], text) for text in problems(settings, replicas, kept)]
-    return notes
+        about = f"{topic}: " if topic.endswith(delayed_topic("")) else ""
+        notes += [
+            TopologyNote(names[topic], f"{about}{text}")
+            for text in problems(settings, replicas, kept)
+        ]
+        limits[topic] = whole_of(settings.get("max.message.bytes"), 0)
+    return notes + [
+        TopologyNote(
+            full,
+            f"max.message.bytes is {limits[letters]:,}, and {limits[topic]:,} in {topic}: of "
+            f"larger messages only the beginning is kept as a dead letter; raise it",
+        )
+        for queue, _, full in topology.dead_letter_names()
+        for topic, letters in ((topic_name(topology.full_name(queue.name)), topic_name(full)),)
+        if 0 < limits.get(letters, 0) < limits.get(topic, 0)
+    ]
 
 
 def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator[str]:
@@ -106,27 +122,3 @@ def problems(settings: Mapping[str, str], replicas: int, kept: bool) -> Iterator
             "cleanup.policy compacts: of the messages with one key Kafka keeps the last one; use "
             "delete"
         )
-
-
-async def broker_settings(client: KafkaClient) -> dict[str, str]:
-    """The settings of one of the brokers; none if we may not see them."""
-    cluster: Any = await client.blocking(client.cluster)
-    broker = next(iter(cluster.brokers), None)
-    return await settings_of(client, ConfigResource(ResourceType.BROKER, str(broker)))
-
-
-async def settings_of(client: KafkaClient, resource: ConfigResource) -> dict[str, str]:
-    """The settings of a broker, a topic or a group; none if we may not see them."""
-    answers = await client.ask(lambda admin: admin.describe_configs([resource]))
-    found: Any = next(iter(answers.values()), None)
-    if found is None or isinstance(found, MatadorError):
-        return {}
-    return {name: str(entry.value) for name, entry in found.items() if entry.value is not None}
-
-
-def whole_of(text: str | None, default: int) -> int:
-    """A setting that is a whole number, or the default."""
-    try:
-        return default if text is None else int(text)
-    except ValueError:
-        return default

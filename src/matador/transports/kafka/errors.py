@@ -94,6 +94,10 @@ _REMEDIES = {
     "ACCESS": "allow this operation in the ACLs of the topic, the group and the transactional id",
 }
 
+_HINTS = {
+    "INVALID_RECORD": "; a topic that is compacted (cleanup.policy) takes only messages with a key",
+}
+
 
 def error_of(error: BaseException) -> KafkaError | None:
     """The Kafka error in an exception, if there is one."""
@@ -105,6 +109,12 @@ def is_missing(error: BaseException | KafkaError) -> bool:
     """Whether a topic or a partition does not exist."""
     found = error if isinstance(error, KafkaError) else error_of(error)
     return found is not None and found.code() in _MISSING
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the brokers have answered, but do not let us in."""
+    found = error_of(error if error.__cause__ is None else error.__cause__)
+    return found is not None and found.code() in _CREDENTIALS
 
 
 def has_no_leader(error: MatadorError) -> bool:
@@ -182,9 +192,10 @@ def _of_code(
     if code in _LOST:
         return LeaseLostError(f"the partition belongs to another worker by now: {said}")
     if code in _TOO_LARGE:
-        return MessageTooLargeError(size, limit, why=" (the limit of the broker or the topic)")
+        why = "; the topic or the broker has a lower one: raise max.message.bytes there"
+        return MessageTooLargeError(size, limit, why=why if size <= limit else "")
     if code in _UNSTORABLE:
-        return UnstorableError(said)
+        return UnstorableError(f"{said}{_HINTS.get(error.name(), '')}")
     if code in _TIMEOUT:
         return SendTimeoutError(f"no confirmation in time: {said}")
     if code in _BUSY:

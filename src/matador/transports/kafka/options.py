@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypedDict, cast
 
 from matador.errors import ConfigurationError
 from matador.model.options import Seconds
+from matador.transports.kafka.repetitions import LOG
 from matador.transports.kit.options import (
     Scheme,
     ServerAddress,
@@ -24,8 +24,6 @@ Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Groups: TypeAlias = Literal["consumer", "share"]
 Settings: TypeAlias = dict[str, Any]
 """Settings of librdkafka by their names."""
-
-LOG = logging.getLogger("matador.transports.kafka")
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WEEK = 7 * 86_400.0

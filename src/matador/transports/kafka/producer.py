@@ -24,6 +24,7 @@ from confluent_kafka import Message as KafkaMessage
 from matador.errors import MatadorError, SendUnconfirmedError
 from matador.transports.kafka.errors import translate
 from matador.transports.kafka.options import Settings
+from matador.transports.kafka.singles import Singles
 from matador.transports.kafka.wire import Record
 
 _POLL = 0.19  # seconds; also how long stopping takes
@@ -101,6 +102,7 @@ class KafkaProducer:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._producer = Producer(settings | {"error_cb": on_error})
+        self._singles = Singles(settings)
         self._woken = False
         self._done: deque[tuple[asyncio.Future[list[Report]], list[Report]]] = deque()
         self._lock = threading.Lock()  # one batch is produced after the other, whoever sends
@@ -120,7 +122,10 @@ class KafkaProducer:
             return []
         future: asyncio.Future[list[Report]] = self._loop.create_future()
         self._produce(records, Batch(len(records), partial(self._wake, future)))
-        return await future
+        reports = await future
+        if refused := self._refused_together(records, reports):
+            await asyncio.to_thread(self._send_singly, records, reports, refused)
+        return reports
 
     def send_now(self, records: Sequence[Record]) -> list[Report]:
         """The same for another thread, which waits for it."""
@@ -133,10 +138,13 @@ class KafkaProducer:
         try:
             self._produce(records, batch)
             self._bell.put(None)  # even if the loop is to take reports: it may be busy
-            return future.result()
+            reports = future.result()
         finally:
             with self._lock:
                 self._blocked -= 1
+        if refused := self._refused_together(records, reports):
+            self._send_singly(records, reports, refused)
+        return reports
 
     def refresh(self, topic: str, timeout: float) -> None:
         """Have it look for a topic again that it has found missing. Blocks.
@@ -158,6 +166,35 @@ class KafkaProducer:
         self._producer.flush(1)  # those who still wait hear of it
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _refused_together(self, records: Sequence[Record], reports: Sequence[Report]) -> list[int]:
+        """Which of them may fit if they travel alone, and need not be before one that is stored."""
+        if not any(reports):  # as most often
+            return []
+        chosen: list[int] = []
+        stored: set[bytes] = set()
+        for at in range(len(records) - 1, -1, -1):
+            record, report = records[at], reports[at]
+            if record.key not in stored and self._singles.may_fit(record, report):
+                chosen.append(at)
+            elif record.key is not None and not isinstance(report, MatadorError):
+                stored.add(record.key)
+        return chosen[::-1]
+
+    def _send_singly(
+        self, records: Sequence[Record], reports: list[Report], chosen: Sequence[int]
+    ) -> None:
+        def put(index: int, error: object, message: KafkaMessage | None) -> None:
+            at = chosen[index]
+            if isinstance(error, BaseException | KafkaError):
+                reports[at] = self.translate(error, records[at])
+                return
+            assert message is not None
+            unplaced = message.offset() is None
+            located = Location(message) if records[at].located else None
+            reports[at] = self.unplaced(message) if unplaced else located
+
+        self._singles.send([records[at] for at in chosen], put)
 
     def _produce(self, records: Sequence[Record], batch: Batch) -> None:
         produce = self._producer.produce

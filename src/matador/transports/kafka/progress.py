@@ -117,6 +117,19 @@ class Progress:
             self.offset = max(self.offset, ends[0])
             del starts[0], ends[0]
 
+    @property
+    def first_left(self) -> int:
+        """The first offset that is neither finished nor left to its successor."""
+        offset = self.offset
+        while True:
+            run = bisect_right(self._starts, offset) - 1
+            if run >= 0 and offset < self._ends[run]:
+                offset = self._ends[run]
+            elif offset in self.moved:
+                offset += 1
+            else:
+                return offset
+
     def is_finished(self, offset: int) -> bool:
         """Whether a message was finished."""
         if offset < self.offset:

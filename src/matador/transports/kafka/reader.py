@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -39,18 +40,34 @@ def read_commits(
         consumer.close()
 
 
+def read_first(
+    address: KafkaAddress, topic: str, ranges: Mapping[int, tuple[int, int]]
+) -> list[KafkaMessage]:
+    """The first record of each range, of those that have one. See ``read_range``."""
+    found: dict[int, KafkaMessage] = {}
+    wanted = sum(start < end for start, end in ranges.values())
+    with closing(read_range(address, topic, ranges, fetch=1)) as messages:
+        for message in messages:
+            found.setdefault(message.partition() or 0, message)
+            if len(found) == wanted:
+                break
+    return list(found.values())
+
+
 def read_range(
     address: KafkaAddress,
     topic: str,
     ranges: Mapping[int, tuple[int, int]],
     *,
     whole: bool = False,
+    fetch: int | None = None,
 ) -> Generator[KafkaMessage]:
     """The records of some partitions from one offset to the one before another, in any order of
     partitions. Offsets that do not exist are left out.
 
     A partition that ends earlier is done with its end. ``whole``: that is an error, after a while;
-    it may only seem to end there, when another broker has become its leader.
+    it may only seem to end there, when another broker has become its leader. ``fetch``: how many
+    bytes of a partition are asked for at a time; at least one batch comes.
 
     Raises:
         KafkaException: they could not be read, or not in time.
@@ -59,6 +76,8 @@ def read_range(
     if not left:
         return
     settings = address.consumer_settings(f"{address.client_id}-reader")
+    if fetch is not None:
+        settings["fetch.message.max.bytes"] = fetch
     consumer = Consumer(settings | {"enable.partition.eof": True})
     try:
         consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in left])

@@ -14,7 +14,11 @@ from typing import Protocol, TypeAlias
 import msgspec
 from confluent_kafka import TopicPartition
 
-from matador.errors import LeaseLostError, MatadorError, SendUnconfirmedError
+from matador.errors import (
+    LeaseLostError,
+    MatadorError,
+    SendUnconfirmedError,
+)
 from matador.model.message import Complete, DeadLetter, Message, Release, Retry, Settlement
 from matador.model.topology import dead_letter_name
 from matador.transports.kafka.deliveries import Hold, Keeper, Partition
@@ -22,9 +26,10 @@ from matador.transports.kafka.errors import still_ours
 from matador.transports.kafka.names import topic_name
 from matador.transports.kafka.producer import Location, Report
 from matador.transports.kafka.progress import Progress
+from matador.transports.kafka.singles import travelled_together
 from matador.transports.kafka.store import KafkaStore, Made
 from matador.transports.kafka.transactions import KafkaTransactions
-from matador.transports.kafka.wire import Record, bare, with_reason
+from matador.transports.kafka.wire import Fit, Record, bare, with_reason
 from matador.transports.kit.dead_letters import dead_letter_of
 from matador.transports.kit.errors import lease_lost
 
@@ -92,6 +97,7 @@ class KafkaSettler:
                 _settled(hold, outcome)
         for at, work in works:
             outcomes[at] = work.outcome
+            fit_next(work.settlement, work.hold, work.outcome)
             _settled(work.hold, work.outcome, work.successor)
         return outcomes
 
@@ -139,6 +145,9 @@ class KafkaSettler:
         async with keeper.committing, transactions.lock:
             while pending:
                 await self._try(transactions, keeper, pending)
+                if travelled_together([work.outcome for work, _ in pending]):
+                    for one in pending:
+                        await self._try(transactions, keeper, [one])
                 pending = [one for one in pending if one[0].outcome is _AGAIN]
 
     async def _try(
@@ -221,6 +230,9 @@ class KafkaSettler:
 class Held(Protocol):
     """A message that was delivered, however."""
 
+    fit: Fit
+    """How its dead letter has to be."""
+
     @property
     def queue(self) -> str:
         """Where it is from."""
@@ -236,6 +248,11 @@ class Held(Protocol):
         """The message as it was sent."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Where it is stored."""
+        ...
+
 
 def successor_of(store: KafkaStore, settlement: Settlement, held: Held) -> Made:
     """What is stored in the place of a message that is retried, or becomes a dead letter."""
@@ -243,7 +260,7 @@ def successor_of(store: KafkaStore, settlement: Settlement, held: Held) -> Made:
         if isinstance(settlement, DeadLetter):
             topic = topic_name(dead_letter_name(held.queue, settlement.kind))
             if settlement.bare:
-                return bare(held.record, topic, settlement.reason)
+                return bare(held.record, topic, settlement.reason, held.fit, held.place)
             if settlement.message is None:
                 return with_reason(held.record, topic, settlement.reason)
             return store.record(dead_letter_of(settlement, held.message))
@@ -251,6 +268,17 @@ def successor_of(store: KafkaStore, settlement: Settlement, held: Held) -> Made:
         return store.record(settlement.message)
     except MatadorError as error:
         return error
+
+
+def fit_next(settlement: Settlement, held: Held, outcome: MatadorError | None) -> None:
+    """If its topic does not take even the simplest dead letter, the next one is cut, or has a key.
+
+    The topic of the queue may take larger records than that of its dead letters, and a record
+    counts there as compressed by whoever wrote it. The topic of the dead letters may be compacted.
+    """
+    is_bare = isinstance(settlement, DeadLetter) and settlement.bare
+    if is_bare and outcome is not None:
+        held.fit = held.fit.after(outcome, held.record) or held.fit
 
 
 def _settled(hold: Hold, outcome: MatadorError | None, successor: Hold | None = None) -> None:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from matador.errors import ConfigurationError, MatadorError
 from matador.transports.kafka.client import KafkaClient
-from matador.transports.kafka.doctor import broker_settings, settings_of, whole_of
+from matador.transports.kafka.server_settings import broker_settings, settings_of, whole_of
 from matador.transports.kit.backoff import Backoff
 
 _SHARE = ".share"

@@ -11,7 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from matador.errors import MatadorError
 from matador.model.message import Delivery, Message
-from matador.transports.kafka.wire import Record, deliveries_of, read, record_of
+from matador.transports.kafka.wire import AS_IT_IS, Record, deliveries_of, read, record_of
 
 
 class Acknowledgement(IntEnum):
@@ -49,11 +49,12 @@ class ShareHold:
         fresh_until: until when a handler may begin with it, by the monotonic clock.
         deadline: when the broker may give it to somebody else, by the monotonic clock.
         settled: it is settled, or that is being done.
+        fit: how its dead letter has to be.
     """
 
     __slots__ = (
         *("content", "count", "deadline", "fresh_until", "lender", "offset", "owner"),
-        *("partition", "queue", "record", "settled", "stored_at", "times"),
+        *("partition", "queue", "record", "fit", "settled", "stored_at", "times"),
     )
 
     def __init__(
@@ -78,6 +79,7 @@ class ShareHold:
         self.deadline = since + lock
         self.fresh_until = since + lock / 2
         self.settled = False
+        self.fit = AS_IT_IS
 
     @property
     def is_ours(self) -> bool:
@@ -87,8 +89,12 @@ class ShareHold:
     @property
     def message(self) -> Message:
         """The message as it was sent."""
-        place = f"{self.record.topic}/{self.partition}/{self.offset}"
-        return self.content.message(self.queue, place)
+        return self.content.message(self.queue, self.place)
+
+    @property
+    def place(self) -> str:
+        """Where it is stored."""
+        return f"{self.record.topic}/{self.partition}/{self.offset}"
 
     def delivery(self) -> Delivery:
         """What its receiver gets."""

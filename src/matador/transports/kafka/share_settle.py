@@ -11,7 +11,7 @@ from typing import Any
 
 from matador.errors import MatadorError, UnstorableError
 from matador.model.message import Complete, Release, Settlement
-from matador.transports.kafka.settle import successor_of
+from matador.transports.kafka.settle import fit_next, successor_of
 from matador.transports.kafka.share_holds import Acknowledgement, Acknowledging, ShareHold
 from matador.transports.kafka.store import KafkaStore, Made
 from matador.transports.kafka.wire import put_back
@@ -68,6 +68,7 @@ class ShareSettler:
                 work.how = Acknowledgement.RELEASE  # no copy of it fits: it comes back counted
             else:
                 outcomes[work.at] = report
+                fit_next(work.settlement, work.hold, report)
                 work.hold.settled = False
 
     @staticmethod

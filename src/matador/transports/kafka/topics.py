@@ -11,8 +11,10 @@ from typing import Any
 
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import (
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage] - public
     NewTopic,  # pyright: ignore[reportPrivateImportUsage] - public
     OffsetSpec,  # pyright: ignore[reportPrivateImportUsage] - public
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage] - public
 )
 
 from matador.errors import ConfigurationError, MatadorError, QueueNotFoundError
@@ -22,10 +24,12 @@ from matador.transports.kafka.client import KafkaClient
 from matador.transports.kafka.delays import PARTITIONS
 from matador.transports.kafka.errors import error_of
 from matador.transports.kafka.names import delayed_topic, exchange_topic, topic_name
+from matador.transports.kafka.server_settings import settings_of, whole_of
 from matador.transports.kit.backoff import Backoff
 from matador.transports.kit.errors import queue_not_found
 
 _DEFAULT_PARTITIONS = 4
+_LIMIT = "max.message.bytes"
 _SLACK = 1 << 20  # bytes by which a dead letter may be larger than what it came from
 
 
@@ -161,6 +165,7 @@ class Topics:
         if missing and not self._address.create:
             raise queue_not_found(missing[0], self._client.where)
         if missing:
+            await self._widen(topology, missing)
             await self._make(missing)
         for topic in wanted:
             self.forget(topic)
@@ -176,6 +181,23 @@ class Topics:
         )
         return list(_notes(topology))
 
+    async def _widen(self, topology: Topology, missing: Sequence[str]) -> None:
+        """Have the topics of delays and dead letters take what is in a queue that others made."""
+        letters: dict[str, list[str]] = {}
+        for queue, _, full_name in topology.dead_letter_names():
+            letters.setdefault(queue.name, []).append(topic_name(full_name))
+        for queue in topology.queues:
+            name = topic_name(topology.full_name(queue.name))
+            new = {delayed_topic(name), *letters.get(queue.name, ())}.intersection(missing)
+            if not new or name in missing:
+                continue
+            found = await settings_of(self._client, ConfigResource(ResourceType.TOPIC, name))
+            limit = whole_of(found.get(_LIMIT), 0)
+            for topic in new:
+                partitions, settings = self._declared[topic]
+                if limit > int(settings[_LIMIT]):
+                    self._declared[topic] = partitions, {**settings, _LIMIT: str(limit)}
+
     async def _introduce(self, topics: Iterable[str]) -> None:
         """Have the producer know them: else the first message waits for half a second."""
         for topic in topics:
@@ -186,10 +208,10 @@ class Topics:
     def wanted(self, topology: Topology) -> dict[str, tuple[int, Mapping[str, str]]]:
         """The topics of a topology that are ours to make: partitions and settings."""
         wanted: dict[str, tuple[int, Mapping[str, str]]] = {}
-        stamped = {"message.timestamp.type": "LogAppendTime"}
+        stamped = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
         kept = stamped | {
             "retention.ms": "-1",
-            "max.message.bytes": str(self._address.max_message_size + _SLACK),
+            _LIMIT: str(self._address.max_message_size + _SLACK),
         }
         for queue in topology.queues:
             name = topic_name(topology.full_name(queue.name))

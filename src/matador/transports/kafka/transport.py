@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Unpack
 
 from matador.errors import MatadorError, UnsupportedError
@@ -259,6 +260,17 @@ class KafkaTransport(BaseTransport):
         return QueueDepth(
             ready=own.ready + ready, delayed=own.delayed, in_flight=own.in_flight + flying
         )
+
+    async def oldest_due(self, queue: str) -> datetime | None:
+        """See ``Aging``. A message in an exchange counts before it is known who wants it."""
+        self._shares.refuse("measured", queue)
+        await self._client.require()
+        topic, now = topic_name(queue), datetime.now(UTC)
+        places = {topic: await self._browser.extents(topic, queue=queue)}
+        for exchange, extents in (await self._routes.extents(queue)).items():
+            places[exchange_topic(exchange)] = extents
+        found = [await self._browser.oldest_due(*place, now) for place in places.items()]
+        return min((one for one in found if one is not None), default=None)
 
     async def read(
         self, queue: str, *, after: str | None = None, limit: int = 1000

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 from confluent_kafka import Message as KafkaMessage
 
-from matador.errors import MessageTooLargeError, UnstorableError
+from matador.errors import MatadorError, MessageTooLargeError, UnstorableError
 from matador.model.message import (
     REASON_HEADER,
     Delivery,
@@ -46,6 +46,7 @@ _OURS = frozenset((ID_HEADER, _PRIORITY, _NUMBERS, _DELIVERIES)) | _PUBLISHED
 _MOST = 2**63
 _LONGEST_DELAY = 100 * 366 * 86_400.0
 _LONGEST_REASON = 1000
+_MOST_KEPT = 500_000  # bytes of a value for which there is no room
 _MOST_DELIVERIES = 1_000_000
 _NO_HEADERS: Headers = {}
 _EMPTY_SIZE = 70  # bytes, of a record without key, value and headers
@@ -208,10 +209,40 @@ def _digits(value: int, what: str) -> bytes:
     return b"%d" % value
 
 
-def bare(record: Record, topic: str, reason: str) -> Record:
-    """A dead letter that fits wherever the value of ``record`` did."""
+class Fit(msgspec.Struct, frozen=True, gc=False):
+    """How the simplest dead letter is changed for a topic that does not take it.
+
+    ``room``: so many bytes of its value are kept; None: all. ``keyed``: it has a key, without which
+    a topic that is compacted takes nothing.
+    """
+
+    room: int | None = None
+    keyed: bool = False
+
+    def after(self, error: MatadorError, record: Record) -> Fit | None:
+        """What to try once the dead letter of ``record`` was refused; None: nothing is left."""
+        if not isinstance(error, MessageTooLargeError):
+            fits_keyed = isinstance(error, UnstorableError) and not self.keyed
+            return Fit(self.room, keyed=True) if fits_keyed else None
+        if self.room is None:
+            return Fit(min(len(record.value or b"") // 2, _MOST_KEPT), self.keyed)
+        return Fit(self.room // 8, self.keyed) if self.room else None
+
+
+AS_IT_IS = Fit()
+"""Nothing has to be changed, as far as is known."""
+
+
+def bare(record: Record, topic: str, reason: str, fit: Fit = AS_IT_IS, place: str = "") -> Record:
+    """A dead letter that fits wherever the value of ``record``, which is at ``place``, did."""
+    value, room = record.value, fit.room
+    if room is not None and value is not None and len(value) > room:
+        note = f" (only {room:,} of {len(value):,} bytes fit here; the message is at {place})"
+        reason, value = reason[: _LONGEST_REASON - len(note)] + note, value[:room]
     clean = reason[:_LONGEST_REASON].encode("utf-8", "replace")
-    return Record(topic, record.value, None, [(REASON_HEADER, clean)])
+    if fit.keyed:  # a record with a key and no value would delete others
+        return Record(topic, value or b"", place.encode(), [(REASON_HEADER, clean)])
+    return Record(topic, value, None, [(REASON_HEADER, clean)])
 
 
 def with_reason(record: Record, topic: str, reason: str) -> Record:
