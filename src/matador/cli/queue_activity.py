@@ -15,6 +15,7 @@ from matador.observe import Journal
 from matador.observe.journal.follow import JournalFollower
 from matador.observe.journal.records import DeliveryRecord, Record, SentRecord
 from matador.observe.oldest import oldest_age
+from matador.runtime.few_at_once import few_at_once
 
 _WORKER_LIVES = 60.0  # seconds after its last record
 
@@ -70,12 +71,14 @@ class QueueActivity:
             MatadorError: the broker cannot be asked.
         """
         counts = await count(self._app)
-        ages = {one.queue: await self._age(one) for one in counts}
+        ages = await few_at_once(self._age, counts)
         now = time.monotonic()
         seconds = None if self._looked_at is None else max(now - self._looked_at, 0.001)
         self._looked_at = now
         happened = self._happened(now)
-        return [self._row(one, ages[one.queue], seconds, happened) for one in counts]
+        return [
+            self._row(one, age, seconds, happened) for one, age in zip(counts, ages, strict=True)
+        ]
 
     async def _age(self, counts: QueueCounts) -> float | None:
         if counts.depth is None:

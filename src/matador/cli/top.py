@@ -224,8 +224,8 @@ def _rate(rate: float | None) -> Text:
 
 
 def _age(seconds: float | None) -> Text:
-    """An age, short: 12 s, 3 min, 5 h, 2 d."""
-    if seconds is None:
+    """An age, short: 12 s, 3 min, 5 h, 2 d. A dash if it is not known, or nothing is due."""
+    if not seconds:
         return Text("–", "dim")
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:

@@ -8,6 +8,8 @@ from matador.errors import QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador
 from matador.events.queue_pauses import pausing
 from matador.model.message import QueueDepth
+from matador.model.topology import WorkQueue
+from matador.runtime.few_at_once import few_at_once
 from matador.transports.base import Measuring
 
 
@@ -50,12 +52,13 @@ async def count(app: Matador) -> list[QueueCounts]:
             return None
 
     topology = app.topology
-    found: list[QueueCounts] = []
-    for queue in topology.queues:
+
+    async def counts(queue: WorkQueue) -> QueueCounts:
         dead: dict[str, int | None] = {}
         for kind in topology.kinds_of(queue):
             letters = await depth(topology.dead_letter_name(queue.name, kind))
             dead[kind] = None if letters is None else letters.total
         name = topology.full_name(queue.name)
-        found.append(QueueCounts(name, await depth(name), dead, await paused(name)))
-    return found
+        return QueueCounts(name, await depth(name), dead, await paused(name))
+
+    return await few_at_once(counts, topology.queues)

@@ -1,32 +1,38 @@
-"""How long the oldest message of a queue has been waiting, where the broker shows messages."""
+"""How long the oldest message of a queue has been waiting, where the broker tells or shows it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from matador.transports.base import Browsing, Transport
+from matador.transports.base import Aging, Browsing, BrowsingByTaking, Transport
 
-# To look at a message, these take it out of its queue and put it back.
-_TAKE_TO_LOOK = frozenset(("rabbitmq", "multi"))
 _LOOKED_AT = 50
 
 
 def can_look(transport: Transport) -> TypeGuard[Browsing]:
     """Can messages be looked at without touching them?"""
     browses = transport.capabilities.browse and isinstance(transport, Browsing)
-    return browses and transport.name not in _TAKE_TO_LOOK
+    takes = isinstance(transport, BrowsingByTaking) or transport.name == "multi"  # one of those may
+    return browses and not takes
 
 
-async def oldest_age(transport: Transport, queue: str) -> float | None:
-    """Seconds that the oldest due message of a queue has been waiting.
+def tells_age(transport: Transport) -> bool:
+    """Can the age of the oldest message be found out?"""
+    return can_look(transport) or _is_aging(transport)
 
-    0 if none is due, None if the broker does not show messages. Looks at the first messages in the
-    order of sending.
+
+async def oldest_due(transport: Transport, queue: str) -> datetime | None:
+    """Since when the oldest due message of a queue has been waiting.
+
+    None if none is due, or the transport does not ``tells_age``. Where messages are shown, the
+    first ones in the order of sending are looked at.
 
     Raises:
         QueueNotFoundError: there is no such queue.
     """
+    if _is_aging(transport):
+        return await transport.oldest_due(queue)
     if not can_look(transport):
         return None
     now = datetime.now(UTC)
@@ -35,4 +41,22 @@ async def oldest_age(transport: Transport, queue: str) -> float | None:
         since = stored.due_at or stored.stored_at
         if since is not None and since <= now and (oldest is None or since < oldest):
             oldest = since
-    return 0.0 if oldest is None else (now - oldest).total_seconds()
+    return oldest
+
+
+async def oldest_age(transport: Transport, queue: str) -> float | None:
+    """Seconds that the oldest due message of a queue has been waiting.
+
+    0 if none is due, None if the transport does not ``tells_age``.
+
+    Raises:
+        QueueNotFoundError: there is no such queue.
+    """
+    if not tells_age(transport):
+        return None
+    since = await oldest_due(transport, queue)
+    return 0.0 if since is None else max(0.0, (datetime.now(UTC) - since).total_seconds())
+
+
+def _is_aging(transport: Transport) -> TypeGuard[Aging]:
+    return transport.capabilities.depth and isinstance(transport, Aging)

@@ -20,6 +20,7 @@ from matador.model.text import storable_text
 from matador.observe.message_counts import Counted, counting
 from matador.observe.oldest import oldest_age
 from matador.observe.probes import HasHealth, consumers_of
+from matador.runtime.few_at_once import few_at_once
 from matador.transports.base import Measuring
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class _Depths:
             self._complained = False
         except Exception as error:  # noqa: BLE001 - the connection is down, say: metrics go on
             if not self._complained:
-                log.info("the depths of queues are unknown for now: %s", error)
+                why = str(error) or f"the broker did not answer within {_ASK_LIMIT:g} s"
+                log.info("the depths of queues are unknown for now: %s", why)
             self._complained = True
         finally:
             now = time.monotonic()
@@ -216,16 +218,20 @@ async def _queue_depths(app: Matador) -> Depths:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         return {}
-    found: dict[tuple[str, str], float] = {}
-    for name in app.consume_from:
-        full = app.topology.full_name(name)
-        found.update(_by_state(full, await transport.depth(full)))
+    topology = app.topology
+
+    async def ask(name: str) -> Depths:
+        full = topology.full_name(name)
+        found: dict[tuple[str, str], float] = dict(_by_state(full, await transport.depth(full)))
         if (age := await oldest_age(transport, full)) is not None:
             found[full, OLDEST] = age
-        for kind in app.topology.kinds_of(app.topology.queue(name)):
-            kept = await transport.depth(app.topology.dead_letter_name(name, kind))
+        for kind in topology.kinds_of(topology.queue(name)):
+            kept = await transport.depth(topology.dead_letter_name(name, kind))
             found[full, kind] = kept.total
-    return found
+        return found
+
+    answers = await few_at_once(ask, app.consume_from)
+    return {place: number for answer in answers for place, number in answer.items()}
 
 
 async def _job_depths(worker: Worker) -> Depths:

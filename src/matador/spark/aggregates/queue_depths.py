@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from matador.errors import ConfigurationError, QueueNotFoundError, UnsupportedError
 from matador.events.app import Matador, SyncMatador
+from matador.runtime.few_at_once import few_at_once
 from matador.transports.base import Measuring
 
 T = TypeVar("T")
@@ -20,12 +20,16 @@ async def queue_depths(app: Matador) -> dict[str, int]:
     transport = app.transport
     if not transport.capabilities.depth or not isinstance(transport, Measuring):
         raise UnsupportedError(f"{transport.name} does not report how many messages wait")
-    found: dict[str, int] = {}
-    for queue in app.topology.queues:
-        name = app.topology.full_name(queue.name)
-        with contextlib.suppress(QueueNotFoundError):
-            found[name] = (await transport.depth(name)).total
-    return found
+
+    async def total(name: str) -> int | None:
+        try:
+            return (await transport.depth(name)).total
+        except QueueNotFoundError:
+            return None
+
+    names = [app.topology.full_name(queue.name) for queue in app.topology.queues]
+    totals = await few_at_once(total, names)
+    return {name: number for name, number in zip(names, totals, strict=True) if number is not None}
 
 
 def depths_of(app: Matador | SyncMatador) -> dict[str, int]:
