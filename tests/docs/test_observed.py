@@ -53,3 +53,10 @@ def test_dashboard_and_alerts_name_metrics_that_exist() -> None:
 
 def test_promtool_takes_the_alert_rules() -> None:
     assert "7 rules found" in promtool("check", "rules", str(ASSETS / "alerts.yml"))
+
+
+def test_the_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    cases = (Path(__file__).parent / "alerts_test.yml").read_text()
+    file = tmp_path / "alerts_test.yml"
+    file.write_text(f"rule_files: [{ASSETS / 'alerts.yml'}]\n{cases}")
+    promtool("test", "rules", str(file))

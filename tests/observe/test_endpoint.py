@@ -100,6 +100,15 @@ async def test_slow_clients_are_dropped_and_too_many_are_refused(
     await wait_for(answers_again, message="an answer")
 
 
+async def test_silent_clients_do_not_keep_health_checks_out(server: MetricsServer) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(40)]
+    await wait_for(lambda: len(server._connections) == 32, message="all places taken")
+    for path in ("/health/live", "/metrics") * 20:
+        assert (await get(server, path))[0] == 200
+    for _, writer in idle:
+        writer.close()
+
+
 async def test_a_client_that_does_not_read_is_dropped(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -332,12 +333,13 @@ def test_a_full_disk_stops_nobody_and_the_loss_is_on_record(
     folder = tmp_path / "journal"
     writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
     writer.start()
-    folder.rename(tmp_path / "elsewhere")  # nowhere to write to
+    folder.rename(tmp_path / "elsewhere")
+    folder.touch()  # nowhere to write to
     writer.put(b'{"kind":"lost"}\n' * 3, 3)
     writer.flush()
     assert writer.dropped == 3
     assert "losing records (3 so far)" in caplog.text
-    folder.mkdir()
+    folder.unlink()
     for _ in range(2):
         writer.put(b'{"kind":"x"}\n', 1)
         writer.flush()
@@ -347,6 +349,30 @@ def test_a_full_disk_stops_nobody_and_the_loss_is_on_record(
     assert isinstance(confession, DroppedRecord)
     assert confession.count == 3
     assert rest == [b'{"kind":"x"}'] * 2, "said once"
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "ends"])
+async def test_a_deleted_folder_is_made_again_and_the_loss_is_on_record(
+    tmp_path: Path, goes_on: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "journal"
+    writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
+    writer.start()
+    writer.put(b'{"kind":"sent"}\n{"kind":"sent"}\n', 2)
+    await wait_for(lambda: any(one.stat().st_size for one in folder.glob(".open-*")))
+    shutil.rmtree(folder)
+    if goes_on:
+        writer.put(b'{"kind":"sent"}\n', 1)
+        writer.flush()
+        (segment,) = finished(folder)
+        first, kept = segment.read_bytes().splitlines()
+        confession = decode_record(first)
+        assert isinstance(confession, DroppedRecord)
+        assert (confession.count, kept) == (2, b'{"kind":"sent"}')
+    writer.stop()
+    assert writer.dropped == 2
+    assert f"(2 so far): somebody has deleted a file in {folder}" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_disk_that_is_too_slow_costs_records_not_memory(tmp_path: Path) -> None:
@@ -497,6 +523,7 @@ def test_a_full_disk_is_told_of_once_and_again_at_the_end(
     writer = JournalWriter(folder, rotate_size=1 << 20, rotate_age=60, max_pending=1 << 20)
     writer.start()
     folder.rename(tmp_path / "elsewhere")
+    folder.touch()  # nowhere to write to
     for _ in range(5):
         writer.put(b"x\n", 1)
         writer.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,8 +51,11 @@ def in_one_trace(exported: InMemorySpanExporter, *names: str) -> Sequence[Readab
     return [first, *others]
 
 
+@pytest.mark.parametrize(
+    "provider", ["memory://", "sqlite:///{}/jobs.db"], ids=["memory", "sqlite"]
+)
 async def test_a_job_is_in_the_trace_of_who_added_it(
-    tracing: Tracing, exported: InMemorySpanExporter
+    tracing: Tracing, exported: InMemorySpanExporter, tmp_path: Path, provider: str
 ) -> None:
     seen: list[int] = []
 
@@ -59,7 +63,7 @@ async def test_a_job_is_in_the_trace_of_who_added_it(
         seen.append(trace_id())
         assert job.metadata["tenant"] == "acme"
 
-    async with Queue("emails", journal=tracing) as queue:
+    async with Queue("emails", provider=provider.format(tmp_path), journal=tracing) as queue:
         job = await queue.add("welcome", {"to": "ada"}, metadata={"tenant": "acme"})
         assert set(job.metadata) == {"tenant", "traceparent"}
         async with Worker(queue, handle, journal=tracing):
@@ -70,6 +74,7 @@ async def test_a_job_is_in_the_trace_of_who_added_it(
     assert seen == [sent.context.trace_id]
     assert (process.attributes or {})["matador.name"] == "welcome"
     assert (process.attributes or {})["matador.way"] == "job"
+    assert (process.attributes or {})["messaging.message.id"] == job.id
 
 
 def job_queue(exported: InMemorySpanExporter) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -17,8 +19,9 @@ from matador.errors import ConfigurationError
 from matador.jobs import ActiveJob, Queue, Worker
 from matador.model.message import Message
 from matador.observe import Journal, PrometheusMetrics, Recorders
+from matador.observe.series import BUCKETS, Series
 from matador.pubsub import Publisher, Subscriber
-from matador.rpc import RpcClient, RpcServer
+from matador.rpc import RemoteError, RpcClient, RpcServer, RpcTimeoutError
 from matador.testing import make_docket, make_envelope, wait_for
 
 EVENT = {"way": "event", "queue": QUEUE, "name": "order.placed", "subscriber": "handle"}
@@ -83,6 +86,70 @@ async def test_names_that_only_the_sender_knows_are_no_labels() -> None:
     assert value(metrics, "matador_attempts_total", unknown) == 6
     assert value(metrics, "matador_malformed_total", {"queue": QUEUE}) == 1
     assert b"made.up" not in metrics.text()
+
+
+async def test_names_of_jobs_and_commands_that_nobody_handles_are_no_labels() -> None:
+    metrics = PrometheusMetrics()
+    url = "memory://?name=test-made-up-names"
+    server = RpcServer(url, queue="maths", journal=metrics)
+
+    @server.handler("ADD")
+    async def add(request: int) -> int:
+        return request + 1
+
+    async def handle(job: ActiveJob[Any]) -> None: ...
+
+    queue = Queue("emails", provider=url)
+    worker = Worker(queue, {"welcome": handle}, journal=metrics)
+    async with server, RpcClient(url, queue="maths") as client, queue, worker:
+        for number in range(5):
+            await queue.add(f"made-up-{number}", {})
+            with pytest.raises(RemoteError, match="No handler"):
+                await client.call(f"made-up-{number}", 1, timeout=5)
+        await queue.add("welcome", {})
+        assert await client.call("ADD", 1, timeout=5) == 2
+        refused = {"name": "unknown", "outcome": "dead-letter", "queue": "emails"}
+        refused |= {"subscriber": "emails", "way": "job"}
+        unknown = {"name": "unknown", "queue": "maths", "subscriber": "maths", "way": "rpc"}
+
+        def counted() -> bool:
+            text = metrics.text().decode()
+            jobs = value(metrics, "matador_attempts_total", refused) == 5
+            calls = unknown | {"outcome": "discard"}
+            ran = 'name="ADD",outcome="success"' in text and 'name="welcome",outcome=' in text
+            return jobs and ran and value(metrics, "matador_attempts_total", calls) == 5
+
+        await wait_for(counted, message="all to be counted")
+    assert value(metrics, "matador_attempt_duration_seconds_count", unknown) is None, "none ran"
+    assert b"made-up" not in metrics.text().lower()
+
+
+async def test_a_call_that_arrives_after_its_deadline_is_no_success() -> None:
+    metrics = PrometheusMetrics()
+    url = "memory://?name=test-late-call"
+    server = RpcServer(url, queue="maths", concurrency=1, journal=metrics)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @server.handler("WORK")
+    async def work(request: int) -> None:
+        began.set()
+        await go_on.wait()
+
+    async with server, RpcClient(url, queue="maths") as client:
+        first = asyncio.create_task(client.call("WORK", 1, timeout=30))
+        await began.wait()
+        with pytest.raises(RpcTimeoutError):
+            await client.call("WORK", 2, timeout=0.05)
+        go_on.set()
+        await first
+        of = {"name": "WORK", "queue": "maths", "subscriber": "maths", "way": "rpc"}
+        late = of | {"outcome": "discard"}
+        await wait_for(
+            lambda: value(metrics, "matador_attempts_total", late) == 1,
+            message="the late call to be counted",
+        )
+    assert value(metrics, "matador_attempts_total", of | {"outcome": "success"}) == 1
+    assert value(metrics, "matador_attempt_duration_seconds_count", of) == 1, "it did not run"
 
 
 def test_the_number_of_series_is_bounded_and_any_text_is_a_label() -> None:
@@ -173,8 +240,10 @@ async def test_rpc_and_pubsub_show_their_own_counters() -> None:
 
 
 async def test_a_broker_that_does_not_answer_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("matador.observe.watching._ASK_LIMIT", 0.1)
+    caplog.set_level("INFO", "matador.metrics")
     metrics = PrometheusMetrics()
     app = make_app(None, failing(), hooks=metrics)
     metrics.watch(app)
@@ -190,3 +259,28 @@ async def test_a_broker_that_does_not_answer_holds_nobody_up(
             await metrics.refresh(0.001)
             assert b"matador_queue_depth{" not in metrics.text()
         assert len(asked) == 1, "one question at a time"
+        await wait_for(lambda: bool(caplog.messages), message="a line in the log")
+    assert caplog.messages == [
+        "the depths of queues are unknown for now: the broker did not answer within 0.1 s"
+    ]
+
+
+def test_many_successes_are_counted_as_one_by_one() -> None:
+    created = datetime(2026, 11, 17, tzinfo=UTC)
+    docket = make_docket(created_at=created)
+    draw = random.Random(7)
+    edges = (-1.0, 0.0, *BUCKETS, BUCKETS[-1] * 2)
+    # Binary fractions, or the start of an attempt would round an edge away.
+    waits = [round(one * 1024) / 1024 for one in edges] * 3
+    waits += [draw.choice((0.0, 1.5, 1.75, 40.0, 90.0)) for _ in range(200)]
+    successes = [(docket, created.timestamp() + wait, draw.choice(edges[1:])) for wait in waits]
+    together, alone = (Series(("a", "b", "c", "d"), BUCKETS) for _ in range(2))
+    together.succeeded(successes[:100])
+    together.succeeded(successes[100:])
+    for (_, _, duration), wait in zip(successes, waits, strict=True):
+        alone.ended("success", True, duration, wait)
+    assert together.durations == alone.durations
+    assert together.waits == alone.waits
+    assert together.outcomes == alone.outcomes
+    assert together.wait == pytest.approx(alone.wait)
+    assert together.duration == pytest.approx(alone.duration)

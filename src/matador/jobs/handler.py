@@ -130,7 +130,7 @@ class JobHandler:
                 lost = receipt.delivery_count - 1
                 reason = f"its worker died, or lost it, in each of {lost} attempts"
                 return self._refused(delivery, job, reason)
-            function = self._functions.get(job.name) or self._functions.get(None)
+            function = self._function_of(job)
             if function is None:
                 return self._refused(delivery, job, self._unknown(job.name))
             into = delivery.headers.get(INTO)
@@ -165,6 +165,9 @@ class JobHandler:
             job = received(delivery, self._clock.time())
             then = self._recording.then(None, delivery, job, "dead-letter", reason=reason)
         return kept_as_it_arrived(delivery.receipt, "undeliverable", reason, then, quick=True)
+
+    def _function_of(self, job: ReceivedJob) -> JobFunction | None:
+        return self._functions.get(job.name) or self._functions.get(None)
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(sorted(one for one in self._functions if one is not None))
@@ -239,7 +242,28 @@ class JobHandler:
             then = self._telling("completed", completed)
         if self._recording is not None:
             then = self._recording.then(then, delivery, job, "success", duration=duration)
-        return Outcome(receipt, Complete(receipt, encoded), then, quick=True)
+        simpler = None
+        if encoded is not None:
+            size = len(encoded)
+            simpler = partial(self._without_result, delivery, job, active, size, duration)
+        return Outcome(receipt, Complete(receipt, encoded), then, quick=True, simpler=simpler)
+
+    def _without_result(
+        self,
+        delivery: Delivery,
+        job: ReceivedJob,
+        active: ActiveJob[Any],
+        size: int,
+        duration: float,
+    ) -> Outcome:
+        """A job whose result can never be stored has failed: it would be the same again."""
+        error = PermanentJobError(
+            f"it ran to its end, but its result of {size:,} bytes cannot be stored; return a "
+            f"reference to the data instead of the data",
+            queue=self._queue,
+            job_id=job.id,
+        )
+        return self._failed(delivery, job, active, error, duration)
 
     def _failed(
         self,
@@ -334,8 +358,16 @@ class JobHandler:
             then = self._telling("failed", failed)
         reason = storable_text(reason, MOST_ERROR)
         if self._recording is not None:
+            known = self._function_of(job) is not None
             then = self._recording.then(
-                then, delivery, job, "dead-letter", error=found, reason=reason, ran=False
+                then,
+                delivery,
+                job,
+                "dead-letter",
+                error=found,
+                reason=reason,
+                ran=False,
+                known=known,
             )
         if delivery.problem is not None:
             receipt = delivery.receipt

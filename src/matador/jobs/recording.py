@@ -109,6 +109,7 @@ class JobRecording:
         text: str | None = None,
         reason: str | None = None,
         ran: bool = True,
+        known: bool = True,
     ) -> Then:
         """What records an attempt, and then tells others of it."""
         if isinstance(error, Exception) and (failed := failure_of.get()) is not None:
@@ -128,6 +129,7 @@ class JobRecording:
             due_at=job.due_at,
             deliveries=delivery.receipt.delivery_count,
             ran=ran,
+            known=known,
             error_type=None if error is None else type(error).__name__,
             error=text,
             reason=reason or (text if outcome == "dead-letter" else None),
@@ -163,15 +165,16 @@ class JobRecording:
         )
 
 
-def _facts(delivery: Delivery) -> tuple[str, Mapping[str, Any]]:
-    """The name of a job and its metadata, for its span."""
+def _facts(delivery: Delivery) -> tuple[str, str, Mapping[str, Any]]:
+    """The name of a job, its id and its metadata, for its span."""
     name = str(delivery.headers.get(names.NAME, DEFAULT_NAME))
+    id_ = str(delivery.headers.get(names.ID) or delivery.id)
     try:
         _, metadata = split_body(delivery.body)
         found: object = msgspec.json.decode(metadata) if metadata else None
     except (ValueError, RecursionError):
         found = None
-    return name, cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return name, id_, cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _options(headers: Headers, priority: int | None) -> dict[str, str | int]:

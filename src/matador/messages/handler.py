@@ -218,6 +218,9 @@ class MessageHandler(ABC):
             deadline = arrival.deadline
             if deadline is not None and self.minds_deadlines and deadline < self._clock.time():
                 counters.expired += 1
+                noted = failure_of.get()
+                if noted is not None:  # or it would be recorded as handled
+                    noted.append(Expired("it arrived after its deadline, and was not handled"))
                 return Outcome(delivery.receipt, Complete(delivery.receipt))
             if self._is_plain(arrival):
                 try:
@@ -509,6 +512,10 @@ class MessageHandler(ABC):
 
 class Unreadable(InvalidMessageError):
     """A message that cannot be read, or whose data is not of the type that its handler takes."""
+
+
+class Expired(InvalidMessageError):
+    """A message that arrived after its deadline: nobody waits for it any more."""
 
 
 class Unhandled(InvalidMessageError):

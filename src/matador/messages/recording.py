@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from matador.errors import MatadorError
+from matador.errors import MatadorError, MaybePoisonedError
 from matador.messages.context import RETRY_COUNT, header_number
+from matador.messages.handler import Expired, Unhandled, Unreadable
 from matador.model.message import Complete, DeadLetter, Delivery, Message, Release, Retry
 from matador.model.text import SHORT_TEXT, error_text
 from matador.policy.retry import Outcome as OutcomeName
@@ -29,6 +30,9 @@ from matador.runtime.traces import Traces, failure_of
 from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.messages")
+
+_REFUSED = (Expired, MaybePoisonedError, Unhandled, Unreadable)
+"""Errors of messages that no function of the user's has seen."""
 
 Carry: TypeAlias = Callable[
     [str | None, Sequence[Message]], Awaitable[Sequence[int | MatadorError]]
@@ -157,8 +161,9 @@ class MessageRecording:
         """A handler that does the same and records what came of each attempt."""
         way = self._way
 
-        def read(delivery: Delivery) -> tuple[str, Mapping[str, Any]]:
-            return _name(delivery.properties, way) or delivery.receipt.queue, delivery.headers
+        def read(delivery: Delivery) -> tuple[str, str, Mapping[str, Any]]:
+            name = _name(delivery.properties, way) or delivery.receipt.queue
+            return name, delivery.id, delivery.headers
 
         return _Recorded(self.traces.handling(handler, self._transport, read), self)
 
@@ -197,6 +202,8 @@ class MessageRecording:
             started_at=started,
             duration=took,
             deliveries=delivery.receipt.delivery_count,
+            ran=not isinstance(error, _REFUSED),
+            known=delivery.problem is None and not isinstance(error, Unhandled),
             error_type=None if error is None else type(error).__name__,
             error=None if error is None else error_text(error, SHORT_TEXT),
             reason=reason,

@@ -2,7 +2,7 @@
 
 A small server in the worker's event loop: if the loop is blocked, health checks fail, as they
 should. It answers three addresses, one request a connection, and reads no bodies. Requests that are
-too large, too slow or too many are refused.
+too large, too slow or too many are refused; a connection without a request gives way to a new one.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class MetricsServer:
         self._socket = _listening(host, port)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}  # have sent no request yet; oldest first
         self._rendering = asyncio.Lock()
 
     @property
@@ -111,15 +112,28 @@ class MetricsServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= _MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
+            if not self._silent:
+                writer.transport.abort()
+                return
+            oldest = next(iter(self._silent))
+            oldest.cancel()  # or whoever holds all places would make the health checks fail
+            self._ended(oldest)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._silent[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._silent.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
         try:
-            status, kind, body, head = await self._answer(reader)
+            request = await self._request(reader)
+            if task is not None:
+                self._silent.pop(task, None)
+            status, kind, body, head = await self._answer(request)
             lines = [
                 f"HTTP/1.1 {status.value} {status.phrase}",
                 f"Content-Type: {kind}",
@@ -142,15 +156,20 @@ class MetricsServer:
         finally:
             writer.transport.abort()  # whatever is left of it
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[HTTPStatus, str, bytes, bool]:
-        """The status, the type and the body of the answer, and whether to leave out the body."""
+    async def _request(self, reader: asyncio.StreamReader) -> bytes | HTTPStatus:
+        """A request with its headers, or what to answer to one that cannot be read."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                request = await reader.readuntil(b"\r\n\r\n")
+                return await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            return *_plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), False
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         except TimeoutError:
-            return *_plain(HTTPStatus.REQUEST_TIMEOUT), False
+            return HTTPStatus.REQUEST_TIMEOUT
+
+    async def _answer(self, request: bytes | HTTPStatus) -> tuple[HTTPStatus, str, bytes, bool]:
+        """The status, the type and the body of the answer, and whether to leave out the body."""
+        if isinstance(request, HTTPStatus):
+            return *_plain(request), False
         parts = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return *_plain(HTTPStatus.BAD_REQUEST), False

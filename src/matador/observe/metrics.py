@@ -195,7 +195,8 @@ class PrometheusMetrics(Hooks):
     def record_attempt(self, attempt: AttemptedMessage) -> None:
         """Count an attempt to handle a job, a call or a message. See ``Recorder``."""
         due = attempt.created_at if attempt.due_at is None else attempt.due_at
-        self._of(attempt.way, attempt.queue, attempt.name, attempt.receiver).ended(
+        name = attempt.name if attempt.known else UNKNOWN
+        self._of(attempt.way, attempt.queue, name, attempt.receiver).ended(
             attempt.outcome, attempt.ran, attempt.duration, attempt.started_at - due
         )
 

@@ -66,7 +66,7 @@ def _details(health: AnyHealth) -> dict[str, Any]:
             one.queue: {
                 "receiving": one.receiving,
                 "stalled": one.stalled,
-                "last_poll_seconds": round(one.last_poll, 3),
+                "last_poll_seconds": 0.0 if one.receiving else round(one.last_poll, 3),
                 "running": one.running,
                 "concurrency": one.concurrency,
             }

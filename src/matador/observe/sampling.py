@@ -6,7 +6,6 @@ The SDK takes several times as long to drop a span as Matador takes to send a me
 from __future__ import annotations
 
 import os
-import random
 import re
 import threading
 from collections.abc import Callable
@@ -84,8 +83,8 @@ class GivenIds:
 class DrawnIds:
     """Random ids of the usual sampler's traces and of spans, drawn in blocks, as digits.
 
-    Any thread may take from the lists; when one is empty, there is ``more_traces``. Seeding
-    ``random`` does not make ids repeat, and neither does a fork.
+    Any thread may take from the lists; when one is empty, there is ``more_traces``. A fork does not
+    make ids repeat.
     """
 
     __slots__ = ("__weakref__", "_bound", "spans", "traces")
@@ -103,10 +102,9 @@ class DrawnIds:
         try:
             return self.spans.pop()
         except IndexError:
-            digits = _random.randbytes(8 * _BLOCK).hex()
-            more = [digits[n : n + 16] for n in range(0, 16 * _BLOCK, 16)]
-            self.spans.extend(more[1:])
-            return more[0]
+            first, *more = _draw()
+            self.spans.extend(more)
+            return first
 
     def trace(self) -> str:
         """One of ``traces``."""
@@ -117,22 +115,28 @@ class DrawnIds:
 
     def more_traces(self) -> str:
         """Draw a block of ``traces``, and take one of them."""
-        bound, digits = self._bound, _random.randbytes(16 * _BLOCK).hex()
-        more: list[str] = []
-        for start in range(0, 32 * _BLOCK, 32):
-            id_, low = digits[start : start + 32], digits[start + 16 : start + 32]
-            # Nobody records the span of one that is not sampled, so it has no id of its own.
-            more.append(id_ if low < bound else f"00-{id_}-{low}-00")
-        self.traces.extend(more[1:])
-        return more[0]
+        bound = self._bound
+        left, *lows = _draw()
+        # Nobody records a trace that is not sampled, so its span has no id of its own, and half of
+        # the id of the trace is the same in the whole block.
+        start = f"00-{left}"
+        first, *more = [
+            f"{start}{low}-{low}-00" if low >= bound else f"{os.urandom(8).hex()}{low}"
+            for low in lows
+        ]
+        self.traces.extend(more)
+        return first
 
 
-_random = random.Random()
+def _draw() -> list[str]:
+    """A block of random numbers with 16 digits each, and one more."""
+    return os.urandom(8 * _BLOCK + 8).hex(" ", 8).split(" ")
+
+
 _drawn: WeakSet[DrawnIds] = WeakSet()
 
 
 def _after_fork() -> None:
-    _random.seed()
     for one in list(_drawn):
         one.traces.clear()
         one.spans.clear()

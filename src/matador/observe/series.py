@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from matador.errors import ConfigurationError
@@ -67,15 +68,30 @@ class Series:
         outcomes["success"] = outcomes.get("success", 0) + len(successes)
         durations, waits, shortest = self.durations, self.waits, bounds[0]
         total = waited_in_all = 0.0
+        short = 0
+        # The bucket of the last wait, and how many in a row were in it: they are alike in a batch.
+        place, above, up_to, alike = 0, 0.0, 0.0, 0
         for docket, started_at, duration in successes:
-            durations[0 if duration <= shortest else bisect_left(bounds, duration)] += 1
             total += duration
-            due = docket.created_at if docket.scheduled_for is None else docket.scheduled_for
-            waited = started_at - due.timestamp()
-            if waited < 0:  # clocks of two machines may differ
-                waited = 0.0
-            waits[bisect_left(bounds, waited)] += 1
+            if duration <= shortest:
+                short += 1
+            else:
+                durations[bisect_left(bounds, duration)] += 1
+            due = docket.scheduled_for
+            waited = started_at - (docket.created_at if due is None else due).timestamp()
+            if above < waited <= up_to:
+                alike += 1
+            else:
+                waits[place] += alike
+                if waited < 0:  # clocks of two machines may differ
+                    waited = 0.0
+                place = bisect_left(bounds, waited)
+                above = bounds[place - 1] if place else 0.0
+                up_to = bounds[place] if place < len(bounds) else inf
+                alike = 1
             waited_in_all += waited
+        durations[0] += short
+        waits[place] += alike
         self.duration += total
         self.wait += waited_in_all
 

@@ -7,11 +7,11 @@ of a busy system are in traces that are not sampled: these are recognised withou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextvars import Context as Variables
 from contextvars import ContextVar, copy_context
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -52,11 +52,6 @@ def unsampled_spans() -> type[Any]:
         def __init__(self) -> None:
             pass
 
-        @property
-        def traceparent(self) -> str | None:
-            """What a message in the same trace carries; None if it cannot be read."""
-            return None if _CONTEXT.fullmatch(self.text) is None else self.text
-
         def get_span_context(self) -> SpanContext:
             found = _CONTEXT.fullmatch(self.text)
             if found is None:
@@ -70,9 +65,100 @@ def unsampled_spans() -> type[Any]:
     return Unsampled
 
 
+@cache
+def unsampled_contexts() -> type[Any]:
+    """The class of contexts of OpenTelemetry that hold nothing but the span of a message whose
+    trace is not sampled. The span is made when somebody looks: nearly always, nobody does.
+
+    Whoever makes one sets its ``text``: the ``traceparent``. It reads like any other context.
+    """
+    from opentelemetry.context import Context
+
+    spans, new = unsampled_spans(), cast("Any", object.__new__)
+    key = span_key()
+
+    class UnsampledContext(Context):
+        __slots__ = ("span", "text")
+        text: str
+        span: Any
+
+        def filled(self) -> dict[str, object]:
+            """The same as an ordinary dictionary."""
+            try:
+                span = self.span
+            except AttributeError:
+                span = self.span = new(spans)
+                span.text = self.text
+            return {key: span}
+
+        def get(self, name: str, default: Any = None, /) -> Any:
+            return self.filled().get(name, default)
+
+        def copy(self) -> dict[str, object]:
+            return self.filled()
+
+        def keys(self) -> Any:
+            return self.filled().keys()
+
+        def values(self) -> Any:
+            return self.filled().values()
+
+        def items(self) -> Any:
+            return self.filled().items()
+
+        def __getitem__(self, name: str) -> Any:
+            return self.filled()[name]
+
+        def __contains__(self, name: object) -> bool:
+            return name == key
+
+        def __iter__(self) -> Iterator[str]:
+            return iter((key,))
+
+        def __reversed__(self) -> Iterator[str]:
+            return iter((key,))
+
+        def __len__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            return self.filled() == (other.copy() if isinstance(other, dict) else other)
+
+        def __ne__(self, other: object) -> bool:
+            return not self == other
+
+        def __or__(self, other: Any) -> Any:
+            return self.filled() | other
+
+        def __ror__(self, other: Any) -> Any:
+            return other | self.filled()
+
+        def __repr__(self) -> str:
+            return repr(self.filled())
+
+        def __reduce_ex__(self, protocol: SupportsIndex, /) -> Any:
+            return Context, (self.filled(),)
+
+    return UnsampledContext
+
+
+@cache
+def span_key() -> str:
+    """The name of the current span in OpenTelemetry's context."""
+    from opentelemetry import context, trace
+
+    (key,) = trace.set_span_in_context(trace.INVALID_SPAN, context.Context())
+    return key
+
+
 def is_sampled(text: str) -> bool:
     """Is this a valid ``traceparent`` of a trace that is sampled?"""
     return _SAMPLED.fullmatch(text) is not None
+
+
+def is_valid(text: str) -> bool:
+    """Is this a ``traceparent``?"""
+    return _CONTEXT.fullmatch(text) is not None
 
 
 def traceparent(known: SpanContext) -> str:
@@ -97,6 +183,7 @@ class TraceContexts:
         self.no_parent = trace.INVALID_SPAN
         self.attach, self.detach = context.attach, context.detach
         self.unsampled_span = unsampled_spans()
+        self.unsampled_context = unsampled_contexts()
         self._with_span = trace.set_span_in_context
         self._no_span = trace.NonRecordingSpan
         self._make = _maker()
@@ -104,7 +191,7 @@ class TraceContexts:
         self._flags = tuple(trace.TraceFlags(number) for number in range(4))
         self._w3c = TraceContextTextMapPropagator()
         self.context: Callable[[dict[str, object]], Context] = context.Context
-        (self.key,) = trace.set_span_in_context(trace.INVALID_SPAN, self.nothing)
+        self.key = span_key()
         self._variable = _variable_of_opentelemetry()
         self.set: Callable[[Context], Any] = (
             self.attach if self._variable is None else self._variable.set
@@ -175,7 +262,8 @@ class TraceContexts:
 
     def context_of(self, text: str, remote: bool) -> SpanContext:
         """What a ``traceparent`` says, which is valid."""
-        return self._made_of(cast("re.Match[str]", _CONTEXT.fullmatch(text)), remote)
+        trace_id, span_id, flags = text[3:35], text[36:52], text[54]
+        return self._make(int(trace_id, 16), int(span_id, 16), remote, self._flags[int(flags)])
 
     def _made_of(self, found: re.Match[str], remote: bool) -> SpanContext:
         trace_id, span_id, flags = found.groups()

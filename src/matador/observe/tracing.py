@@ -27,7 +27,7 @@ from matador.model.text import SHORT_TEXT, storable_text
 from matador.observe.sampling import DrawnIds
 from matador.observe.span_content import KeptContent, about_message, attributes, record_error
 from matador.observe.spans import SCOPE, Spans
-from matador.observe.trace_context import NOT_SAMPLED, TRACEPARENT_LENGTH, is_sampled
+from matador.observe.trace_context import NOT_SAMPLED, TRACEPARENT_LENGTH, is_sampled, is_valid
 from matador.runtime.recorder import AttemptedMessage, SentMessage, Way
 
 if TYPE_CHECKING:
@@ -91,10 +91,11 @@ class Tracing(Hooks):
         self._sends_short = self._takes_short = False
         self._drawn: DrawnIds | None = None
         contexts = self._spans.contexts
-        self._get, self._set, self._context = contexts.get, contexts.set, contexts.context
+        self._get, self._set = contexts.get, contexts.set
         self._key, self._nothing = contexts.key, contexts.nothing
-        self._no_parent, self._unsampled = contexts.no_parent, contexts.unsampled_span
-        self._new: Any = object.__new__
+        self._no_parent, self._unsampled_context = contexts.no_parent, contexts.unsampled_context
+        self._unsampled = (contexts.unsampled_context, contexts.unsampled_span)
+        self._new_context: Any = dict.__new__
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._process_seconds = meter.create_histogram("messaging.process.duration", "s")
         self._send_seconds = meter.create_histogram("messaging.client.operation.duration", "s")
@@ -140,12 +141,15 @@ class Tracing(Hooks):
         """See ``SkipsMessages``. A trace that is not sampled needs no span."""
         if not self._sends_short:
             return None
-        context = self._get(self._nothing)
-        span: Any = context.get(self._key) if context else None
-        if type(span) is self._unsampled:
-            known: str | None = span.traceparent
-            if known is not None:
-                return known
+        context: Any = self._get(self._nothing)
+        span: Any
+        if type(context) is self._unsampled_context:
+            span = context  # which has the text of its span
+        else:
+            span = context.get(self._key) if context else None
+        if type(span) in self._unsampled:
+            if is_valid(span.text):
+                return span.text
             span = None
         found: str | SpanContext | None
         if span is None or span is self._no_parent:
@@ -209,9 +213,9 @@ class Tracing(Hooks):
         elif type(text) is not str:
             return False
         if len(text) == TRACEPARENT_LENGTH and text.endswith(NOT_SAMPLED):
-            span = self._new(self._unsampled)
-            span.text = text
-            variables.run(self._set, self._context({self._key: span}))
+            context = self._new_context(self._unsampled_context)
+            context.text = text
+            variables.run(self._set, context)
             return True
         if "traceparent" in metadata and not is_sampled(text):
             return False

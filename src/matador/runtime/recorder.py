@@ -66,6 +66,7 @@ class AttemptedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         due_at: since when it could have begun. None: since ``created_at``.
         deliveries: how often the message was delivered, this time included.
         ran: False if the message was refused, and no code of the user's ran.
+        known: False if nobody here handles messages of this name: only their sender knows it.
         error_type: the name of the error's class.
         error: the message of the error.
         reason: why the message was not handled.
@@ -85,6 +86,7 @@ class AttemptedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: float | None = None
     deliveries: int = 1
     ran: bool = True
+    known: bool = True
     error_type: str | None = None
     error: str | None = None
     reason: str | None = None

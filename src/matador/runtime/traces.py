@@ -108,8 +108,8 @@ class Traces:
 class ReadFacts(Protocol):
     """Reads what a span says about a delivery."""
 
-    def __call__(self, delivery: Delivery, /) -> tuple[str, Mapping[str, Any]]:
-        """The name of the message, and what came with it. Must not raise."""
+    def __call__(self, delivery: Delivery, /) -> tuple[str, str, Mapping[str, Any]]:
+        """The name of the message, its id, and what came with it. Must not raise."""
         ...
 
 
@@ -129,12 +129,10 @@ class _Traced:
 
     async def process(self, delivery: Delivery) -> Outcome:
         """See ``Handler``."""
-        name, carrier = self._read(delivery)
+        name, id_, carrier = self._read(delivery)
         queue = delivery.receipt.queue
         spans = [
-            _safely(
-                one.begin_attempt, self._way, name, queue, self._transport, delivery.id, carrier
-            )
+            _safely(one.begin_attempt, self._way, name, queue, self._transport, id_, carrier)
             for one in self._tracers
         ]
         before = failure_of.get()

@@ -106,7 +106,8 @@ class MalformedRecord(
 
 
 class DroppedRecord(msgspec.Struct, frozen=True, tag="dropped", tag_field="kind"):
-    """``count`` records before this one were lost: the disk was full or too slow."""
+    """``count`` records before this one were lost: the disk was full or too slow, or
+    somebody has deleted them."""
 
     count: int
     reason: str

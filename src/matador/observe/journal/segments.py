@@ -90,6 +90,7 @@ class Segment:
         self._torn = False
         self._is_named = False
         self.size = 0
+        self.lines = 0
         self._opened_at = time.monotonic()
 
     @property
@@ -114,7 +115,17 @@ class Segment:
                 self._mend()
             raise
         self.size += len(lines)
+        self.lines += lines.count(b"\n")
         self._torn = False
+
+    @property
+    def is_deleted(self) -> bool:
+        """Has somebody deleted its file, with all that was written to it?"""
+        return os.fstat(self._file).st_nlink == 0
+
+    def close(self) -> None:
+        """Leave it as it is."""
+        os.close(self._file)
 
     def sync(self) -> None:
         """Write everything to disk, so that the next start can recover it after a crash."""
@@ -127,6 +138,7 @@ class Segment:
         """Make it durable and visible. An empty segment is removed, and None is returned.
 
         Raises:
+            FileNotFoundError: somebody has deleted it.
             OSError: that failed; the next start recovers the segment.
         """
         try:

@@ -21,7 +21,8 @@ class JournalWriter:
 
     ``put`` may be called from any thread and never blocks. Lines are written as soon as the thread
     runs, so that a process that is killed loses only those of the last moment. If the disk is full
-    or too slow, lines are dropped; their number is recorded as soon as writing succeeds again.
+    or too slow, lines are dropped; their number is recorded as soon as writing succeeds again. So
+    is the number of those in a segment that somebody deletes while it is open.
     """
 
     def __init__(
@@ -127,7 +128,11 @@ class JournalWriter:
 
     def _write(self, lines: bytes) -> None:
         try:
+            if self._segment is not None and self._segment.is_deleted:
+                self._segment.close()
+                self._lose(self._segment)
             if self._segment is None:
+                make_folder(self._folder)  # somebody may have deleted it
                 self._number += 1
                 self._segment = Segment(self._folder, self.name, self._number)
             self._segment.append(self._dropped_record() + lines)
@@ -148,8 +153,15 @@ class JournalWriter:
         self._segment = None
         try:
             segment.finish()
+        except FileNotFoundError:
+            self._lose(segment)
         except OSError:
             log.exception("could not finish a segment; the next start recovers it")
+
+    def _lose(self, segment: Segment) -> None:
+        self._segment = None
+        with self._wake:
+            self._drop(segment.lines, f"somebody has deleted a file in {self._folder}")
 
     def _drop(self, count: int, reason: str) -> None:
         self._dropped += count
