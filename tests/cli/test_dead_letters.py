@@ -206,7 +206,9 @@ def test_what_is_not_an_envelope_is_shown_and_left_alone_unless_asked_for(
     assert "..oops" in shown
     raw = cli("dead-letters", "show", "shop.py", "--id", "raw-1", "--json").json["dead_letters"][0]
     assert bytes.fromhex(raw["body_hex"]) == b"\xff\x00oops"
-    assert cli("dead-letters", "redrive", "shop.py", "--all", "--yes").code == 0
+    redriven = cli("dead-letters", "redrive", "shop.py", "--all", "--yes")
+    assert redriven.code == 0
+    assert "2 dead letters cannot be decoded and will stay" in redriven.err
     assert shop.ids(DEAD) == ["raw-1", "raw-2"]
     assert cli("dead-letters", "redrive", "shop.py", "--id", "raw-1", "--yes").code == 0
     assert cli("dead-letters", "redrive", "shop.py", "--undecodable", "--yes").code == 0

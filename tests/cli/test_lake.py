@@ -98,6 +98,16 @@ def waiting(shop: Shop) -> int:
 # -- ingest, query, report, upkeep ---------------------------------------------------------------
 
 
+def test_a_lake_that_is_a_file_and_options_of_a_store_are_wrong_usage(
+    cli: Cli, folder: Path
+) -> None:
+    (folder / "file").write_text("no lake")
+    of_a_file = cli("lake", "query", "--lake", "file", "SELECT 1")
+    assert (of_a_file.code, "file is a file" in of_a_file.err) == (2, True), of_a_file.err
+    given = cli("lake", "query", *LAKE, "SELECT 1", "--storage-option", "aws_region=x")
+    assert (given.code, "is for object stores" in given.err) == (2, True), given.err
+
+
 def test_a_second_ingest_adds_nothing(cli: Cli, folder: Path) -> None:
     result = cli("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json")
     assert result.code == 0, result.err

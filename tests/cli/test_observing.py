@@ -97,6 +97,21 @@ def test_wrong_ports_are_one_line(cli: Cli) -> None:
     assert "json" in cli("worker", "shop.py", "--log-format", "jsn").err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--metrics-host", "0.0.0.0"), "--metrics-host needs --metrics-port"),
+        (("--reload-folder", "."), "--reload-folder needs --reload"),
+        (("--reload", "--reload-folder", "nowhere"), "there is no folder nowhere"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    cli: Cli, options: tuple[str, ...], said: str
+) -> None:
+    result = cli("worker", "shop.py", *options)
+    assert (result.code, said in result.err) == (2, True), result.err
+
+
 def test_a_job_worker_serves_them_too(start: Start, cli: Cli, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     port = free_ports(1)

@@ -86,6 +86,23 @@ async def test_jobs_with_odd_ids_can_be_opened(serve: Serve, shop: Shop) -> None
                 assert "onclick=" not in page.replace("&#34; onclick=", "")
 
 
+@pytest.mark.parametrize(
+    "number", ["9" * 20, "9" * 5_000, "²", "-1", "x"], ids=lambda one: one[:20]
+)
+async def test_numbers_that_no_database_holds(serve: Serve, shop: Shop, number: str) -> None:
+    app = shop()
+    await put(app, 1)
+    async with serve(app, job_queues=[Queue("emails", provider=app.transport)]) as browser:
+        assert "is gone" in await browser.get(f"/dead-letters/{number}", 404)
+        assert "is gone" in await browser.get(f"/dead-letters/{number}/edit", 404)
+        await browser.get(f"/dead-letters?before={number}")
+        await browser.get(f"/dead-letters?field=amount=1&from={number}:")
+        await browser.get(f"/jobs/emails?skip={number}")
+        form = {"verb": "redrive", "letter": [number]}
+        answer = await browser.post("/dead-letters/move", 400, **form)
+        assert "Select at least one" in answer.text
+
+
 @pytest.mark.parametrize("path", ["/live?page=overview", "/", "/static/style.css"])
 async def test_pages_of_other_sites_can_load_nothing(serve: Serve, shop: Shop, path: str) -> None:
     app = shop()
@@ -99,6 +116,25 @@ async def test_pages_of_other_sites_can_load_nothing(serve: Serve, shop: Shop, p
         # A link on another page may lead here.
         link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
         assert (await browser.client.get("/", headers=link)).status_code == 200
+
+
+def live_request(name: str, value: str) -> dict[str, Any]:
+    """A request for a live page, with a cookie."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/live",
+        "query_string": b"page=overview",
+        "headers": [
+            (b"host", HOST.encode()),
+            (b"cookie", f"{name}={value}".encode()),
+        ],
+        "server": ("127.0.0.1", 8080),
+        "client": ("127.0.0.1", 1),
+    }
 
 
 async def test_a_live_page_that_nobody_reads_ends(
@@ -123,21 +159,7 @@ async def test_a_live_page_that_nobody_reads_ends(
             await never.wait()
             raise AssertionError
 
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": "/live",
-            "query_string": b"page=overview",
-            "headers": [
-                (b"host", HOST.encode()),
-                (b"cookie", f"{cookie.name}={cookie.value}".encode()),
-            ],
-            "server": ("127.0.0.1", 8080),
-            "client": ("127.0.0.1", 1),
-        }
+        scope = live_request(cookie.name, cookie.value or "")
         await asyncio.wait_for(browser.dashboard(scope, receive, send), 30)
         assert [one["type"] for one in started] == ["http.response.start", "http.response.body"]
         await wait_for(lambda: desk.streams == 0, timeout=10)
@@ -152,3 +174,33 @@ async def test_many_live_pages_are_refused_and_others_go_on(
     async with serve(app) as browser:
         assert (await browser.client.get("/live?page=overview")).status_code == 503
         await browser.get("/")
+
+
+async def test_live_pages_that_are_opened_at_once_have_the_same_limit(
+    serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_pages, "MOST_STREAMS", 2)
+    app = shop()
+    await put(app, 1)
+    async with serve(app) as browser:
+        await browser.get("/")
+        (cookie,) = browser.client.cookies.jar
+        answers: list[int] = []
+        done = asyncio.Event()
+
+        async def send(message: AsgiMessage) -> None:
+            if message["type"] == "http.response.start":
+                answers.append(message["status"])
+
+        async def receive() -> AsgiMessage:
+            await done.wait()
+            return {"type": "http.disconnect"}
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(5):
+                scope = live_request(cookie.name, cookie.value or "")
+                tasks.create_task(browser.dashboard(scope, receive, send))
+            await wait_for(lambda: len(answers) == 5)
+            done.set()
+        assert sorted(answers) == [200, 200, 503, 503, 503]
+        assert browser.desk.streams == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from tests.dashboard.conftest import Serve, depth, fail_orders
+from tests.dashboard.conftest import HOST, Browser, Serve, depth, fail_orders
 from tests.support.s3 import SECRET, s3_folder, s3_options
 
 from matador import Matador
@@ -35,6 +38,13 @@ async def test_the_lake_is_queried_reported_and_replayed(
         for wrong in ("DROP TABLE events", "SELECT nonsense FROM events", "SELECT", ""):
             refused = await browser.post("/lake/query", 400, sql=wrong)
             assert 'role="alert"' in refused.text
+        twice = await browser.post("/lake/query", 200, sql="SELECT 11 AS n, 22 AS n, 33 AS n_2")
+        for name, value in (("n", 11), ("n_3", 22), ("n_2", 33)):
+            assert f'<td data-label="{name}">{value}</td>' in twice.text
+        cut = await browser.post("/lake/query", 200, sql="SELECT repeat('x', 301) AS n")
+        assert f">{'x' * 300}…</td>" in cut.text
+        long = await browser.post("/lake/query", 400, sql="SELECT 1 --" + "x" * 10_000)
+        assert "the query has 10,011 characters; at most 10,000 are allowed" in long.text
 
         await browser.post("/lake/report")
         await wait_for(lambda: desk.report is not None, timeout=120)
@@ -46,6 +56,7 @@ async def test_the_lake_is_queried_reported_and_replayed(
         replay = desk.find(bad.headers["location"].rpartition("/")[2])
         assert replay is not None
         await wait_for(lambda: replay.state == "failed", timeout=60)
+        assert "Nothing was sent." in await browser.get(bad.headers["location"])
 
         begun = await browser.post(
             "/lake/replays", event="order.placed", subscriber="charge", where="data.amount < 100"
@@ -64,6 +75,85 @@ async def test_the_lake_is_queried_reported_and_replayed(
         audit = await browser.get("/audit")
         assert "replay done" in audit
         assert "nonsense" in audit
+
+
+ENDLESS = "SELECT count(*) FROM range(1000000000000000) WHERE id % 7 = 3"
+
+
+@pytest.mark.timeout(600)
+async def test_a_query_that_takes_too_long_or_is_left_is_stopped(
+    serve: Serve, shop: Callable[..., Matador], tmp_path: Path
+) -> None:
+    from matador.spark import Lake
+    from matador.spark.runtime.session import running_session
+
+    app = shop(hooks=[Journal(tmp_path / "journal")])
+    await fail_orders(app, [1])
+    Lake(tmp_path / "lake", schema=app.schema).ingest(tmp_path / "journal")
+
+    def jobs() -> list[int]:
+        session = running_session()
+        assert session is not None
+        return list(session.sparkContext.statusTracker().getActiveJobsIds())
+
+    async with serve(app, lake=tmp_path / "lake") as browser:
+        desk = browser.desk.lake
+        assert desk is not None
+        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")  # Spark has started
+
+        desk.query_seconds = 2.0
+        late = await browser.post("/lake/query", 400, sql=ENDLESS)
+        assert "the query was stopped after 2 seconds" in late.text
+        assert "id % 7" in late.text  # what was typed is still there
+        await wait_for(lambda: not jobs(), timeout=60)
+        desk.query_seconds = 600.0
+        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
+
+        gone = asyncio.Event()
+        asking = asyncio.create_task(_post_and_leave(browser, "/lake/query", ENDLESS, gone))
+        await wait_for(lambda: bool(jobs()), timeout=60)
+        gone.set()
+        await asyncio.wait_for(asking, 60)
+        await wait_for(lambda: not jobs(), timeout=60)
+        await browser.post("/lake/query", 200, sql="SELECT 1 AS x")
+
+        last = asyncio.create_task(browser.post("/lake/query", 400, sql=ENDLESS))
+        await wait_for(lambda: bool(jobs()), timeout=60)
+        browser.dashboard.end_live_pages()
+        assert "the dashboard is shutting down" in (await last).text
+        await wait_for(lambda: not jobs(), timeout=60)
+
+
+async def _post_and_leave(browser: Browser, path: str, sql: str, gone: asyncio.Event) -> None:
+    """Send a form, and close the connection when ``gone`` is set."""
+    body = urlencode({"csrf": await browser.csrf(), "sql": sql}).encode()
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.client.cookies.items())
+    headers = {
+        "host": HOST,
+        "origin": f"http://{HOST}",
+        "cookie": cookies,
+        "content-type": "application/x-www-form-urlencoded",
+    }
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None: ...
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "server": tuple(HOST.split(":")),
+    }
+    await browser.dashboard(scope, receive, send)
 
 
 @pytest.mark.broker

@@ -117,8 +117,8 @@ async def test_every_page_shows_failures_and_says_what_it_cannot_show(
         queues = await browser.get("/queues")
         assert list(monitor.snapshot.cannot) == SAID[name]
         assert all(one in queues for one in SAID[name])
-        assert await says(browser, "/events", "failing")
-        assert await says(browser, "/workers", "alive")
+        await wait_for(lambda: says(browser, "/events", "failing"))
+        await wait_for(lambda: says(browser, "/workers", "alive"))
         assert await says(browser, "/dead-letters?field=amount>100", "Looked at 3 dead letters")
 
         await pauses_and_resumes(browser, app)

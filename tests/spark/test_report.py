@@ -8,7 +8,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -259,6 +259,15 @@ def test_a_short_time_is_shown_in_seconds(lake: Lake) -> None:
     assert findings.moments[-1].handled == 1
     assert findings.moments[-1].duration == (10.0, 10.0, 10.0)
     assert findings.moments[0].duration == (None, None, None)
+
+
+def test_a_lake_whose_rows_have_expired_has_a_report(lake: Lake, tmp_path: Path) -> None:
+    ingest(lake, [sent(str(n), after=n / 2) for n in range(10)])
+    lake.expire(timedelta(0))
+    report = lake.report()
+    assert sum(one.sent for one in report.findings.moments) == 10  # the aggregates keep them
+    assert report.findings.step == 60
+    Checked(report.html(tmp_path / "expired.html").read_text("utf-8"))
 
 
 def test_an_empty_lake_has_a_report(lake: Lake, tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def _job_queues(loaded: Loaded, showing: Showing) -> list[Queue]:
     """The job queues to show.
 
     Raises:
-        UsageError: a queue has no provider.
+        UsageError: a queue has no provider, or a provider no queue.
     """
     from matador.dashboard.job_desk import job_queues_in
     from matador.jobs import JobProvider, Queue
@@ -225,4 +225,6 @@ def _job_queues(loaded: Loaded, showing: Showing) -> list[Queue]:
         with wrong_usage(ConfigurationError):
             provider = JobProvider(showing.job_provider)
             found |= {name: Queue(name, provider=provider) for name in showing.job_queue}
+    elif showing.job_provider is not None:
+        raise UsageError("--job-provider needs --job-queue NAME, the queue to show")
     return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
 from matador.cli.commands import (
@@ -24,7 +24,7 @@ from matador.cli.commands import (
 )
 from matador.cli.connection import known_queue
 from matador.cli.message_views import MessageView
-from matador.cli.output import UsageError, warn
+from matador.cli.output import UsageError, plural, warn
 from matador.cli.stored_messages import Move, check_chosen, list_found, move_chosen, show_found
 from matador.errors import ConfigurationError
 from matador.events.app import Matador
@@ -170,7 +170,22 @@ def _move(
     mover, done = (office.purge, "purged") if verb == "purge" else (office.redrive, "redriven")
 
     async def choose() -> list[Place]:
-        places = await office.choose(selection, limit=filters.limit)
+        places: list[Place] = []
+        left = 0
+        # Those that cannot be decoded are looked at, too: to say how many there are.
+        seen = replace(selection, undecodable=selection.undecodable or None)
+        async for letter in office.browse(seen):
+            if not selection.fits(letter):
+                left += 1
+            elif filters.limit is not None and len(places) >= filters.limit:
+                break
+            else:
+                places.append(office.place(letter))
+        if left:
+            warn(
+                f"{plural(left, 'dead letter')} cannot be decoded and will stay; "
+                f"--undecodable chooses such letters"
+            )
         _warn_about_fields(selection)
         return places
 

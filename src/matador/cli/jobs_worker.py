@@ -54,6 +54,7 @@ def jobs_worker(
         return
     reloading.start()
     found = common.load_object(worker, Worker, "Worker of matador.jobs", "worker")
+    observing.check()
     observing.start_logs(process)
     if processes > 1:
         run_processes(line, processes, concurrency, common, observing)

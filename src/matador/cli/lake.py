@@ -87,11 +87,11 @@ def query(
             raise UsageError(f"{error} (--unrestricted allows any SQL)") from error
         except Exception as error:
             raise _wrong_query(error) from error
-        rows, more = first_rows(frame, limit)
+        found = first_rows(frame, limit)
     common.show(
-        {"columns": frame.columns, "rows": rows, "more": more},
-        _as_table(frame.columns, rows),
-        remark=f"the first {limit:,} rows; --limit shows more" if more else "",
+        {"columns": found.columns, "rows": found.rows, "more": found.more},
+        _as_table(found.columns, found.rows),
+        remark=f"the first {limit:,} rows; --limit shows more" if found.more else "",
     )
 
 

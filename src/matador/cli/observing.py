@@ -57,6 +57,15 @@ class Observing:
         """Are log lines JSON?"""
         return self.log_format == "json"
 
+    def check(self) -> None:
+        """Refuse options that would have no effect.
+
+        Raises:
+            UsageError: there is an address for metrics, but no port.
+        """
+        if self.metrics_port is None and self.metrics_host != LOOPBACK:
+            raise UsageError("--metrics-host needs --metrics-port")
+
     def start_logs(self, process: int | None) -> None:
         """Log in the chosen format from now on."""
         if self.as_json:
@@ -72,7 +81,11 @@ class Observing:
         line += [] if self.history is None else ["--history", str(self.history)]
         if self.metrics_port is not None:
             if self.metrics_port + processes - 1 > _LAST_PORT:
-                raise UsageError(f"--metrics-port: there are no {processes} ports from there on")
+                first, last = self.metrics_port, self.metrics_port + processes - 1
+                raise UsageError(
+                    f"--metrics-port: {processes} processes need the ports {first} to {last}, and "
+                    f"{_LAST_PORT} is the last one; give a lower port"
+                )
             line += ["--metrics-port", str(self.metrics_port), "--metrics-host", self.metrics_host]
         return line
 

@@ -22,7 +22,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from matador.cli.commands import a_path, flag, option
-from matador.cli.output import FAILED, TERMINATED, err, note, warn
+from matador.cli.output import FAILED, TERMINATED, UsageError, err, note, warn
 from matador.cli.supervisor import stop_with_supervisor
 from matador.loading import is_file, split_reference
 
@@ -67,7 +67,13 @@ class Reloading:
     ] = False
 
     def start(self) -> None:
-        """In the process that is reloaded: end when the other one does."""
+        """In the process that is reloaded: end when the other one does.
+
+        Raises:
+            UsageError: folders are to be watched, but nothing is reloaded.
+        """
+        if self.reload_folders:
+            raise UsageError("--reload-folder needs --reload")
         if self.with_parent:
             stop_with_supervisor(_log)
 
@@ -75,8 +81,12 @@ class Reloading:
         """Run a command again and again, until a signal.
 
         Raises:
+            UsageError: a folder to watch does not exist.
             WorkersFailed: the last one failed.
         """
+        for one in self.reload_folders or ():
+            if not one.is_dir():
+                raise UsageError(f"--reload-folder: there is no folder {one}")
         where, _ = split_reference(reference)
         home = Path(where).parent if is_file(where) else Path()
         folders = dict.fromkeys(

@@ -81,11 +81,13 @@ def open_lake(where: LakeOptions, schema: Schema | None = None, *, create: bool 
             raise _no_lake(where, "has no tables")
         return made
     folder = Path(where.lake)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the lake {folder} is a file; it must be a folder")
+    if where.storage_options:
+        raise UsageError(f"--storage-option is for object stores; the lake {folder} is a folder")
     if not create and not (folder / "events").is_dir():
         problem = "has no tables" if folder.is_dir() else "does not exist"
         raise _no_lake(where, problem)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the lake {folder} is a file; it must be a folder")
     from matador.spark import Lake  # slow to import, and perhaps not installed
 
     return Lake(folder, schema=schema, storage_options=where.storage_options)

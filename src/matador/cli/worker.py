@@ -59,6 +59,7 @@ def worker(
         return
     reloading.start()
     target = common.load(app, logging.INFO).app
+    observing.check()
     observing.start_logs(process)
     work(target, line, queues, processes, concurrency, process, common, observing)
 

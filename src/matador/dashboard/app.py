@@ -57,9 +57,9 @@ def _routes() -> list[Route | Mount]:
         Route("/workers", overview.workers, methods=get),
         Route("/dead-letters", dead_letters.dead_letters, methods=get),
         Route("/dead-letters/move", dead_letters.begin_move, methods=post),
-        Route("/dead-letters/{number:int}", messages.letter, methods=get),
-        Route("/dead-letters/{number:int}/edit", dead_letters.edit, methods=get),
-        Route("/dead-letters/{number:int}/edit", dead_letters.edited, methods=post),
+        Route("/dead-letters/{number}", messages.letter, methods=get),
+        Route("/dead-letters/{number}/edit", dead_letters.edit, methods=get),
+        Route("/dead-letters/{number}/edit", dead_letters.edited, methods=post),
         Route("/moves/{id}", dead_letters.show_move, methods=get),
         Route("/moves/{id}/confirm", dead_letters.confirm_move, methods=post),
         Route("/moves/{id}/cancel", dead_letters.cancel_move, methods=post),
@@ -135,6 +135,14 @@ class Dashboard:
             MatadorError: it cannot start. A broker that is down is waited for.
         """
         return self._running(self._pages)
+
+    def end_live_pages(self) -> None:
+        """Let the live pages and queries that are open end, for a server that shuts down."""
+        desk: Desk = self._pages.state.desk
+        desk.ending = True
+        desk.monitor.wake()
+        if desk.lake is not None:
+            desk.lake.end_queries()
 
     @contextlib.asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncGenerator[None]:

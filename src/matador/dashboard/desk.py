@@ -46,6 +46,7 @@ class Desk:
     jobs: JobDesk
     lake: LakeDesk | None
     streams: int = 0
+    ending: bool = False
     _stats: dict[str, tuple[float, Stats]] = field(default_factory=dict[str, tuple[float, Stats]])
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -38,6 +38,7 @@ _OPEN = ("/login", "/static/")
 _READERS_MAY = frozenset(("/login", "/logout", "/lake/query"))
 _LONGEST_FORM = 2 << 20
 _MOST_FIELDS = 10_000
+_MOST_DIGITS = 18  # of a number that fits into eight bytes, whatever its digits are
 _FORM_TYPE = "application/x-www-form-urlencoded"
 _PATIENCE = 15.0  # seconds to send a form
 
@@ -244,3 +245,8 @@ def form_of(request: Request) -> Form:
 def field(form: Form, name: str, default: str = "") -> str:
     """One field of a form."""
     return form.get(name, [default])[0]
+
+
+def read_number(text: str) -> int | None:
+    """A number in an address or a form, if a database can hold it; None for anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from matador.dashboard.audit import AuditLog
+from matador.dashboard.lake_query import Answer, LakeQuery
 from matador.dashboard.options import DashboardOptions
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.app import Matador
@@ -24,21 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_ROWS = 200
+QUERY_SECONDS = 120.0
 _MOST_KEPT = 20
 _STOP_SECONDS = 10.0
 
 ReplayState: TypeAlias = Literal["counting", "counted", "running", "done", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The first rows that a query has found."""
-
-    columns: list[str]
-    rows: list[list[str]]
-    more: bool
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -70,6 +61,8 @@ class LakeDesk:
         self._started_spark = False
         self._replays: OrderedDict[str, Replay] = OrderedDict()
         self._making: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+        self.query_seconds = QUERY_SECONDS
         self.report: str | None = None
         self.report_at: float | None = None
         self.problem: str | None = None
@@ -100,6 +93,7 @@ class LakeDesk:
 
     async def stop(self) -> None:
         """Stop Spark, if it was started here."""
+        self.end_queries()
         tasks = [one.task for one in self._replays.values()] + [self._making]
         for task in tasks:
             if task is not None:
@@ -118,22 +112,39 @@ class LakeDesk:
             self._making = asyncio.create_task(self._make_report())
 
     async def query(self, sql: str) -> Answer:
-        """The first rows of one SELECT, which only reads.
+        """The first rows of one SELECT, which only reads. Spark stops if the caller is cancelled.
 
         Raises:
-            ConfigurationError: the query is not one, or Spark refuses it.
+            ConfigurationError: the query is not one, Spark refuses it, or it takes too long.
         """
+        query = LakeQuery(sql)
+        asking = asyncio.create_task(self._with_lake(query.run))
+        ending = asyncio.create_task(self._ending.wait())
+        limit = self.query_seconds
+        try:
+            await asyncio.wait({asking, ending}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            ending.cancel()
+            if not asking.done():  # it would run on, and everybody else would wait for it
+                asking.cancel()
+                query.stop()
+        if self._ending.is_set():
+            raise ConfigurationError("the query was stopped: the dashboard is shutting down")
+        if not query.has_begun:
+            raise ConfigurationError(
+                f"the query has not begun within {limit:g} seconds: Spark is busy with a report, a "
+                "replay or another query. Try again later, or use `matador lake query`"
+            )
+        raise ConfigurationError(
+            f"the query was stopped after {limit:g} seconds. Select less, for example by date, or "
+            "use `matador lake query`, which has no limit"
+        )
 
-        def ask(lake: Lake) -> Answer:
-            from matador.spark.runtime.messages import first_rows
-
-            began = time.monotonic()
-            frame = lake.sql(sql)
-            rows, more = first_rows(frame, MOST_ROWS)
-            shown = [["" if row[name] is None else str(row[name]) for name in row] for row in rows]
-            return Answer(list(frame.columns), shown, more, time.monotonic() - began)
-
-        return await self._with_lake(ask)
+    def end_queries(self) -> None:
+        """Stop the queries that run, for a server that shuts down."""
+        self._ending.set()
 
     def begin_replay(self, choice: dict[str, str]) -> Replay:
         """Begin to count what would be sent. Nothing is sent before ``confirm``."""

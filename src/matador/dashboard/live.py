@@ -53,15 +53,15 @@ async def live(request: Request) -> Response:
         return PlainTextResponse("There is no such page.\n", HTTPStatus.NOT_FOUND)
     if desk.streams >= MOST_STREAMS:
         return PlainTextResponse("Too many pages are open.\n", HTTPStatus.SERVICE_UNAVAILABLE)
-    return _EventStream(_parts(desk, request, session_of(request), name, params))
+    return _EventStream(desk, _parts(desk, request, session_of(request), name, params))
 
 
 class _EventStream(StreamingResponse):
     """Ends when its reader stops reading: others need the place."""
 
-    def __init__(self, parts: AsyncGenerator[bytes]) -> None:
+    def __init__(self, desk: Desk, parts: AsyncGenerator[bytes]) -> None:
         super().__init__(parts, media_type="text/event-stream")
-        self._stream = parts
+        self._desk, self._stream = desk, parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def patient(message: Message) -> None:
@@ -71,11 +71,13 @@ class _EventStream(StreamingResponse):
             except TimeoutError as error:
                 raise _NobodyReads from error
 
+        self._desk.streams += 1  # at once, or many that come together would all find a place
         try:
             await super().__call__(scope, receive, patient)
         except* _NobodyReads:
             log.info("a live page was ended: its browser does not read it")
         finally:
+            self._desk.streams -= 1
             await self._stream.aclose()
 
 
@@ -86,27 +88,23 @@ class _NobodyReads(Exception):
 async def _parts(
     desk: Desk, request: Request, session: Session, name: str, params: dict[str, str]
 ) -> AsyncGenerator[bytes]:
-    desk.streams += 1
     last = b""
-    try:
-        yield b"retry: 3000\n\n"
-        while desk.sessions.find(session.id) is not None:
-            await desk.monitor.changed(_STILL_THERE)
-            try:
-                text = await rendered(desk, session, name, params)
-            except MatadorError:
-                return  # it is gone; the page that is shown stays
-            digest = hashlib.sha256(text.encode()).digest()
-            if digest != last:
-                last = digest
-                lines = "".join(f"data: {line}\n" for line in text.splitlines())
-                yield f"event: part\n{lines}\n".encode()
-            else:
-                yield b": still there\n\n"
-            if await request.is_disconnected():
-                return
-    finally:
-        desk.streams -= 1
+    yield b"retry: 3000\n\n"
+    while not desk.ending and desk.sessions.find(session.id) is not None:
+        await desk.monitor.changed(_STILL_THERE)
+        try:
+            text = await rendered(desk, session, name, params)
+        except MatadorError:
+            return  # it is gone; the page that is shown stays
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest != last:
+            last = digest
+            lines = "".join(f"data: {line}\n" for line in text.splitlines())
+            yield f"event: part\n{lines}\n".encode()
+        else:
+            yield b": still there\n\n"
+        if await request.is_disconnected():
+            return
 
 
 async def rendered(desk: Desk, session: Session, name: str, params: dict[str, str]) -> str:

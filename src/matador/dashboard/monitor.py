@@ -13,6 +13,8 @@ from matador.events.app import Matador
 from matador.events.queue_counts import QueueCounts, count
 from matador.events.queue_pauses import pausing, why_not
 from matador.observe.history.store import Depth, HistoryStore
+from matador.observe.oldest import oldest_due, tells_age
+from matador.runtime.few_at_once import few_at_once
 from matador.transports.base import Browsing, BrowsingByTaking, BrowsingDeadLetters
 
 log = logging.getLogger("matador.dashboard")
@@ -25,7 +27,6 @@ _LIMIT = 10.0  # seconds to wait for an answer
 _KEEP_EVERY = 10.0  # seconds between two rows of the history
 _PRUNE_EVERY = 3600.0
 _READ_ALL_EVERY = 300.0
-_LOOKED_AT = 50  # messages at the front of a queue, for the oldest that is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,11 @@ class Monitor:
         except TimeoutError:
             pass
 
+    def wake(self) -> None:
+        """End the wait of all who wait for the next look."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     # -- looking ----------------------------------------------------------------------------------
 
     async def _keep_looking(self) -> None:
@@ -145,8 +151,7 @@ class Monitor:
             except Exception:
                 log.exception("the dashboard could not look at the broker")
             self._ended = self._begun
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self.wake()
             took = time.monotonic() - began
             try:
                 async with asyncio.timeout(max(EVERY, _SHARE * took)):
@@ -177,34 +182,27 @@ class Monitor:
             await self._keep(now)
 
     async def _queues(self) -> tuple[QueueView, ...]:
-        found: list[QueueView] = []
-        topology = self._app.topology
-        for queue, counts in zip(topology.queues, await count(self._app), strict=True):
-            oldest = None
+        async def oldest(counts: QueueCounts) -> float | None:
             depth = counts.depth
-            if depth is not None and depth.ready + depth.in_flight and self._sees_oldest:
-                oldest = await self._oldest(counts.queue)
-            found.append(QueueView(queue.name, counts, oldest))
-        return tuple(found)
+            if depth is None or not depth.ready + depth.in_flight:
+                return None
+            since = await oldest_due(self._app.transport, counts.queue)
+            return None if since is None else since.timestamp()
 
-    @property
-    def _sees_oldest(self) -> bool:
-        return self.browses and not self.takes_to_browse
-
-    async def _oldest(self, queue: str) -> float | None:
-        transport = self._app.transport
-        assert isinstance(transport, Browsing)
-        async for one in transport.browse(queue, limit=_LOOKED_AT):
-            if one.state != "delayed" and one.stored_at is not None:
-                return one.stored_at.timestamp()
-        return None  # they are not due yet
+        found = await count(self._app)
+        ages = await few_at_once(oldest, found)
+        queues = self._app.topology.queues
+        return tuple(
+            QueueView(queue.name, counts, age)
+            for queue, counts, age in zip(queues, found, ages, strict=True)
+        )
 
     def _cannot(self) -> list[str]:
         name = self._app.transport.name
         said: list[str] = []
         if not self.counts_messages:
             said.append(f"{name} cannot count messages, so depths are not shown.")
-        if not self._sees_oldest:
+        if not tells_age(self._app.transport):
             why = "shows messages only by taking them" if self.browses else "cannot show messages"
             said.append(f"{name} {why}, so the age of the oldest message is not shown.")
         if not self.pauses:

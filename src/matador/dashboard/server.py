@@ -12,7 +12,7 @@ from matador.dashboard.app import Dashboard
 from matador.dashboard.options import DashboardOptions
 from matador.errors import ConfigurationError
 
-_GRACE = 2  # seconds for requests that are being answered; live pages are cut off then
+_GRACE = 2  # seconds for requests that are being answered
 
 
 def listening(options: DashboardOptions) -> socket.socket:
@@ -39,6 +39,18 @@ def listening(options: DashboardOptions) -> socket.socket:
     return made
 
 
+class _Server(uvicorn.Server):
+    """Ends live pages when it shuts down: it waits for them, and they would not end."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.end_live_pages()
+        await super().shutdown(sockets)
+
+
 async def serve(
     dashboard: Dashboard, listener: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
@@ -60,7 +72,7 @@ async def serve(
         timeout_graceful_shutdown=_GRACE,
         ws="none",
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, dashboard)
     try:
         async with dashboard.running():
             ready()

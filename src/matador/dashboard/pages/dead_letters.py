@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from matador.dashboard.desk import Desk, desk_of, who
-from matador.dashboard.guard import field, form_of
+from matador.dashboard.guard import field, form_of, read_number
 from matador.dashboard.letter_index import Entry, IndexFilter
 from matador.dashboard.moves import Move
 from matador.dashboard.pages.errors import not_found, said
@@ -113,8 +113,8 @@ async def dead_letters(request: Request) -> Response:
         )
     except ConfigurationError as error:
         return said(request, str(error), HTTPStatus.BAD_REQUEST)
-    before = request.query_params.get("before", "")
-    values = await letters_values(desk, search, int(before) if before.isdecimal() else None, scan)
+    before = read_number(request.query_params.get("before", ""))
+    values = await letters_values(desk, search, before, scan)
     return desk.renderer.page(request, "dead_letters.html", **values)
 
 
@@ -169,7 +169,7 @@ async def _scan(desk: Desk, search: Search, start: str | None) -> Scan:
     more = None
     office = desk.app.dead_letters
     first, _, after = (start or "0:").partition(":")
-    begin = int(first) if first.isdecimal() else 0
+    begin = read_number(first) or 0
     for at, (queue, kind) in enumerate(office.queues()):
         if at < begin:
             continue
@@ -267,8 +267,9 @@ async def edited(request: Request) -> Response:
     return said(request, "Redriven with the new payload. The change is in the audit log.")
 
 
-async def _one(desk: Desk, number: int) -> tuple[Entry | None, Letter | None]:
-    found = desk.index.entries([number])
+async def _one(desk: Desk, number: str) -> tuple[Entry | None, Letter | None]:
+    wanted = read_number(number)
+    found = [] if wanted is None else desk.index.entries([wanted])
     if not found:
         return None, None
     return found[0], await desk.index.letter(found[0])
@@ -304,7 +305,8 @@ async def begin_move(request: Request) -> Response:
                 return await asyncio.to_thread(desk.index.numbers, chosen, decodable=only)
             return await _scan_all(desk, search, found)
     else:
-        numbers = [int(one) for one in form.get("letter", []) if one.isdecimal()]
+        given = (read_number(one) for one in form.get("letter", []))
+        numbers = [one for one in given if one is not None]
         if not numbers:
             return said(request, "Select at least one dead letter.", HTTPStatus.BAD_REQUEST)
         what = f"{len(numbers):,} selected dead letters"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from matador.dashboard.desk import Desk, desk_of
-from matador.dashboard.guard import field, form_of
+from matador.dashboard.guard import field, form_of, read_number
 from matador.dashboard.job_desk import PAGE, within
 from matador.dashboard.pages.errors import not_found, said
-from matador.errors import JobError
-from matador.model.job import JOB_STATUSES, JobStatus
+from matador.errors import JobError, JobNotFoundError, JobStateError
+from matador.model.job import JOB_STATUSES
 
 _ALL_LIMIT = 1000
 
@@ -42,8 +42,7 @@ async def job_queue(request: Request) -> Response:
     status = request.query_params.get("status", "failed")
     if status not in JOB_STATUSES:
         return not_found(request, f"There is no state {status!r}.")
-    given = request.query_params.get("skip", "0")
-    skip = min(int(given), 10**9) if given.isdecimal() else 0
+    skip = min(read_number(request.query_params.get("skip", "")) or 0, 10**9)
     view = await desk.jobs.view(name)
     found = await desk.jobs.page(name, status, skip) if view.can_list else []
     return desk.renderer.page(
@@ -107,14 +106,28 @@ async def change_queue(request: Request) -> Response:
 
 
 async def change_job(request: Request) -> Response:
-    """Retry or remove one job."""
+    """Retry or remove one job. Before it removes one, it asks."""
     desk, form = desk_of(request), form_of(request)
     queue = desk.jobs.queue(request.path_params["queue"])
     action, id_ = field(form, "action"), field(form, "id")
     if queue is None or action not in ("retry", "remove"):
         return not_found(request)
+    status = field(form, "status")
+    if status not in JOB_STATUSES:
+        status = "failed"
+    if action == "remove" and field(form, "sure") != "yes":
+        job = await within(queue.get(id_)) if queue.capabilities.find else None
+        if job is None and queue.capabilities.find:
+            return not_found(request, "This job is gone.")
+        return desk.renderer.page(
+            request, "job_remove.html", queue=queue.name, id=id_, job=job, status=status
+        )
     await desk.record(request, f"{action} job", queue=queue.name, id=id_)
-    await within(queue.retry(id_) if action == "retry" else queue.remove(id_))
-    status = cast("JobStatus", field(form, "status") or "failed")
+    try:
+        await within(queue.retry(id_) if action == "retry" else queue.remove(id_))
+    except JobNotFoundError:
+        return not_found(request, "This job is gone.")
+    except JobStateError as error:
+        return said(request, str(error), HTTPStatus.CONFLICT)
     back = f"/jobs/{quote(queue.name, safe='')}?status={quote(status)}"
     return RedirectResponse(back, HTTPStatus.SEE_OTHER)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -13,8 +15,11 @@ from matador.dashboard.guard import field, form_of
 from matador.dashboard.pages.errors import not_found, said
 from matador.errors import MatadorError
 
+T = TypeVar("T")
+
 _CHOICE = ("event", "subscriber", "where", "since", "until")
 _LONGEST_QUERY = 10_000
+_LEFT = 499  # what servers log for a client that went before it had its answer
 _EXAMPLE = "SELECT event_key, subscriber, outcome, count(*) AS n FROM deliveries GROUP BY 1, 2, 3"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
@@ -69,13 +74,35 @@ async def query(request: Request) -> Response:
     if desk.masking:
         text = "SQL would show the fields that are masked, so it is off."
         return said(request, text, HTTPStatus.FORBIDDEN)
-    sql = field(form_of(request), "sql")[:_LONGEST_QUERY]
+    sql = field(form_of(request), "sql")
+    if len(sql) > _LONGEST_QUERY:
+        problem = f"the query has {len(sql):,} characters; at most {_LONGEST_QUERY:,} are allowed"
+        return _page(request, HTTPStatus.BAD_REQUEST, sql=sql, problem=problem)
     await desk.record(request, "query", sql=sql)
     try:
-        answer = await desk.lake.query(sql)
+        answer = await _unless_left(request, desk.lake.query(sql))
     except MatadorError as error:
         return _page(request, HTTPStatus.BAD_REQUEST, sql=sql, problem=str(error))
+    if answer is None:
+        return Response(status_code=_LEFT)
     return _page(request, sql=sql, answer=answer)
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """What comes of the work; None if the browser goes before, which cancels the work."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(left())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def begin_replay(request: Request) -> Response:
@@ -109,7 +136,10 @@ async def confirm_replay(request: Request) -> Response:
     if desk.lake is None or found is None:
         return not_found(request, "There is no such replay any more.")
     if not desk.lake.confirm(found, who(request)):
-        return said(request, "This was confirmed before.", HTTPStatus.CONFLICT)
+        text = (
+            "This is not waiting to be confirmed: it was sent before, is being counted, or failed."
+        )
+        return said(request, text, HTTPStatus.CONFLICT)
     return RedirectResponse(f"/lake/replays/{found.id}", HTTPStatus.SEE_OTHER)
 
 

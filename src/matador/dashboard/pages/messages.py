@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from matador.codec.base import RawEnvelope
 from matador.dashboard.desk import Desk, desk_of
+from matador.dashboard.guard import read_number
 from matador.dashboard.pages.errors import not_found
 from matador.errors import DecodeError, HistoryError, InvalidEventError, QueueNotFoundError
 from matador.events.dead_letters import Letter
@@ -79,7 +80,8 @@ async def messages(request: Request) -> Response:
 async def letter(request: Request) -> Response:
     """One dead letter, by its number in the index."""
     desk = desk_of(request)
-    entries = desk.index.entries([request.path_params["number"]])
+    number = read_number(request.path_params["number"])
+    entries = [] if number is None else desk.index.entries([number])
     one = await desk.index.letter(entries[0]) if entries else None
     if one is None:
         return not_found(request, "This dead letter is gone: redriven, purged, or expired.")

@@ -17,7 +17,7 @@ from matador.model.event import EventType
 from matador.model.options import suggestion
 from matador.spark.replay.ledger import ReplayCount
 from matador.spark.runtime.compat import analyse
-from matador.spark.runtime.messages import without_logged_queries
+from matador.spark.runtime.messages import spark_error, without_logged_queries
 from matador.spark.tables.decode import EVENT
 from matador.spark.tables.read_only_sql import check_predicate, without_variables
 from matador.spark.tables.reader import LakeTables
@@ -119,7 +119,7 @@ def choose(lake: LakeTables, app: Matador, choice: Choice, target: ReplayTarget)
         check_subscriber(app, choice.subscriber)
     rows = choice.restrict(rows, "created_at")
     if choice.where is not None:
-        hint = "" if event else " (to use its fields as data.field, name an event)"
+        hint = "" if event else " (name an event to use the fields of its payload, as data.field)"
         rows = filtered(rows, choice.where, hint)
     return _one_an_event(rows.select(*ROWS)) if target.by_event else rows.select(*ROWS)
 
@@ -186,8 +186,9 @@ def filtered(rows: DataFrame, where: str, hint: str) -> DataFrame:
         with without_variables(rows.sparkSession), without_logged_queries():
             return analyse(rows.where(check_predicate(rows.sparkSession, where)))
     except (AnalysisException, ParseException) as error:
-        said = (error.getMessage() or str(error)).strip().splitlines()[0]
-        raise ConfigurationError(f"invalid predicate where={where!r}{hint}: {said}") from error
+        raise ConfigurationError(
+            f"invalid predicate where={where!r}: {spark_error(error)}{hint}"
+        ) from error
 
 
 def _one_an_event(rows: DataFrame) -> DataFrame:

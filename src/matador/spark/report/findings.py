@@ -180,8 +180,11 @@ def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliatio
     step = next((one for one in _STEPS if (end - start) // one < _MOMENTS), _STEPS[-1])
     counts = windows.from_health(aggregates.read("health"))
     if step < windows.WINDOW:  # finer than what is stored; a short period is counted quickly
-        counts = _counted_finely(lake, aggregates, step)
-        volume = windows.to_volume(counts, step)
+        fine = _counted_finely(lake, aggregates, step)
+        if _total(fine_volume := windows.to_volume(fine, step)) == _total(volume):
+            counts, volume = fine, fine_volume
+        else:  # rows have expired; what is stored keeps their history
+            step = windows.WINDOW
     subscribers, more = _subscribers(volume, counts, (start + end) // 2)
     return replace(
         findings,
@@ -190,6 +193,10 @@ def find(lake: LakeTables, aggregates: Aggregates, reconciliation: Reconciliatio
         subscribers=subscribers,
         more_subscribers=more,
     )
+
+
+def _total(volume: Table) -> int:
+    return sum(sum(volume.column(name).to_pylist()) for name in _VOLUME)
 
 
 def _counted_finely(lake: LakeTables, aggregates: Aggregates, step: int) -> windows.Counts:

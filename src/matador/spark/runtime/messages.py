@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import ParseException, PySparkException
@@ -53,10 +54,33 @@ def silence(spark: SparkSession) -> None:
         java.lang.System.setErr(stderr)
 
 
-def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
+@dataclass(frozen=True, slots=True)
+class FirstRows:
     """The first rows of a DataFrame as plain data, and whether there are more."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    more: bool
+
+
+def first_rows(frame: DataFrame, limit: int) -> FirstRows:
+    """The first rows of a DataFrame. Columns of the same name are told apart: ``id``, ``id_2``."""
+    columns = _distinct(frame.columns)
+    if columns != frame.columns:
+        frame = frame.toDF(*columns)
     found = [row.asDict(recursive=True) for row in frame.limit(limit + 1).collect()]
-    return found[:limit], len(found) > limit
+    return FirstRows(columns, found[:limit], len(found) > limit)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        tried, number = name, 1
+        while tried in found or (number > 1 and tried in names):
+            number += 1
+            tried = f"{name}_{number}"
+        found.append(tried)
+    return found
 
 
 def spark_error(error: BaseException) -> str | None:
