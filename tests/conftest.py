@@ -63,6 +63,7 @@ KAFKA_EACH_TIME = (
     "tests/channels/test_service.py::TestToOneConsumer::test_a_message_reaches_one",
     "tests/cli/test_kafka_commands.py",
     "tests/compliance/test_kafka.py::TestKafka::",
+    "tests/dashboard/test_transports.py",
     "tests/pubsub/test_delivery.py::test_every_queue_gets_every_message",
     "tests/rpc/test_calls.py::test_a_call_returns_what_the_handler_returns",
     "tests/spark/test_kafka_ingest.py::test_every_event_becomes_a_row_once",

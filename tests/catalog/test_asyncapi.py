@@ -11,7 +11,7 @@ import jsonschema
 import pydantic
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support import payloads
 from tests.support.payloads import DataclassOrder
@@ -175,6 +175,7 @@ data = st.recursive(
 
 
 @given(data)
+@example({"": None, "\u2028": "\u2029\x85"})
 def test_yaml_is_read_as_it_was_written(value: Any) -> None:
     plain = json.loads(json.dumps(value, allow_nan=False)) if _finite(value) else None
     # YAML 1.1, which PyYAML reads, takes 1e16 for a text.

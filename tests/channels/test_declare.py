@@ -139,3 +139,6 @@ class TestMistakes:
     def test_settings_of_another_type(self) -> None:
         with pytest.raises(ConfigurationError, match="settings must be Settings"):
             QueueService({"queue": {}})  # pyright: ignore[reportArgumentType] - wrong
+        with pytest.raises(ConfigurationError, match="settings must be Settings") as found:
+            QueueService("amqp://me:hidden@host/")  # pyright: ignore[reportArgumentType] - wrong
+        assert "hidden" not in str(found.value)

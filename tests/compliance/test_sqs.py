@@ -29,6 +29,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnElasticMQ]:
     own.kill()
 
 
+@pytest.fixture(scope="module")
+def forgetful_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnElasticMQ]:
+    """Keeps messages in memory. ElasticMQ 1.7 hangs now and then if it stores a message while it
+    changes it: one that is given back, and received again at once by another consumer."""
+    own = OwnElasticMQ(tmp_path_factory.mktemp("sqs-memory"), stores=False)
+    own.start()
+    yield own
+    own.kill()
+
+
 class TestSqs(TransportCompliance):
     releases_keep_their_place = False
     retries_keep_their_place = False
@@ -38,12 +48,17 @@ class TestSqs(TransportCompliance):
     load = 2_000
     fifo = False
     server: OwnElasticMQ
+    request: pytest.FixtureRequest
 
     @pytest_asyncio.fixture(autouse=True)
     async def _queues(
-        self, _tidy: None, server: OwnElasticMQ, monkeypatch: pytest.MonkeyPatch
+        self,
+        _tidy: None,
+        server: OwnElasticMQ,
+        monkeypatch: pytest.MonkeyPatch,
+        request: pytest.FixtureRequest,
     ) -> AsyncIterator[None]:
-        self.server = server
+        self.server, self.request = server, request
         for name, value in CREDENTIALS.items():
             monkeypatch.setenv(name, value)
         yield
@@ -55,7 +70,8 @@ class TestSqs(TransportCompliance):
         return SqsTransport(self.server.url, lease=3, wait=1, fifo=self.fifo)
 
     async def make_patient_transport(self) -> Transport:
-        return SqsTransport(self.server.url, lease=30, wait=1, fifo=self.fifo)
+        server: OwnElasticMQ = self.request.getfixturevalue("forgetful_server")
+        return SqsTransport(server.url, lease=30, wait=1, fifo=self.fifo)
 
     async def raw_entries(self) -> RawEntries:
         return RawSqs(self.server.url, fifo=self.fifo)

@@ -122,7 +122,7 @@ def test_the_image_has_extras_that_exist_and_no_root() -> None:
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = re.search(r"matador-events\[([\w,]+)\]", DOCKERFILE)
+    found = re.search(r"\.whl\)\[([\w,]+)\]", DOCKERFILE)
     assert found
     assert set(found[1].split(",")) <= set(extras["optional-dependencies"])
     assert "metrics" in found[1]
@@ -131,6 +131,27 @@ def test_the_image_has_extras_that_exist_and_no_root() -> None:
     security = WORKER["spec"]["template"]["spec"]["securityContext"]
     assert security == {"runAsNonRoot": True, "runAsUser": int(user[1])}
     assert DOCKERFILE.index("USER shop") < DOCKERFILE.index("ENTRYPOINT")
+
+
+def test_the_image_installs_the_wheel_that_its_comment_builds(tmp_path: Path) -> None:
+    """Matador is not on the package index: an image that asks for it there cannot be built."""
+    build = re.search(r"^#   pip wheel (.*) PATH/OF/THE/CLONE$", DOCKERFILE, re.MULTILINE)
+    install = re.search(
+        r"^RUN /venv/bin/pip install --no-cache-dir (.*)$", DOCKERFILE, re.MULTILINE
+    )
+    assert build
+    assert install
+    assert "COPY wheels /wheels\n" in DOCKERFILE
+    folder = shlex.split(build[1])[-1]
+    backend = "import hatchling.build as build, sys; build.build_wheel(sys.argv[1])"
+    (tmp_path / folder).mkdir()
+    made = [sys.executable, "-c", backend, str(tmp_path / folder)]
+    subprocess.run(made, cwd=ROOT, check=True, capture_output=True)
+    what = install[1].replace("/wheels/", f"{tmp_path}/{folder}/")
+    ran = subprocess.run(["sh", "-c", f"echo {what}"], check=True, capture_output=True, text=True)
+    assert re.fullmatch(
+        rf"{tmp_path}/wheels/matador_events-[\d.]+-\S+\.whl\[[\w,]+\]\n", ran.stdout
+    )
 
 
 # -- Kubernetes -----------------------------------------------------------------------------------
@@ -158,6 +179,8 @@ def test_the_objects_refer_to_each_other() -> None:
     assert BUDGET["spec"]["selector"]["matchLabels"] == labels
     assert SCALED["spec"]["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
     assert "replicas" not in WORKER["spec"]  # or each apply would undo what KEDA decided
+    # KEDA may leave a single pod, and its node must be drained all the same.
+    assert set(BUDGET["spec"]) == {"selector", "maxUnavailable"}
     assert 1 <= SCALED["spec"]["minReplicaCount"] < SCALED["spec"]["maxReplicaCount"]
 
 

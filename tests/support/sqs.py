@@ -21,9 +21,10 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 
 
 class OwnElasticMQ:
-    """A server that a test may kill and start again. Every message is on its disk."""
+    """A server that a test may kill and start again. Every message is on its disk, if it
+    ``stores`` them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stores: bool = True) -> None:
         shared = Path(os.environ.get("MATADOR_BROKERS_FOLDER", SCRIPT.parents[1] / ".brokers"))
         library = shared / "sqs" / "lib"
         if not library.is_dir():
@@ -39,6 +40,7 @@ class OwnElasticMQ:
             "MATADOR_BROKERS_FOLDER": str(folder),
             "MATADOR_SQS_LIB": str(library),
             "MATADOR_SQS_PORT": str(self.port),
+            "MATADOR_SQS_STORES": "true" if stores else "false",
         }
 
     @property

@@ -47,9 +47,9 @@ def _entry(start: str, value: Any, indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    # JSON leaves DEL and the like as they are; YAML wants them escaped.
+    # JSON leaves DEL and the like as they are; YAML wants them escaped, and line separators, too.
     return re.sub(
-        "[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]",
+        "[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]",
         lambda odd: f"\\u{ord(odd[0]):04x}",
         json.dumps(value, ensure_ascii=False, default=str),
     )

@@ -57,6 +57,7 @@ from matador.runtime.settle import Handler
 from matador.runtime.worker import DeliveryWorker
 from matador.transports.base import Routing, Transport
 from matador.transports.clock import Clock, SystemClock
+from matador.transports.credentials import without_secrets
 
 log = logging.getLogger("matador.channels")
 
@@ -138,7 +139,10 @@ class QueueService:
         transport: Transport | None = None,
     ) -> None:
         if not isinstance(settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-            raise ConfigurationError(f"QueueService: settings must be Settings, got {settings!r}")
+            raise ConfigurationError(
+                f"QueueService: settings must be Settings, got {without_secrets(repr(settings))}; "
+                f"make some with Settings(QueueSettings(type=…, url=…)) or Settings.load(FILE)"
+            )
         self._settings = settings
         self._consumers = self._read(channels)
         self._dedup = deduplicator

@@ -62,7 +62,7 @@ class OrderingCompliance(ComplianceBase):
         assert bench.noted(bench.name()) != self.honours_arguments
 
     async def test_one_key_is_handled_in_order_and_one_at_a_time(self) -> None:
-        bench = await self.open()
+        bench = await self.open(patient=True)
         run = _KeyedRun(bench)
         await bench.send(
             *[
