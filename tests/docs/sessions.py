@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b")
-_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?\b\d\d:\d\d:\d\d\S*")
+# Today's times are shown without their date, others without their seconds.
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*|\b\d\d:\d\d:\d\d\S*")
 _PATIENCE = 20.0
 
 
