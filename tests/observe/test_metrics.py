@@ -273,11 +273,13 @@ def test_many_successes_are_counted_as_one_by_one() -> None:
     # Binary fractions, or the start of an attempt would round an edge away.
     waits = [round(one * 1024) / 1024 for one in edges] * 3
     waits += [draw.choice((0.0, 1.5, 1.75, 40.0, 90.0)) for _ in range(200)]
-    successes = [(docket, created.timestamp() + wait, draw.choice(edges[1:])) for wait in waits]
+    successes = [
+        (docket, created.timestamp() + wait, draw.choice(edges[1:]), "an id", 1) for wait in waits
+    ]
     together, alone = (Series(("a", "b", "c", "d"), BUCKETS) for _ in range(2))
     together.succeeded(successes[:100])
     together.succeeded(successes[100:])
-    for (_, _, duration), wait in zip(successes, waits, strict=True):
+    for (_, _, duration, _, _), wait in zip(successes, waits, strict=True):
         alone.ended("success", True, duration, wait)
     assert together.durations == alone.durations
     assert together.waits == alone.waits

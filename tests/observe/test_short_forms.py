@@ -78,8 +78,8 @@ class Stricter(PrometheusMetrics):
 async def test_counts_are_the_same(more: list[Hooks]) -> None:
     metrics, counter = PrometheusMetrics(), OutcomeCounter()
     hooks = [metrics, counter, *more]
-    is_short = HookSet(hooks).success_counter is not None
-    assert is_short == (HookSet(hooks).stored_counter is not None) == (not more)
+    is_short = HookSet(hooks).short_success is not None
+    assert is_short == (HookSet(hooks).short_stored is not None) == (not more)
     async with make_app(mixed, hooks) as app:
         for name in ("good", "bad", "slow", "good"):
             await app.send(OrderPlaced(name))
@@ -104,11 +104,11 @@ async def test_what_a_subclass_or_an_object_overrides_is_called() -> None:
         await app.send(OrderPlaced("good"))
         await settled(app)
     assert metrics.told == 1
-    assert HookSet([metrics]).success_counter is None
-    assert HookSet([metrics]).stored_counter is not None
+    assert HookSet([metrics]).short_success is None
+    assert HookSet([metrics]).short_stored is not None
     patched = PrometheusMetrics()
     patched.on_worker_success = lambda event: None
-    assert HookSet([patched]).success_counter is None
+    assert HookSet([patched]).short_success is None
 
 
 async def test_a_trace_that_is_not_sampled_goes_on_without_spans() -> None:

@@ -10,7 +10,8 @@ import msgspec
 from matador.errors import MatadorError, SendFailedError, SendUnconfirmedError, may_be_stored
 from matador.events.fanout import Order, Outgoing, Way
 from matador.events.hooks import EnqueueError, EnqueueSuccess, EnqueueWarning, HookSet
-from matador.events.short_forms import CountStored
+from matador.events.plain import Plain
+from matador.events.short_forms import TellStored
 from matador.model.message import Message, Once
 from matador.model.sending import SendResult, Sent
 from matador.model.text import storable_text
@@ -29,8 +30,8 @@ class Dispatcher:
     def __init__(self, transport: Transport, hooks: HookSet) -> None:
         self._transport = transport
         self._hooks = hooks
-        self._counters: dict[tuple[str, str, str], CountStored] | None = (
-            None if hooks.stored_counter is None else {}
+        self._tellers: dict[tuple[str, str, str], TellStored] | None = (
+            None if hooks.short_stored is None else {}
         )
         coalescer: Coalescer[Message, MatadorError | None] = (
             Coalescer(
@@ -47,15 +48,15 @@ class Dispatcher:
     @property
     def needs_envelopes(self) -> bool:
         """Does a hook have to be told of each envelope that was stored?"""
-        return self._counters is None and self._hooks.on_enqueue_success is not None
+        return self._tellers is None and self._hooks.on_enqueue_success is not None
 
-    def stored(self, way: Way, message: Message) -> SendResult:
+    def stored(self, way: Way, sent: Plain) -> SendResult:
         """The result of the only message of an event, which was stored."""
         event_key, subscriber = way.docket.event_key, way.docket.target_subscriber
-        if self._counters is not None:
+        if self._tellers is not None:
             names = way.queue, event_key, subscriber
-            (self._counters.get(names) or self._counter(names))()
-        return SendResult(event_key, 1, 0, (), (Sent(subscriber, way.queue, message.id),))
+            (self._tellers.get(names) or self._teller(names))(sent)
+        return SendResult(event_key, 1, 0, (), (Sent(subscriber, way.queue, sent.id),))
 
     async def send(self, order: Order) -> SendResult:
         """Send the messages of one event; each awaits its own confirmation."""
@@ -108,9 +109,9 @@ class Dispatcher:
 
     def _plain_result(self, order: Order) -> SendResult | None:
         """The result, if everything was stored and no async hook has to be called."""
-        hooks, counters = self._hooks, self._counters
-        tell = hooks.tell_stored if counters is None else None
-        if tell is None and counters is None and hooks.on_enqueue_success is not None:
+        hooks, tellers = self._hooks, self._tellers
+        tell = hooks.tell_stored if tellers is None else None
+        if tell is None and tellers is None and hooks.on_enqueue_success is not None:
             return None
         sent: list[Sent] = []
         for one in order.outgoing:
@@ -118,21 +119,21 @@ class Dispatcher:
             if message is None or one.error is not None or one.warnings:
                 return None
             sent.append(Sent(one.target.subscriber.name, message.queue, message.id))
-        if counters is not None:
+        if tellers is not None:
             key = order.event.key
-            for stored in sent:
+            for one, stored in zip(order.outgoing, sent, strict=True):
                 names = stored.queue, key, stored.subscriber
-                (counters.get(names) or self._counter(names))()
+                (tellers.get(names) or self._teller(names))(one.sent)
         elif tell is not None:
             name = self._transport.name
             for one, stored in zip(order.outgoing, sent, strict=True):
                 tell(EnqueueSuccess(one.envelope, stored.queue, name))
         return SendResult(order.event.key, len(sent), order.skipped, (), tuple(sent))
 
-    def _counter(self, names: tuple[str, str, str]) -> CountStored:
-        make, counters = self._hooks.stored_counter, self._counters
-        assert make is not None and counters is not None  # noqa: PT018 - for the type checker
-        made = counters[names] = make(*names)
+    def _teller(self, names: tuple[str, str, str]) -> TellStored:
+        make, tellers = self._hooks.short_stored, self._tellers
+        assert make is not None and tellers is not None  # noqa: PT018 - for the type checker
+        made = tellers[names] = make(*names, self._transport.name)
         return made
 
     async def report(self, order: Order, once: Once | None = None) -> SendResult:

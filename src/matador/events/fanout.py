@@ -24,6 +24,7 @@ from matador.codec.base import (
     filling_blanks,
     preparing,
 )
+from matador.codec.headers import HeaderCodec
 from matador.codec.json import JsonCodec
 from matador.errors import (
     ConfigurationError,
@@ -35,6 +36,7 @@ from matador.errors import (
     SubscriberNotRegisteredError,
 )
 from matador.events.config import AppConfig, UnsupportedDelays
+from matador.events.plain import TRACEPARENT, Plain
 from matador.model.envelope import ROOM_FOR_ERRORS, Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
@@ -50,9 +52,6 @@ PLAIN = SendOptions()
 """Options of a send that has none."""
 
 _Choice: TypeAlias = tuple[str, tuple[str, ...] | None, str | None]
-
-TRACEPARENT = "traceparent"
-"""The metadata key of a trace, see W3C Trace Context."""
 
 _NO_TRACE = f"00-{'f' * 32}-{'f' * 16}-ff"
 _PLAIN_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
@@ -84,24 +83,6 @@ class Outgoing(msgspec.Struct):
     def envelope(self) -> Envelope[Any]:
         """The envelope. That of a plain one is created here, because it is rarely needed."""
         return self.sent.envelope if isinstance(self.sent, Plain) else self.sent
-
-
-class Plain(msgspec.Struct, frozen=True, gc=False):
-    """The parts of an envelope sent without options that differ from message to message."""
-
-    id: str
-    payload: Any
-    docket: Docket
-    created_at: datetime
-    traceparent: str | None = None
-
-    @property
-    def envelope(self) -> Envelope[Any]:
-        """The envelope."""
-        docket = msgspec.structs.replace(self.docket, created_at=self.created_at)
-        if self.traceparent is not None:
-            docket = msgspec.structs.replace(docket, metadata={TRACEPARENT: self.traceparent})
-        return Envelope(self.id, self.payload, docket)
 
 
 class Order(msgspec.Struct):
@@ -158,6 +139,7 @@ class FanOut:
         capabilities = config.transport.capabilities
         self._codec = config.used_codec
         self._sends_json = type(config.used_codec) is JsonCodec
+        self._writes_json = type(config.used_codec) in (JsonCodec, HeaderCodec)
         self._topology = topology
         self._capabilities = capabilities
         self._clock = config.clock
@@ -215,6 +197,7 @@ class FanOut:
             InvalidEventError: the payload does not match its type.
         """
         data = route.encode(payload)
+        json = data if self._writes_json else None
         now = now or self._clock.now()
         outgoing: list[Outgoing] = []
         for way in route.ways:
@@ -223,7 +206,7 @@ class FanOut:
                 encoded = way.stencil(id_, data, now)
             else:
                 encoded = way.traced(id_, data, now, traceparent)
-            plain = Plain(id_, payload, way.docket, now, traceparent)
+            plain = Plain(id_, payload, way.docket, now, traceparent, json)
             target, size = way.target, len(encoded.body)
             if size <= self.largest:
                 message = Message(id_, way.queue, encoded.body, encoded.headers)
@@ -235,8 +218,8 @@ class FanOut:
 
     def make_message(
         self, route: Route, way: Way, payload: Any, traceparent: str | None, now: datetime
-    ) -> Message | None:
-        """``make_plain`` for the only subscriber: its message alone; None if it is too large.
+    ) -> tuple[Message, Plain] | None:
+        """``make_plain`` for the only subscriber; None if the message is too large.
 
         Raises:
             InvalidEventError: the payload does not match its type.
@@ -250,7 +233,9 @@ class FanOut:
         body = encoded.body
         if len(body) > self.largest:
             return None
-        return Message(id_, way.queue, body, encoded.headers)
+        json = data if self._writes_json else None
+        plain = Plain(id_, payload, way.docket, now, traceparent, json)
+        return Message(id_, way.queue, body, encoded.headers), plain
 
     def can_carry(self, route: Route, metadata: Mapping[str, Any] | None) -> str | None:
         """The ``traceparent`` of these metadata, if there is nothing else in them, and the fast

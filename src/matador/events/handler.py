@@ -30,7 +30,7 @@ from matador.events.config import AppConfig, MalformedStrategy
 from matador.events.context import Context, EventSender, SyncContext
 from matador.events.failures import Failures
 from matador.events.hooks import DecodeFailure, HookSet, Processing, WorkerSuccess
-from matador.events.short_forms import CountSuccesses, Surrounding
+from matador.events.short_forms import Success, Surrounding, TellSuccesses
 from matador.events.steps import Steps
 from matador.model.capabilities import DeliveryMode
 from matador.model.envelope import MOST_ATTEMPTS, ROOM_FOR_ERRORS, Docket, Envelope
@@ -59,7 +59,7 @@ class _Route(msgspec.Struct, frozen=True):
     plain: bool  # an ``async def`` that takes only the envelope, with no hooks or timeouts
     light: bool  # the same with hooks, all of which are sync
     short: bool  # the same with hooks that have short forms
-    counters: dict[str, CountSuccesses]  # of successes, by queue
+    tallies: dict[str, TellSuccesses]  # of successes, by queue
 
 
 class _Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -112,7 +112,7 @@ class EventHandler:
         self._hooks = hooks
         self._hooked = bool(hooks.wraps) or hooks.on_worker_before_process is not None
         self._short = hooks.short_attempt
-        self._count = hooks.success_counter
+        self._tally = hooks.short_success
         self._checkpoints = config.checkpoints
         self._clock = config.clock
         self._time, self._monotonic = config.clock.time, config.clock.monotonic
@@ -155,7 +155,7 @@ class EventHandler:
             simple
             and self._hooks.quick
             and (self._hooks.around is None or self._short is not None)
-            and (self._hooks.on_worker_success is None or self._count is not None),
+            and (self._hooks.on_worker_success is None or self._tally is not None),
             {},
         )
 
@@ -213,12 +213,12 @@ class EventHandler:
                         duration = self._monotonic() - start
                         if around is not True:
                             _finish(around, None)
-                        count = route.counters.get(receipt.queue)
-                        if count is None:
-                            return self._short_success(receipt, docket, route, started_at, duration)
-                        measured = docket, started_at, duration  # as most often
-                        return Outcome(
-                            receipt, Complete(receipt), None, True, None, 0, count, measured
+                        tally = route.tallies.get(receipt.queue)
+                        measured = docket, started_at, duration, raw.id, receipt.delivery_count
+                        if tally is None:
+                            return self._short_success(receipt, route, measured)
+                        return Outcome(  # as most often
+                            receipt, Complete(receipt), None, True, None, 0, tally, measured
                         )
                     except BaseException as error:  # noqa: BLE001 - handled like an error after a wait
                         call = raising(error)
@@ -340,26 +340,28 @@ class EventHandler:
             stopped = asyncio.CancelledError() if ran.interrupted else None
             _finish(around, stopped or ran.error)
         if ran.error is None and not ran.interrupted:
-            docket = attempt.envelope.docket
-            return self._short_success(attempt.receipt, docket, attempt.route, started_at, duration)
+            envelope, receipt = attempt.envelope, attempt.receipt
+            return self._short_success(
+                receipt,
+                attempt.route,
+                (envelope.docket, started_at, duration, envelope.id, receipt.delivery_count),
+            )
         try:
             return await self._ended(attempt, ran, None, started_at, duration)
         finally:
             del ran
 
-    def _short_success(
-        self, receipt: Receipt, docket: Docket, route: _Route, started_at: float, duration: float
-    ) -> Outcome:
-        """The outcome of a callback that returned, which is counted once it is settled."""
-        if self._count is None:
+    def _short_success(self, receipt: Receipt, route: _Route, measured: Success) -> Outcome:
+        """The outcome of a callback that returned, of which hooks are told once it is settled."""
+        if self._tally is None:
             return Outcome(receipt, Complete(receipt))
-        queue = receipt.queue
-        count = route.counters.get(queue)
-        if count is None:
-            count = self._count(queue, docket.event_key, docket.target_subscriber)
-            route.counters[queue] = count
-        measured = docket, started_at, duration
-        return Outcome(receipt, Complete(receipt), None, True, None, 0, count, measured)
+        queue, docket = receipt.queue, measured[0]
+        tally = route.tallies.get(queue)
+        if tally is None:
+            event_key, subscriber = docket.event_key, docket.target_subscriber
+            tally = self._tally(queue, event_key, subscriber, self._transport)
+            route.tallies[queue] = tally
+        return Outcome(receipt, Complete(receipt), None, True, None, 0, tally, measured)
 
     async def _run_light(self, attempt: _Attempt) -> Outcome:
         """``_run`` for a plain callback with hooks that are sync: the same in less time."""

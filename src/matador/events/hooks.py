@@ -16,13 +16,13 @@ import msgspec
 
 from matador.errors import ConfigurationError, MatadorError
 from matador.events.short_forms import (
-    CountStored,
-    CountSuccesses,
-    MakeCounter,
+    MakeShort,
     ShortAttempt,
     ShortSend,
-    counter_maker,
+    TellStored,
+    TellSuccesses,
     short_forms,
+    short_maker,
 )
 from matador.model.envelope import Envelope
 from matador.model.message import ConnectionState, Delivery, Receipt
@@ -342,12 +342,12 @@ class HookSet:
         """``on_enqueue_success`` as a sync function, if all its overrides are sync."""
         self.tell_success = _teller("on_worker_success", hooks)
         """``on_worker_success`` as a sync function, if all its overrides are sync."""
-        self.stored_counter: MakeCounter[CountStored] | None = counter_maker(
-            _overriding(hooks, "on_enqueue_success"), "on_enqueue_success", "stored_counter"
+        self.short_stored: MakeShort[TellStored] | None = short_maker(
+            _overriding(hooks, "on_enqueue_success"), "on_enqueue_success", "short_stored"
         )
         """Makes what may be called instead of ``on_enqueue_success``."""
-        self.success_counter: MakeCounter[CountSuccesses] | None = counter_maker(
-            _overriding(hooks, "on_worker_success"), "on_worker_success", "success_counter"
+        self.short_success: MakeShort[TellSuccesses] | None = short_maker(
+            _overriding(hooks, "on_worker_success"), "on_worker_success", "short_success"
         )
         """Makes what may be called instead of ``on_worker_success``."""
         self.short_send: ShortSend | None = (

@@ -20,12 +20,12 @@ from matador.events.fanout import (
     FanOut,
     Order,
     Outgoing,
-    Plain,
     Target,
     derived_id,
     merged_metadata,
     plain_docket,
 )
+from matador.events.plain import Plain
 from matador.model.envelope import Docket, Envelope
 from matador.model.event import EventType
 from matador.model.message import Message
@@ -117,7 +117,7 @@ class PreparedSends:
             if len(encoded.body) > largest:
                 return None
             sent = WithOptions(
-                id_, payload, way.docket, now, None, before, correlation_id, metadata
+                id_, payload, way.docket, now, None, None, before, correlation_id, metadata
             )
             message = Message(id_, way.queue, encoded.body, encoded.headers)
             outgoing.append(Outgoing(way.target, sent, message))

@@ -127,21 +127,21 @@ class SendsEvents:
             universal = None if load is None else await load()
             if route is not None and not universal:
                 now, way = self._config.clock.now(), route.only
-                message: Message | None = None
+                made: tuple[Message, Plain] | None = None
                 if way is not None and not dispatcher.needs_envelopes:  # as most often
-                    message = fan_out.make_message(route, way, payload, trace, now)
-                if way is None or message is None:
+                    made = fan_out.make_message(route, way, payload, trace, now)
+                if way is None or made is None:
                     order = fan_out.make_plain(route, payload, trace, now)
                     result = await dispatcher.send(order)
                 else:
+                    message, sent = made
                     try:
                         failure = await dispatcher.submit(message)
                     except Exception as error:  # noqa: BLE001 - see as_ours
                         failure = as_ours(error)
                     if failure is None:
-                        result = dispatcher.stored(way, message)
+                        result = dispatcher.stored(way, sent)
                     else:
-                        sent = Plain(message.id, payload, way.docket, now, trace)
                         failed = Outgoing(way.target, sent, message, failure)
                         result = await dispatcher.report(Order(route.event, 0, [failed]))
             else:

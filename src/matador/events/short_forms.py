@@ -1,8 +1,10 @@
-"""Short forms of hooks: what metrics and traces do with nearly every message, in less time.
+"""Short forms of hooks: what metrics, traces and the journal do with nearly every message, in less
+time.
 
-A hook that only counts does not need the envelope, and a trace that is not sampled needs no span.
-Such hooks offer a short form of their calls. It is used where all hooks that would be called have
-one, and never for a subclass that overrides the call itself.
+A hook that counts or records does not need the objects that other hooks are called with, and a
+trace that is not sampled needs no span. Such hooks offer a short form of their calls. It is used
+where all hooks that would be called have one, and never for a subclass that overrides the call
+itself.
 """
 
 from __future__ import annotations
@@ -11,37 +13,43 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from matador.model.envelope import Docket
+from matador.events.plain import Plain
+from matador.model.envelope import Docket, Envelope
 
-CountStored: TypeAlias = Callable[[], None]
-"""Counts a message that was stored."""
+TellStored: TypeAlias = Callable[[Envelope[Any] | Plain], None]
+"""Told of a message that was stored."""
 
-Success: TypeAlias = tuple[Docket, float, float]
-"""A message that was handled: its docket, when its callback began, and how long that ran."""
+Success: TypeAlias = tuple[Docket, float, float, str, int]
+"""A message that was handled: its docket, when its callback began, how long that ran, the id of the
+envelope, and how often the message was delivered."""
 
-CountSuccesses: TypeAlias = Callable[[Sequence[Success]], None]
-"""Counts messages that were handled, once they are settled: those of a batch at once."""
+TellSuccesses: TypeAlias = Callable[[Sequence[Success]], None]
+"""Told of messages that were handled, once they are settled: of those of a batch at once."""
 
 ShortSend: TypeAlias = Callable[[str | None, str], "str | Surrounding | None"]
 ShortAttempt: TypeAlias = Callable[[Context, str, Docket, str, str], "Surrounding | bool"]
 
 F = TypeVar("F", bound=Callable[..., None])
-MakeCounter: TypeAlias = Callable[[str, str, str], F]
-"""Makes what counts for one queue, event and subscriber."""
+MakeShort: TypeAlias = Callable[[str, str, str, str], F]
+"""Makes the short form for one queue, event, subscriber and transport."""
 
 
-class CountsMessages(Protocol):
-    """A hook whose ``on_enqueue_success`` and ``on_worker_success`` only count.
+class TakesFacts(Protocol):
+    """A hook whose ``on_enqueue_success`` and ``on_worker_success`` need only a few facts.
 
     What it returns is called instead of them, and must not fail.
     """
 
-    def stored_counter(self, queue: str, event_key: str, subscriber: str) -> CountStored:
-        """What counts the messages that are stored for a subscriber."""
+    def short_stored(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellStored:
+        """What is told of the messages that are stored for a subscriber."""
         ...
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
-        """What counts the messages that a subscriber has handled."""
+    def short_success(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellSuccesses:
+        """What is told of the messages that a subscriber has handled."""
         ...
 
 
@@ -81,22 +89,22 @@ class SkipsMessages(Protocol):
         ...
 
 
-def counter_maker(hooks: Sequence[object], replaced: str, name: str) -> MakeCounter[Any] | None:
-    """What makes counters, if all hooks that override ``replaced`` have the short form ``name``."""
+def short_maker(hooks: Sequence[object], replaced: str, name: str) -> MakeShort[Any] | None:
+    """What makes the short form ``name``, if all hooks that override ``replaced`` have one."""
     makers = short_forms(hooks, (replaced,), name)
     if not makers:
         return None
     if len(makers) == 1:
         return makers[0]
 
-    def make(queue: str, event_key: str, subscriber: str) -> Callable[..., None]:
-        counters = [make_one(queue, event_key, subscriber) for make_one in makers]
+    def make(queue: str, event_key: str, subscriber: str, transport: str) -> Callable[[Any], None]:
+        told = [make_one(queue, event_key, subscriber, transport) for make_one in makers]
 
-        def count(*given: Any) -> None:
-            for one in counters:
-                one(*given)
+        def tell(facts: Any) -> None:
+            for one in told:
+                one(facts)
 
-        return count
+        return tell
 
     return make
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from matador.events.hooks import DecodeFailure, Hooks, WorkerError, WorkerSuccess
-from matador.events.short_forms import CountSuccesses, Success
+from matador.events.short_forms import Success, TellSuccesses
 from matador.model.text import error_text, storable_text
 from matador.policy.retry import Outcome
 
@@ -87,12 +87,14 @@ class OutcomeCounter(Hooks):
         key = (event.queue, docket.event_key, docket.target_subscriber, event.outcome)
         self._count(key, event.duration_ms)
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
-        """See ``CountsMessages``."""
+    def short_success(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellSuccesses:
+        """See ``TakesFacts``."""
         key: tuple[str, str, str, Outcome] = (queue, event_key, subscriber, "success")
 
         def count(successes: Sequence[Success]) -> None:
-            for _, _, duration in successes:
+            for _, _, duration, _, _ in successes:
                 self._count(key, duration * 1000)
 
         return count

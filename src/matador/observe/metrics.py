@@ -20,7 +20,7 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
-from matador.events.short_forms import CountStored, CountSuccesses
+from matador.events.short_forms import TellStored, TellSuccesses
 from matador.model.options import whole_number
 from matador.model.text import storable_text
 from matador.observe.series import BUCKETS, AllSeries, Series
@@ -159,12 +159,16 @@ class PrometheusMetrics(Hooks):
         due = docket.scheduled_for or docket.created_at
         series.ended("success", True, event.duration, event.started_at - due.timestamp())
 
-    def stored_counter(self, queue: str, event_key: str, subscriber: str) -> CountStored:
-        """See ``CountsMessages``."""
+    def short_stored(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellStored:
+        """See ``TakesFacts``."""
         return self._of("event", queue, event_key, subscriber).stored
 
-    def success_counter(self, queue: str, event_key: str, subscriber: str) -> CountSuccesses:
-        """See ``CountsMessages``."""
+    def short_success(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellSuccesses:
+        """See ``TakesFacts``."""
         return self._of("event", queue, event_key, subscriber).succeeded
 
     def on_worker_error(self, event: WorkerError) -> None:

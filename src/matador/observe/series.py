@@ -56,7 +56,7 @@ class Series:
         self.waits: list[int] = []
         self.duration = self.wait = 0.0
 
-    def stored(self) -> None:
+    def stored(self, sent: object) -> None:
         """A message was stored."""
         self.sent += 1
 
@@ -71,7 +71,7 @@ class Series:
         short = 0
         # The bucket of the last wait, and how many in a row were in it: they are alike in a batch.
         place, above, up_to, alike = 0, 0.0, 0.0, 0
-        for docket, started_at, duration in successes:
+        for docket, started_at, duration, _, _ in successes:
             total += duration
             if duration <= shortest:
                 short += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from matador.model.message import Receipt
@@ -86,6 +86,13 @@ class LeaseKeeper:
         """The delivery is settled, or given up."""
         self._held.pop(id(receipt), None)
         self._when_lost.pop(id(receipt), None)
+
+    def let_go_all(self, receipts: Sequence[Receipt]) -> None:
+        """``let_go`` for many deliveries."""
+        for told in (self._held, self._when_lost):
+            if told:
+                for receipt in receipts:
+                    told.pop(id(receipt), None)
 
     async def _run(self) -> None:
         while True:

@@ -215,20 +215,19 @@ class Settler:
     async def _flush_batch(self, batch: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
         """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
-        if (
-            self._leases is None
-            and not any(errors)
-            and all(o.then is None and o.tally is None for o in batch)
-        ):
-            self._done(len(batch))  # nearly every batch
+        tally = batch[0].tally
+        if not any(errors) and all(o.then is None and o.tally is tally for o in batch):
+            if self._leases is not None:  # nearly every batch
+                self._leases.let_go_all([o.receipt for o in batch])
+            if tally is not None:
+                _tell(tally, [o.measured for o in batch])
+            self._done(len(batch))
             return [], []
         position = 0
         failed: list[Outcome] = []
         simpler: list[Outcome] = []
         slow: list[Callable[[], Awaitable[None] | None]] = []
         tallies: dict[Callable[[list[Any]], None], list[Any]] = {}
-        tally: Callable[[list[Any]], None] | None = None
-        measured: list[Any] = []
         done = 0
         for outcome in batch:
             error: MatadorError | None = None
@@ -250,10 +249,7 @@ class Settler:
             if error is not None:
                 log.warning("a message of %s was not settled: %s", outcome.receipt.queue, error)
             elif outcome.tally is not None:
-                if outcome.tally is not tally:  # nearly all have the same
-                    tally = outcome.tally
-                    measured = tallies.setdefault(tally, [])
-                measured.append(outcome.measured)
+                tallies.setdefault(outcome.tally, []).append(outcome.measured)
             elif outcome.then is not None:
                 if outcome.quick:
                     try:
@@ -264,10 +260,7 @@ class Settler:
                 else:
                     slow.append(outcome.then)
         for tally, measured in tallies.items():
-            try:
-                tally(measured)
-            except Exception:
-                log.exception(_AFTERWARDS_FAILED)
+            _tell(tally, measured)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
             await asyncio.gather(*map(_afterwards, slow))
         self._done(done)
@@ -306,6 +299,13 @@ class Settler:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+def _tell(tally: Callable[[list[Any]], None], measured: list[Any]) -> None:
+    try:
+        tally(measured)
+    except Exception:
+        log.exception(_AFTERWARDS_FAILED)
 
 
 async def _afterwards(then: Callable[[], Awaitable[None] | None]) -> None:

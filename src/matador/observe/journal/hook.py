@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from matador.events.hooks import (
     WorkerError,
     WorkerSuccess,
 )
+from matador.events.plain import TRACEPARENT, Plain
+from matador.events.short_forms import Success, TellStored, TellSuccesses
+from matador.model.envelope import Envelope
 from matador.model.options import Seconds, seconds, whole_number
 from matador.model.text import error_text, storable_text
 from matador.observe.journal.plain_values import attempt_record, sent_message_record
@@ -30,6 +33,7 @@ from matador.observe.journal.records import (
     DeliveryRecord,
     MalformedRecord,
     Record,
+    SentRecord,
     encode_record,
     malformed_record,
     micros,
@@ -45,6 +49,7 @@ from matador.transports.clock import Clock, SystemClock
 
 log = logging.getLogger("matador.journal")
 
+_LEFT_OUT = "the journal could not encode a record; it is left out"
 _A_MOMENT = 0.001  # seconds; by then, the transport's thread is busy and does not need this one
 
 
@@ -163,6 +168,37 @@ class Journal(Hooks):
         body = event.delivery.body
         self._keep(_malformed, event, body, self._now(), self._writer.name)
 
+    def short_stored(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellStored:
+        """See ``TakesFacts``."""
+
+        def record(sent: Envelope[Any] | Plain) -> None:
+            try:
+                if type(sent) is Plain:  # as most often
+                    data = sent.json or self._payload(sent.payload)
+                    self._keep(_sent, sent, data, queue, transport, self._now())
+                else:
+                    envelope = sent.envelope if isinstance(sent, Plain) else sent
+                    self.on_enqueue_success(EnqueueSuccess(envelope, queue, transport))
+            except Exception:
+                log.exception(_LEFT_OUT)
+
+        return record
+
+    def short_success(
+        self, queue: str, event_key: str, subscriber: str, transport: str
+    ) -> TellSuccesses:
+        """See ``TakesFacts``."""
+        names = event_key, subscriber, queue, transport
+
+        def record(successes: Sequence[Success]) -> None:
+            now, worker = self._now(), self._writer.name
+            self._kept.extend([(_succeeded, (names, one, now, worker)) for one in successes])
+            self._await_more()
+
+        return record
+
     # -- other ways in ----------------------------------------------------------------------------
 
     def record_sent(self, message: SentMessage) -> None:
@@ -188,6 +224,9 @@ class Journal(Hooks):
         """Keep the arguments of a record, which is created a moment later, while the application
         waits for its broker."""
         self._kept.append((make, facts))
+        self._await_more()
+
+    def _await_more(self) -> None:
         awaited = self._awaited
         if awaited is None or awaited.is_closed():
             self._awaited = asyncio.get_running_loop()
@@ -206,7 +245,10 @@ class Journal(Hooks):
             except Exception:  # noqa: BLE001 - _written finds the record and logs the error
                 lines = [line for one in kept for line in _written(*one)]
             lines.append(b"")
-            self._writer.put(b"\n".join(lines), len(lines) - 1)
+            joined, count = b"\n".join(lines), len(lines) - 1
+            if joined.count(b"\n") != count:  # JSON that a payload contains as it is
+                joined = b"\n".join(map(_on_one_line, lines))
+            self._writer.put(joined, count)
 
     def _finish(self) -> None:
         self._hand_over()
@@ -226,7 +268,66 @@ def _written(make: Callable[..., Record], facts: tuple[object, ...]) -> Iterator
     try:
         yield encode_record(make(*facts))
     except Exception:
-        log.exception("the journal could not encode a record; it is left out")
+        log.exception(_LEFT_OUT)
+
+
+def _on_one_line(line: bytes) -> bytes:
+    return msgspec.json.format(line, indent=-1) if b"\n" in line else line
+
+
+def _sent(sent: Plain, data: msgspec.Raw, queue: str, transport: str, now: int) -> SentRecord:
+    """``sent_record`` for nearly every message, in less time."""
+    docket, trace = sent.docket, sent.traceparent
+    return SentRecord(
+        sent.id,
+        docket.event_key,
+        docket.target_subscriber,
+        queue,
+        transport,
+        micros(sent.created_at),
+        docket.importance,
+        data,
+        now,
+        metadata=None if trace is None else {TRACEPARENT: trace},
+    )
+
+
+def _succeeded(
+    names: tuple[str, str, str, str], success: Success, now: int, worker: str
+) -> DeliveryRecord:
+    """``_handled`` for the outcome of nearly every message, in less time."""
+    docket, started_at, duration, id_, deliveries = success
+    event_key, subscriber, queue, transport = names
+    created, due = micros(docket.created_at), docket.scheduled_for
+    started = round(started_at * 1_000_000)
+    since_created = started - created
+    waited = since_created if due is None else started - micros(due)
+    metadata = docket.metadata
+    return DeliveryRecord(  # all by position, because names take longer
+        id_,
+        event_key,
+        subscriber,
+        queue,
+        transport,
+        docket.attempts,
+        "success",
+        started,
+        round(duration * 1_000_000) / 1000,
+        waited / 1000 if waited > 0 else 0.0,
+        since_created / 1000 if since_created > 0 else 0.0,
+        created,
+        docket.importance,
+        now,
+        worker,
+        deliveries,
+        True,
+        None,
+        None,
+        None,
+        None,
+        docket.correlation_id,
+        replay_id(metadata) if metadata else None,
+    )
 
 
 def _handled(
