@@ -69,7 +69,7 @@ async def test_a_queue_whose_messages_may_run_once_only_is_not_read_ahead() -> N
 
 
 async def test_what_waits_for_a_slow_callback_goes_to_other_workers_uncounted() -> None:
-    # Not sooner than by default, or a slow machine would give back quick ones, too, again and again.
+    # Waits as long as by default, or a slow machine would give back quick ones, too.
     transport, handler = FaultyTransport(), QuickThenSlow(1000)
     async with make_app(transport, handler, topology=TOPOLOGY) as app:
         await send(app, 2000)
