@@ -139,14 +139,14 @@ def _strange(history: History, stored: Iterable[Stored]) -> Iterator[str]:
             yield f"{target} came with other bytes than were sent"
     for one in stored:
         if one.target is not None:
-            ids[one.target].add(one.id)
+            ids[one.target].update({one.id} - {""})  # the simplest form of a dead letter has none
     for target, seen in ids.items():
         sent, refused = history.sent.get(target), history.refused.get(target)
         if target[0] not in history.intents:
             yield f"{target} was never sent"
         elif refused is not None and refused.certain:
             yield f"{target} was refused ({refused.error}), and is there"
-        elif len(seen) > 1 or (sent is not None and sent.id not in seen):
+        elif len(seen) > 1 or (sent is not None and not seen <= {sent.id}):
             yield f"{target} is there under several ids: {sorted(seen)}"
 
 
