@@ -24,6 +24,11 @@ class MemoryCompliance(TransportCompliance):
             self._transport = MemoryTransport(lease=self.lease, without=self.without)
         return self._transport
 
+    async def make_patient_transport(self) -> Transport:
+        if self._transport is None and self.lease is not None:
+            self._transport = MemoryTransport(lease=30 * self.lease, without=self.without)
+        return await self.make_transport()
+
     async def raw_entries(self) -> RawEntries:
         transport = await self.make_transport()
         assert isinstance(transport, MemoryTransport)

@@ -18,8 +18,14 @@ class TestMultiOfMemory(TransportCompliance):
     _transport: MultiTransport | None = None
 
     async def make_transport(self) -> Transport:
+        return self._group(self.lease)
+
+    async def make_patient_transport(self) -> Transport:
+        return self._group(self.lease and 30 * self.lease)
+
+    def _group(self, lease: float | None) -> MultiTransport:
         if self._transport is None:
-            first = MemoryTransport(name="first", lease=self.lease)
+            first = MemoryTransport(name="first", lease=lease)
             self._transport = MultiTransport([first, MemoryTransport(name="second")])
         return self._transport
 

@@ -98,7 +98,7 @@ async def test_an_idle_worker_ends_at_once(tmp_path: Path) -> None:
         began = time.monotonic()
         started.process.terminate()
         assert started.end() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20, "not the 30 s of a shutdown"
 
 
 async def test_a_second_signal_gives_an_async_callback_back(tmp_path: Path) -> None:

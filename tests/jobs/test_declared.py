@@ -54,10 +54,10 @@ async def test_parameters_and_result_keep_their_types() -> None:
     async with Worker(queue):
         handle = await send_letter.add(Address("Main"), copies=2)
         assert_type(handle, JobHandle[list[Address]])
-        assert await handle.result(timeout=5) == [Address("Main"), Address("Main")]
+        assert await handle.result(timeout=30) == [Address("Main"), Address("Main")]
         assert handle.job.max_attempts == 5
         greeting = await greet.add(person=Person(name="Ada"))
-        assert await greeting.result(timeout=5) == Person(name="Dear Ada")
+        assert await greeting.result(timeout=30) == Person(name="Dear Ada")
         assert await greeting.status() == "completed"
     assert await send_letter(Address("Here")) == [Address("Here")]
     await queue.delete()
@@ -73,7 +73,7 @@ async def test_a_job_without_data_has_no_arguments() -> None:
     async with Worker(queue):
         job = await queue.add(clean_up.name, remove_on_complete=False)
         handle = JobHandle(queue, job, int)
-        assert await handle.result(timeout=5) == 7
+        assert await handle.result(timeout=30) == 7
 
 
 async def test_options_of_one_call() -> None:
@@ -150,14 +150,14 @@ async def test_handles_say_what_became_of_a_job() -> None:
 
     async with Worker(queue):
         with pytest.raises(JobFailedError, match="failed: broken"):
-            await (await fail.add()).result(timeout=5)
+            await (await fail.add()).result(timeout=30)
         waiting = await wait.add()
         with pytest.raises(JobTimeoutError, match=r"was not finished after 0.05 s"):
             await waiting.result(timeout=0.05)
         go_on.set()
-        assert await waiting.result(timeout=5) == 0
+        assert await waiting.result(timeout=30) == 0
         with pytest.raises(JobNotFoundError, match="remove_on_complete=False to keep it"):
-            await (await vanish.add()).result(timeout=5)
+            await (await vanish.add()).result(timeout=30)
     await queue.delete()
 
 
@@ -171,7 +171,7 @@ async def test_results_need_a_provider_that_keeps_them() -> None:
 
     handle = await work.add()
     with pytest.raises(JobsUnsupportedError, match="keeps no results"):
-        await handle.result(timeout=5)
+        await handle.result(timeout=30)
     await queue.close(disconnect=True)
 
 

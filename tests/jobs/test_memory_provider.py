@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from matador.testing.jobs import JobProviderContract
 from matador.transports.base import Transport
 from matador.transports.memory import Ability, MemoryTransport
+
+# Here all share one transport, so that these have no other that could have a short lease.
+LEASE_ENDS = ("test_a_worker_that_dies_lets_go_of_its_keys",)
 
 
 class InMemory(JobProviderContract):
@@ -12,10 +17,15 @@ class InMemory(JobProviderContract):
     delay = 0.3
     without: tuple[Ability, ...] = ()
     _transport: MemoryTransport | None = None
+    lease: float
+
+    @pytest.fixture(autouse=True)
+    def _lease(self, request: pytest.FixtureRequest) -> None:
+        self.lease = 1.0 if request.function.__name__ in LEASE_ENDS else 30.0
 
     async def make_transport(self) -> Transport:
         if self._transport is None:
-            self._transport = MemoryTransport(lease=1.0, without=self.without)
+            self._transport = MemoryTransport(lease=self.lease, without=self.without)
         return self._transport
 
 

@@ -24,6 +24,9 @@ class TestSqlite(JobProviderContract):
     async def make_transport(self) -> Transport:
         return SqliteTransport(self.file, lease=1.0)
 
+    async def make_patient_transport(self) -> Transport:
+        return SqliteTransport(self.file, lease=30.0)
+
     async def test_all_is_there_but_options_of_its_own(self) -> None:
         lacking = {
             name for name in self.can.__dataclass_fields__ if getattr(self.can, name) is False

@@ -43,6 +43,9 @@ class TestSqs(JobProviderContract):
     async def make_transport(self) -> Transport:
         return SqsTransport(_server.url, lease=3, wait=1)
 
+    async def make_patient_transport(self) -> Transport:
+        return SqsTransport(_server.url, lease=30, wait=1)
+
     async def tidy_up(self) -> None:
         await forget_queues(_server.url, self.queue.name)
 

@@ -105,9 +105,9 @@ async def test_names_of_jobs_and_commands_that_nobody_handles_are_no_labels() ->
         for number in range(5):
             await queue.add(f"made-up-{number}", {})
             with pytest.raises(RemoteError, match="No handler"):
-                await client.call(f"made-up-{number}", 1, timeout=5)
+                await client.call(f"made-up-{number}", 1, timeout=30)
         await queue.add("welcome", {})
-        assert await client.call("ADD", 1, timeout=5) == 2
+        assert await client.call("ADD", 1, timeout=30) == 2
         refused = {"name": "unknown", "outcome": "dead-letter", "queue": "emails"}
         refused |= {"subscriber": "emails", "way": "job"}
         unknown = {"name": "unknown", "queue": "maths", "subscriber": "maths", "way": "rpc"}
@@ -225,7 +225,7 @@ async def test_rpc_and_pubsub_show_their_own_counters() -> None:
     publisher = Publisher(url, exchange="events")
     metrics.watch(server, client, subscriber, publisher)
     async with server, client, subscriber, publisher:
-        assert await client.call("ADD", {"a": 1}, timeout=5) == 2
+        assert await client.call("ADD", {"a": 1}, timeout=30) == 2
         await publisher.publish("orders.created", {"id": 1})
         await wait_for(lambda: bool(got), message="the message")
         for name, label, of in (

@@ -160,7 +160,7 @@ async def test_a_function_processes_the_dead_letters(place: Place) -> None:
         raise ValueError("over")
 
     async with sub, place.publisher() as publisher:
-        await publisher.publish("a", "text", ttl=0.5)
+        await publisher.publish("a", "text", ttl=30)
         await publisher.publish("a", "fails")
         await publish_raw(place, "a", b"\xff{")
         await wait_for(lambda: len(processed) == 3, timeout=15)

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from tests.rpc.conftest import Place
 
-from matador.errors import ConfigurationError, LifecycleError, QueueNotFoundError
+from matador.errors import (
+    ConfigurationError,
+    LifecycleError,
+    QueueNotFoundError,
+    RpcTimeoutError,
+)
 from matador.model.message import Delivery, Properties, Receipt
 from matador.rpc import RemoteError, RpcClient, RpcContext, RpcServer
 from matador.testing import wait_for
@@ -147,7 +152,7 @@ async def test_run_ends_with_a_signal(place: Place, tmp_path: Path) -> None:
             async def answers() -> bool:
                 try:
                     return await client.call("ping", timeout=5) == "pong"
-                except QueueNotFoundError:
+                except (QueueNotFoundError, RpcTimeoutError):
                     return False
 
             await wait_for(answers, timeout=60)

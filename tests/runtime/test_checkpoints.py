@@ -266,7 +266,7 @@ async def test_sync_callbacks_have_io_all_and_send(manual_clock: ManualClock) ->
     main = threading.get_ident()
     runs: list[str] = []
     values: list[Any] = []
-    side_by_side = threading.Barrier(2, timeout=5)
+    side_by_side = threading.Barrier(2, timeout=60)
 
     def step(name: str, value: Any) -> Callable[[], Any]:
         def run() -> Any:

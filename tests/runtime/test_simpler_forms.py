@@ -19,12 +19,14 @@ from matador.errors import (
     MatadorError,
     MessageTooLargeError,
     SendRefusedError,
+    TransportError,
     UnstorableError,
 )
 from matador.model.message import DeadLetter, Delivery, Message, Retry, Settlement
 from matador.model.text import SHORT_TEXT
 from matador.model.topology import DeadLetters, WorkQueue
 from matador.policy.retry import Discard, RetryLater, SendToDeadLetters
+from matador.runtime import settle
 from matador.runtime.settle import AS_IT_ARRIVED
 from matador.testing import wait_for
 from matador.transports.base import Subscription
@@ -135,12 +137,36 @@ async def test_with_dead_letters_switched_off_the_last_form_is_to_discard_it() -
     assert transport.completed(QUEUE) == 6
 
 
-async def test_an_error_that_no_transport_should_raise_is_tried_again_a_few_times_only() -> None:
+async def test_an_error_that_no_transport_should_raise_is_tried_again_a_few_times_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settle, "_LONGEST_PAUSE", 0.05)
     transport = Choosy(has_message, UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates"))
     await handled_beside(transport, failing(DontRetry("no")))
     (letter,) = dead_letters(transport)
     assert letter.reason == AS_IT_ARRIVED
     assert 2 * 2 <= len(transport.refused) <= 2 * 10
+
+
+async def test_a_dead_letter_loses_nothing_to_a_fault_of_some_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However busy the worker is: what succeeds does not shorten the pauses of what fails."""
+    pauses: list[float] = []
+    later = settle.Settler._later
+
+    def record(settler: settle.Settler, outcomes: Sequence[settle.Outcome], pause: float) -> None:
+        pauses.append(pause)
+        later(settler, outcomes, 0)
+
+    monkeypatch.setattr(settle.Settler, "_later", record)
+    transport = Choosy(is_not_bare, TransportError("nobody knows why"))
+    await handled_beside(transport, failing(DontRetry("no")))
+    (letter,) = dead_letters(transport)
+    assert letter.reason == AS_IT_ARRIVED
+    assert len(transport.refused) == 4 * 5, "each form was tried five times"
+    assert pauses == sorted(pauses)
+    assert sum(pauses) > 50
 
 
 async def test_a_retry_that_a_full_queue_keeps_refusing_becomes_a_dead_letter() -> None:

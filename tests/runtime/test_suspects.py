@@ -128,7 +128,7 @@ async def test_a_shutdown_cuts_a_suspect_short_when_time_is_up() -> None:
     await app.start()
     await app.send_many(OrderPlaced(f"o-{n}") for n in range(3))
     await wait_for(lambda: room.inside == 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await app.shutdown(0.05)
     assert (room.left, room.most) == (0, 1)
 

@@ -110,7 +110,7 @@ class Node:
         """The next of this kind: ``answer``, or ``job`` for one that was processed."""
         assert self._process is not None
         assert self._process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self._said[kind]:
                 found = json.loads(await self._process.stdout.readline())
                 assert found["kind"] != "error", found

@@ -49,7 +49,7 @@ class OwnServer:
             self._process = subprocess.Popen(
                 [self._program, *options], cwd=self._folder, stdout=log, stderr=log
             )
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not self.answers():
             assert time.monotonic() < until, (self._folder / "start.log").read_text()
             time.sleep(0.01)
@@ -66,7 +66,7 @@ class OwnServer:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:

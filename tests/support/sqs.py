@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from aiobotocore.session import AioSession
 from tests.support.brokers import SCRIPT
+from tests.support.ports import free_ports
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 """What ElasticMQ is told: it accepts anything."""
@@ -32,9 +32,7 @@ class OwnElasticMQ:
             if os.environ.get("CI", "").lower() in ("1", "true"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_ports()
         self._environment = {
             **os.environ,
             "MATADOR_BROKERS_FOLDER": str(folder),

@@ -451,7 +451,6 @@ UNSTORABLE: list[type[Altered]] = [
 
 
 class Suite(TransportCompliance):
-    patience = 0.5
     quiet = 0.03
     load = 1000
 
@@ -466,11 +465,12 @@ class Suite(TransportCompliance):
         return MemoryEntries(self._transport)
 
 
-async def run(transport: Transport, test: str, *arguments: str) -> None:
+async def run(transport: Transport, test: str, *arguments: str, patience: float = 30.0) -> None:
     suite = Suite(transport)
+    suite.patience = patience
     suite.prepare()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(20 + patience):
             await getattr(suite, test)(*arguments)
     finally:
         await suite.tidy_up()
@@ -479,7 +479,7 @@ async def run(transport: Transport, test: str, *arguments: str) -> None:
 @pytest.mark.parametrize(("broken", "test"), BROKEN, ids=[broken.__name__ for broken, _ in BROKEN])
 async def test_a_broken_transport_is_found(broken: type[Altered], test: str) -> None:
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
-        await run(broken(), test)
+        await run(broken(), test, patience=0.5)
     assert not isinstance(caught.value, AttributeError), caught.value
 
 
@@ -496,7 +496,7 @@ async def test_settlements_that_never_end_are_found(broken: type[Altered]) -> No
     ):
         await run(Altered(), test, odd)
         with pytest.raises((AssertionError, UnicodeEncodeError)):
-            await run(broken(), test, odd)
+            await run(broken(), test, odd, patience=0.5)
 
 
 async def test_a_transport_that_others_can_write_to_must_be_written_to() -> None:

@@ -63,8 +63,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     ``settlement`` None leaves the message unacknowledged: its lease runs out. ``then`` runs only
     once the settlement is safe; ``quick`` says that it never waits for anything. ``simpler`` makes
     the outcome to settle instead if the broker can never store this one. ``tries`` counts failures
-    whose reason nobody knows, and refusals of a retry by a full queue. ``tally`` is called once the
-    settlement is safe, too, with what was ``measured`` of all such outcomes of a batch.
+    whose reason nobody knows, and refusals of a retry by a full queue, in all forms together.
+    ``tally`` is called once the settlement is safe, too, with what was ``measured`` of all such
+    outcomes of a batch.
     """
 
     receipt: Receipt
@@ -205,7 +206,7 @@ class Settler:
                         failed, simpler = await self._flush_batch(batch)
                 self._pending[:0] = simpler
                 if failed:
-                    self._later(failed, self._pause)
+                    self._try_again(failed)
                     self._pause = min(self._pause * 2, _LONGEST_PAUSE)
                 else:
                     self._pause = _FIRST_PAUSE
@@ -283,6 +284,15 @@ class Settler:
                 return [(await self._settle([one]))[0] for one in settlements]
             return [TransportError(f"{type(error).__name__}: {error}")]
 
+    def _try_again(self, failed: Sequence[Outcome]) -> None:
+        """After a pause: that of the settler, or of the outcome if nobody knows why it fails."""
+        passing = [outcome for outcome in failed if not outcome.tries]
+        if passing:
+            self._later(passing, self._pause)
+        for outcome in failed:
+            if outcome.tries:
+                self._later([outcome], _own_pause(outcome))
+
     def _later(self, outcomes: Sequence[Outcome], pause: float) -> None:
         def again() -> None:
             self._again.discard(timer)
@@ -316,14 +326,27 @@ async def _afterwards(then: Callable[[], Awaitable[None] | None]) -> None:
         log.exception(_AFTERWARDS_FAILED)
 
 
+def _own_pause(outcome: Outcome) -> float:
+    """How long to wait after a failure that counts, whatever else succeeds meanwhile.
+
+    The pauses of a dead letter grow on from form to form. Otherwise a dead-letter queue that is out
+    of order for three seconds would cost messages their ids and headers. It now takes 50 seconds.
+    """
+    tries = outcome.tries - 1
+    if not isinstance(outcome.settlement, DeadLetter):
+        tries %= _MOST_TRIES
+    return min(_FIRST_PAUSE * 2 ** min(tries, 10), _LONGEST_PAUSE)
+
+
 def _next(outcome: Outcome, error: MatadorError) -> Outcome:
     """What to settle after a failure: the same again, or its simpler form."""
     counts = not isinstance(error, (UnstorableError, *_PASSING)) or _is_full(outcome, error)
     tries = outcome.tries + 1 if counts else outcome.tries
     queue = outcome.receipt.queue
-    if outcome.simpler is not None and (isinstance(error, UnstorableError) or tries >= _MOST_TRIES):
+    enough = isinstance(error, UnstorableError) or (counts and tries % _MOST_TRIES == 0)
+    if outcome.simpler is not None and enough:
         log.error("could not settle a message of %s, trying a simpler form: %s", queue, error)
-        return outcome.simpler()
+        return msgspec.structs.replace(outcome.simpler(), tries=tries)
     log.error("could not settle a message of %s, trying again: %s", queue, error)
     return msgspec.structs.replace(outcome, tries=tries) if counts else outcome
 

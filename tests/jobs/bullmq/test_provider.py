@@ -20,8 +20,14 @@ class TestBullMQJobs(JobProviderContract):
         self.server, self.prefix = server, prefix
 
     async def make_transport(self) -> Transport:
+        return self._transport(lease=1)
+
+    async def make_patient_transport(self) -> Transport:
+        return self._transport(lease=30)
+
+    def _transport(self, lease: float) -> Transport:
         url = f"bullmq://127.0.0.1:{self.server.port}/0?prefix={self.prefix}"
-        return BullMQTransport(url, lease=1)
+        return BullMQTransport(url, lease=lease)
 
     async def tidy_up(self) -> None:
         await forget_keys(self.server.url, self.prefix)

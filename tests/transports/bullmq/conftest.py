@@ -61,14 +61,14 @@ async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
     async def open_(
         *queues: str | WorkQueue, dead_letters: DeadLetters | None = None, **options: Any
     ) -> Bench:
-        options.setdefault("lease", 1)
+        options.setdefault("lease", 30)
         url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
         transport = BullMQTransport(url, **options)
         opened.append(transport)
         await transport.connect()
         topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
         notes = await transport.apply_topology(topology)
-        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+        return Bench(transport, topology, notes, patience=30, quiet=0.1)
 
     yield open_
     for transport in opened:

@@ -61,16 +61,19 @@ async def test_a_successor_elsewhere_overwrites_nothing(open_bench: Open) -> Non
 
 
 async def test_a_dead_letter_that_nobody_settles_is_handed_out_again(open_bench: Open) -> None:
-    bench = await open_bench(lease=0.3)
+    bench, hasty = await open_bench(), await open_bench(lease=0.3)
     await bench.send("a")
     delivery = await bench.receive_one(await bench.subscribe())
     await bench.settle(DeadLetter(delivery.receipt, "undeliverable", "r"))
-    letters = await bench.transport.subscribe(bench.dead_letters(), prefetch=1)
-    first = await bench.receive_one(letters)
-    second = await bench.receive_one(letters)
-    assert (first.receipt.delivery_count, second.receipt.delivery_count) == (1, 2)
-    await bench.settle(Release(second.receipt))
-    assert (await bench.receive_one(letters)).receipt.delivery_count == 2
+    letters = await hasty.transport.subscribe(bench.dead_letters(), prefetch=1)
+    assert (await hasty.receive_one(letters)).receipt.delivery_count == 1
+    for count in range(2, 12):  # on a busy machine the lease may end before it is given back
+        again = await hasty.receive_one(letters)
+        assert again.receipt.delivery_count == count
+        if list(await hasty.transport.settle([Release(again.receipt)])) == [None]:
+            assert (await hasty.receive_one(letters)).receipt.delivery_count == count
+            return
+    raise AssertionError("it was never given back")
 
 
 async def test_a_delayed_job_that_is_taken_and_given_back_waits_on(open_bench: Open) -> None:

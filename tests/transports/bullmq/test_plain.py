@@ -5,13 +5,13 @@ Each scene is played twice, with our scripts and with BullMQ's alone, and all ke
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import pytest
+from tests.support.own_time import within
 from tests.support.redis import OwnServer, forget_keys
 
 from matador.errors import TransportError
@@ -47,11 +47,14 @@ class Stage:
         """Take jobs; notes which."""
         subscription = await self.transport.subscribe(QUEUE, prefetch=most)
         found: list[Delivery] = []
+
+        async def receive() -> None:
+            found.extend(await subscription.receive(most))
+            while len(found) < most and await self._waiting():
+                found.extend(await subscription.receive(most - len(found)))
+
         try:
-            async with asyncio.timeout(0.5):
-                found += await subscription.receive(most)
-                while len(found) < most and await self._waiting():
-                    found += await subscription.receive(most - len(found))
+            await within(0.5, receive())
         except (TimeoutError, TransportError) as error:
             self.said.append(type(error).__name__)
         await subscription.close()

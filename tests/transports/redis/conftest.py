@@ -59,13 +59,13 @@ async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
         url: str = server.url,
         **options: Any,
     ) -> Bench:
-        options.setdefault("lease", 1)
+        options.setdefault("lease", 30)
         transport = RedisTransport(url, prefix=prefix, **options)
         opened.append(transport)
         await transport.connect()
         topology = Topology("shop", queues=queues or ["events"], dead_letters=dead_letters)
         notes = await transport.apply_topology(topology)
-        return Keyed(transport, topology, notes, patience=10, quiet=0.1)
+        return Keyed(transport, topology, notes, patience=30, quiet=0.1)
 
     yield open_
     for transport in opened:
@@ -77,13 +77,13 @@ async def open_bench(server: OwnServer, prefix: str) -> AsyncIterator[Open]:
 async def open_list(server: OwnServer, prefix: str) -> AsyncIterator[OpenList]:
     opened: list[RedisListTransport] = []
 
-    async def open_(dead_letters: DeadLetters | None = None, lease: float = 1) -> Bench:
+    async def open_(dead_letters: DeadLetters | None = None, lease: float = 30) -> Bench:
         transport = RedisListTransport(server.url, prefix=prefix, lease=lease)
         opened.append(transport)
         await transport.connect()
         topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
         notes = await transport.apply_topology(topology)
-        return Bench(transport, topology, notes, patience=10, quiet=0.1)
+        return Bench(transport, topology, notes, patience=30, quiet=0.1)
 
     yield open_
     for transport in opened:
@@ -106,7 +106,7 @@ async def open_either(
         await transport.connect()
         topology = Topology("shop", queues=["events", "slow"], dead_letters=dead_letters)
         notes = await transport.apply_topology(topology)
-        return Keyed(transport, topology, notes, patience=10, quiet=0.3)
+        return Keyed(transport, topology, notes, patience=30, quiet=0.3)
 
     yield open_
     for transport in opened:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from typing import Any
 
 import pytest
+from tests.support.own_time import OwnTime
 from tests.support.redis import OwnServer, is_reading
 from tests.transports.redis.conftest import Open
 
@@ -36,7 +36,7 @@ async def kill_clients(client: Any) -> int:
     return len(ids)
 
 
-async def send_surely(bench: Bench, body: str, *, patience: float = 10) -> None:
+async def send_surely(bench: Bench, body: str, *, patience: float = 30) -> None:
     async def sent() -> bool:
         try:
             return list(await bench.transport.send([bench.message(body)])) == [None]
@@ -62,7 +62,7 @@ async def test_a_killed_connection_is_made_again(open_bench: Open, client: Any) 
     await wait_for(lambda: is_reading(subscription))
     assert await kill_clients(client) == 3, "commands, reads, the watch"
     await send_surely(bench, "after")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert bodies(await waiting) == ["after"]
     assert states.statuses == ["reconnecting", "connected"]
 
@@ -146,10 +146,10 @@ async def test_a_restarted_server_is_consumed_again_within_five_seconds(
     waiting = asyncio.create_task(bench.receive_one(subscription))
     await waiting
     await asyncio.to_thread(server.restart, signal.SIGKILL)
-    back = time.monotonic()
-    await send_surely(bench, "after")
-    assert bodies([await bench.receive_one(subscription)]) == ["after"]
-    assert time.monotonic() - back < 5
+    async with OwnTime() as own:
+        await send_surely(bench, "after")
+        assert bodies([await bench.receive_one(subscription)]) == ["after"]
+    assert own.seconds < 5
     await bench.complete([held, waiting.result()])
     assert await bench.count(bench.name()) == 1
 
@@ -161,10 +161,10 @@ async def test_while_the_server_is_down_sends_fail_soon_and_by_name(
     await asyncio.to_thread(server.stop, signal.SIGKILL)
     try:
         await wait_for(lambda: bench.transport.state.status == "reconnecting")
-        started = time.monotonic()
-        with pytest.raises(NotConnectedError, match="reconnecting"):
-            await bench.transport.send([bench.message("a")])
-        assert time.monotonic() - started < 3
+        async with OwnTime() as own:
+            with pytest.raises(NotConnectedError, match="reconnecting"):
+                await bench.transport.send([bench.message("a")])
+        assert own.seconds < 3
         with pytest.raises(NotConnectedError):
             await bench.transport.depth(bench.name())
         other = RedisTransport(server.url)
@@ -183,9 +183,9 @@ async def test_a_server_that_does_not_answer_is_noticed_within_two_heartbeats(
     await bench.send("before")
     server.freeze()
     try:
-        frozen = time.monotonic()
-        await wait_for(lambda: bench.transport.state.status == "reconnecting", timeout=5)
-        assert time.monotonic() - frozen < 2 * 0.4 + 0.5
+        async with OwnTime() as own:
+            await wait_for(lambda: bench.transport.state.status == "reconnecting")
+        assert own.seconds < 2 * 0.4 + 0.5
     finally:
         server.thaw()
     await send_surely(bench, "after")
@@ -228,7 +228,7 @@ async def test_a_user_who_may_not_unblock_can_still_close(
     subscription = await bench.subscribe()
     waiting = asyncio.create_task(subscription.receive(1))
     await wait_for(lambda: is_reading(subscription))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         await subscription.close()
         assert list(await waiting) == []
 

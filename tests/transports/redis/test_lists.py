@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.own_time import OwnTime
 from tests.support.redis import is_reading
 from tests.transports.redis.conftest import OpenList
 from tests.transports.redis.test_connection import kill_clients
@@ -59,11 +60,20 @@ async def test_what_a_dead_worker_held_is_handled_by_another(open_list: OpenList
 
 async def test_a_worker_that_beats_keeps_what_it_holds(open_list: OpenList) -> None:
     busy, idle = await open_list(lease=0.3), await open_list(lease=0.3)
-    await busy.send("a")
-    held = await busy.receive_one(await busy.subscribe())
-    idle.quiet = 1.0
-    await idle.nothing_comes(await idle.subscribe())
-    await busy.complete([held])
+    holding, waiting = await busy.subscribe(), await idle.subscribe()
+    for _ in range(5):
+        await busy.send("a")
+        async with OwnTime() as own:
+            held = await busy.receive_one(holding)
+            stealing = asyncio.create_task(idle.receive_one(waiting))
+            await asyncio.wait([stealing], timeout=1)
+        if not stealing.done():
+            await busy.complete([held])
+            stealing.cancel()
+            return
+        assert own.longest > 0.1, "it was taken away though it beat in time"
+        await idle.complete([await stealing])  # the machine was busy for longer than the lease
+    raise AssertionError("the machine is too busy to beat in time")
 
 
 async def test_a_message_moved_to_a_connection_that_was_cut_is_not_lost(
@@ -101,8 +111,9 @@ async def test_a_waiting_receive_is_woken_by_a_release(open_list: OpenList) -> N
     waiting = asyncio.create_task(idle.receive_one(subscription))
     await wait_for(lambda: is_reading(subscription))
     await holder.settle(Release(held.receipt))
-    async with asyncio.timeout(1):
+    async with OwnTime() as own:
         again = await waiting
+    assert own.seconds < 1
     assert again.receipt.delivery_count == 1
 
 

@@ -33,7 +33,7 @@ async def test_a_read_that_blocks_for_long_hears_of_the_end_of_a_pause(
             await asyncio.wait([receiving], timeout=0.1)
         assert not receiving.done()
         await one.transport.resume_queue(one.name())
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             delivery = await receiving
         assert bodies([delivery]) == [str(number)]
         await other.complete([delivery])

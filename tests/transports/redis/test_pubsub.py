@@ -91,8 +91,8 @@ async def test_it_listens_again_after_a_cut(open_pubsub: OpenPubSub, client: Any
     bench.transport.observe(states)
     subscription = await bench.subscribe()
     await kill_clients(client)
-    await wait_for(lambda: states.statuses[-1:] == ["connected"], timeout=5)
-    await wait_for(lambda: sender.transport.state.status == "connected", timeout=5)
+    await wait_for(lambda: states.statuses[-1:] == ["connected"])
+    await wait_for(lambda: sender.transport.state.status == "connected")
     await sender.send("after")
     assert bodies([await bench.receive_one(subscription)]) == ["after"]
 

@@ -111,10 +111,10 @@ async def test_every_odd_entry_is_a_dead_letter_and_every_neighbour_is_handled(
     server: OwnServer, prefix: str, mode: str
 ) -> None:
     if mode == "streams":
-        transport: Any = RedisTransport(server.url, prefix=prefix, lease=1)
+        transport: Any = RedisTransport(server.url, prefix=prefix, lease=30)
         raw: RawEntries = RawStreams(server.url, prefix=prefix)
     else:
-        transport = RedisListTransport(server.url, prefix=prefix, lease=1)
+        transport = RedisListTransport(server.url, prefix=prefix, lease=30)
         raw = RawLists(server.url, prefix=prefix)
     async with running(transport) as run:
         await run.mix(raw)

@@ -176,7 +176,7 @@ async def test_the_file_stays_compact(
     async def compact() -> bool:
         return size(log) == 0 and size(file) < 12 << 20
 
-    await wait_for(compact, timeout=20, message="free pages to be given back")
+    await wait_for(compact, timeout=100, message="free pages to be given back")
 
 
 def test_a_caretaker_that_finds_the_file_locked_comes_back_later(

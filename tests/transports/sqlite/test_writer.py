@@ -9,6 +9,7 @@ from collections import Counter
 from tests.transports.sqlite.conftest import Make, Open
 
 from matador.errors import QueueNotFoundError
+from matador.testing import wait_for
 from matador.transports.sqlite import SqliteTransport
 from matador.transports.sqlite.session import WriterSession
 
@@ -122,10 +123,12 @@ async def test_idle_means_idle(connect: Open) -> None:
     transport = await connect()
     subscription = await transport.subscribe("t.q", prefetch=1)
     receiving = asyncio.ensure_future(subscription.receive(1))
-    await asyncio.sleep(0.1)
     seen = await trace(transport)
-    seen.clear()
-    await asyncio.sleep(0.3)
-    assert seen["UPDATE"] == 0
-    assert seen["BEGIN"] <= 1  # the caretaker's look
+
+    async def nothing_is_done() -> bool:
+        seen.clear()
+        await asyncio.sleep(0.3)
+        return seen["UPDATE"] == 0 and seen["BEGIN"] <= 1  # the caretaker's look
+
+    await wait_for(nothing_is_done, message="a subscription that waits")
     receiving.cancel()

@@ -80,10 +80,11 @@ async def test_a_delay_of_a_fifo_queue_counts_no_delivery(
 async def test_a_release_counts_neither_itself_nor_forgets_a_crash(
     open_transport: Open, topology: Topology
 ) -> None:
-    transport = await open_transport(lease=1)
+    crashing, transport = await open_transport(lease=1), await open_transport(lease=30)
     await transport.send([message(topology)])
-    subscription = await transport.subscribe(topology.full_name("events"), prefetch=1)
+    subscription = await crashing.subscribe(topology.full_name("events"), prefetch=1)
     assert (await next_of(subscription)).receipt.delivery_count == 1  # and then nothing
+    subscription = await transport.subscribe(topology.full_name("events"), prefetch=1)
     for _ in range(3):
         delivery = await next_of(subscription)
         assert delivery.receipt.delivery_count == 2

@@ -20,10 +20,10 @@ class LoadCompliance(ComplianceBase):
     """How many messages the consumers share."""
 
     async def test_many_consumers_handle_each_message_once(self) -> None:
-        bench = await self.open(patient=True)
+        bench = await self.open()
         consumers = [
             # Of their own where that is possible, as in processes of their own.
-            await self.open(topology=bench.topology, patient=True) if bench.can.durable else bench
+            await self.open(topology=bench.topology) if bench.can.durable else bench
             for _ in range(_CONSUMERS)
         ]
         subscriptions = [await consumer.subscribe(prefetch=64) for consumer in consumers]
@@ -52,7 +52,7 @@ class LoadCompliance(ComplianceBase):
             for subscription in subscriptions:
                 await subscription.close()
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(self.patience + 50), asyncio.TaskGroup() as tasks:
             tasks.create_task(close_when_done())
             for consumer, subscription in zip(consumers, subscriptions, strict=True):
                 tasks.create_task(consume(consumer, subscription))

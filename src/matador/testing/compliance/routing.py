@@ -29,7 +29,7 @@ from matador.model.topology import (
 from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies
 from matador.testing.wait import wait_for
-from matador.transports.base import Replying, Routing
+from matador.transports.base import Replying, Routing, Subscription
 
 _VALUES: dict[PropertyName, str | float] = {
     "routing_key": "orders.paid",
@@ -330,8 +330,17 @@ class RoutingCompliance(ComplianceBase):
             assert bench.noted(bench.name()), "apply_topology must say that it stays"
             return
         topic = bench.topology.exchanges[0].name
+
+        async def subscribed() -> Subscription | None:
+            await bench.transport.apply_topology(bench.topology)
+            try:
+                return await bench.subscribe()
+            except QueueNotFoundError:  # a busy machine may need longer than it lives unused
+                return None
+
+        subscription = await wait_for(subscribed, timeout=self.patience)
+        assert subscription is not None
         assert list(await routing.publish(topic, [bench.message("a")])) == [1]
-        subscription = await bench.subscribe()
         await bench.complete([await bench.receive_one(subscription)])
         until = asyncio.get_running_loop().time() + 2.5  # far longer than it lives unused
         while asyncio.get_running_loop().time() < until:

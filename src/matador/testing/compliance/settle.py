@@ -9,7 +9,6 @@ from matador.errors import DelaysNotSupportedError, LeaseLostError, QueueNotFoun
 from matador.model.message import Complete, Message, Release, Retry
 from matador.testing.compliance.base import ComplianceBase, ability
 from matador.testing.compliance.bench import Bench, bodies
-from matador.testing.wait import wait_for
 from matador.transports.base import Leasing
 
 _DELAY = 0.15
@@ -115,7 +114,7 @@ class SettleCompliance(ComplianceBase):
     # -- nobody settles ---------------------------------------------------------------------------
 
     async def test_what_a_vanished_consumer_held_is_redelivered(self) -> None:
-        bench = await self.open()
+        bench = await self.open(short_lease=True)
         await bench.send("a")
         first = await bench.receive_one(await bench.subscribe())
         assert not first.receipt.redelivered
@@ -140,48 +139,69 @@ class SettleCompliance(ComplianceBase):
     # -- leases -----------------------------------------------------------------------------------
 
     async def test_an_expired_lease_is_redelivered_and_fenced(self) -> None:
-        bench = await self.open()
+        bench = await self.open(short_lease=True)
         if (leasing := await self._leasing(bench)) is None:
             return
         await bench.send("a")
         subscription = await bench.subscribe()
         stale = await bench.receive_one(subscription)
-        fresh = await bench.receive_one(subscription)
-        assert bodies([fresh]) == ["a"]
-        assert fresh.receipt.redelivered
-        if bench.can.attempt_tracking:
-            assert fresh.receipt.delivery_count == 2
-        assert list(await leasing.renew([stale.receipt])) == [False]
-        successor = bench.message("successor")
-        outcomes = await bench.transport.settle(
-            [Complete(stale.receipt), Release(stale.receipt), Retry(stale.receipt, successor)]
-        )
-        assert [type(outcome) for outcome in outcomes] == [LeaseLostError] * 3
-        await bench.complete([fresh])
+        completed: object = "not tried"
+        for count in range(2, 6):
+            fresh = await bench.receive_one(subscription)
+            assert bodies([fresh]) == ["a"]
+            assert fresh.receipt.redelivered
+            if bench.can.attempt_tracking:
+                assert fresh.receipt.delivery_count == count
+            assert list(await leasing.renew([stale.receipt])) == [False]
+            successor = bench.message("successor")
+            outcomes = await bench.transport.settle(
+                [Complete(stale.receipt), Release(stale.receipt), Retry(stale.receipt, successor)]
+            )
+            assert [type(outcome) for outcome in outcomes] == [LeaseLostError] * 3
+            (completed,) = await bench.transport.settle([Complete(fresh.receipt)])
+            if not isinstance(completed, LeaseLostError):
+                break
+            # The machine was busy for longer than the lease: it comes once more.
+            stale = fresh
+        assert completed is None
         await bench.nothing_comes(subscription)
 
     async def test_a_renewed_lease_is_kept(self) -> None:
-        bench = await self.open()
-        leasing = await self._leasing(bench)
-        lease = bench.can.lease
-        if leasing is None or lease is None:
-            return
+        for number in range(5):  # once is enough, unless the machine is busy
+            topology = self.topology(namespace=f"-{number}")
+            bench = await self.open(topology=topology, short_lease=True)
+            leasing, lease = await self._leasing(bench), bench.can.lease
+            if leasing is None or lease is None or await self._renews(bench, leasing, lease):
+                return
+        raise AssertionError("the machine is too busy to renew a lease in time")
+
+    async def _renews(self, bench: Bench, leasing: Leasing, lease: float) -> bool:
+        """Keep a delivery for twice the lease. False: a renewal came so late that it may fail."""
         await bench.send("a")
         holder, rival = await bench.subscribe(), await bench.subscribe()
+        renewed = time.monotonic()
         delivery = await bench.receive_one(holder)
-        stealing = asyncio.create_task(rival.receive(1))
         until = time.monotonic() + 2 * lease
-
-        async def renewed_long_enough() -> bool:
+        stealing = asyncio.create_task(rival.receive(1))
+        while True:
             await asyncio.wait([stealing], timeout=lease / 5)
-            assert list(await leasing.renew([delivery.receipt])) == [True]
-            return time.monotonic() > until
-
-        await wait_for(renewed_long_enough, timeout=3 * lease + self.patience)
-        assert not stealing.done(), "a renewed delivery must not be given to another"
-        await bench.complete([delivery])
-        await rival.close()
-        assert list(await stealing) == []
+            now = time.monotonic()
+            if enough := now > until:
+                (outcome,) = await bench.transport.settle([Complete(delivery.receipt)])
+                kept = outcome is None
+            else:
+                kept = list(await leasing.renew([delivery.receipt])) == [True]
+            stolen = stealing.done()
+            if enough or stolen or not kept:
+                await rival.close()
+                stolen = bool(await stealing)
+            if time.monotonic() - renewed > 0.9 * lease and (stolen or not kept):
+                return False
+            assert not stolen, "a renewed delivery must not be given to another"
+            assert kept
+            if enough:
+                return True
+            renewed = now
 
     async def _leasing(self, bench: Bench) -> Leasing | None:
         declared = bench.can.lease is not None
