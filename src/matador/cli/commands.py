@@ -39,6 +39,7 @@ from matador.cli.output import (
     stdout_for_machines,
 )
 from matador.cli.spark_session import spark_message
+from matador.cli.streams import OutputError
 from matador.errors import ConfigurationError, MatadorError
 from matador.loading import Loaded, load_object
 from matador.model.options import suggestion
@@ -286,7 +287,7 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
         try:
             with stdout_for_machines() if given["as_json"] else contextlib.nullcontext():
                 return command(**given)
-        except (CommandError, MatadorError) as error:
+        except (CommandError, MatadorError, OutputError) as error:
             _fail(str(error), error.code if isinstance(error, CommandError) else FAILED, verbose)
         except KeyboardInterrupt as error:
             more = f"; {error}" if str(error) else ""

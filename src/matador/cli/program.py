@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import signal
-import sys
 import threading
 from collections.abc import Generator, Sequence
-from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -30,6 +26,7 @@ from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
+from matador.cli.streams import OutputError, flush_streams, prepare_streams
 from matador.cli.tail import tail
 from matador.cli.top import top
 from matador.cli.topology import topology
@@ -117,9 +114,7 @@ for group, name in (
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal without ✓ is no failure
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     terminated = threading.Event()
     try:
         with _interrupted_by_sigterm(terminated):
@@ -127,6 +122,11 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:  # before, after or beside the command
         complain("interrupted")
         code = INTERRUPTED
+    unwritten = flush_streams()
+    if code == 0 and unwritten is not None:
+        code = FAILED
+        if not isinstance(unwritten, BrokenPipeError):
+            complain(str(OutputError(unwritten)))
     return TERMINATED if code == INTERRUPTED and terminated.is_set() else code
 
 
@@ -144,13 +144,11 @@ def _run(arguments: Sequence[str]) -> int:
     except SystemExit as exit_:  # completion ends like this
         code = exit_.code
     except BrokenPipeError:  # the reader of our output has stopped reading
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+    except OSError as error:  # of the help: commands report errors of their own
+        if error.filename is not None:
             raise
-        complain(f"cannot write: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(str(OutputError(error)))
         return FAILED
     return code if isinstance(code, int) else 0
 
