@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Generator, Sequence
@@ -13,6 +14,7 @@ import typer
 import matador
 from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
+from matador.cli.completion import join_bash_words
 from matador.cli.dashboard import dashboard
 from matador.cli.dead_letters import dead_letters
 from matador.cli.docs import docs, schema
@@ -132,6 +134,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        if os.environ.get("_MATADOR_COMPLETE") == "complete_bash":
+            join_bash_words()
         command = typer.main.get_command(program)
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
