@@ -317,17 +317,59 @@ def test_queues_are_watched_through_a_pipe(folder: Path, shop: Shop) -> None:
         assert process.wait(60) == 1, "it ends when nobody reads it"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
-def test_output_that_nobody_can_store_is_one_line(
+WRITES = [
+    ["--help"],
+    ["--version"],
+    ["queues", "shop.py"],
+    ["queues", "shop.py", "--json"],
+    ["docs", "shop.py"],
+    ["docs", "shop.py", "--json"],
+    ["docs", "shop.py", "--format", "html"],
+    ["worker", "shop.py", "--json"],
+    ["worker", "shop.py", "--processes", "2", "--json", "--log-format", "json"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRITES, ids=" ".join)
+def test_results_that_nobody_can_store_are_an_error_of_one_line(
     folder: Path, shop: Shop, arguments: list[str]
 ) -> None:
-    command = [sys.executable, "-m", "matador", *arguments]
+    shop.bury(1)
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.stderr == "error: cannot write: No space left on device\n"
+        done = matador(folder, *arguments, stdout=full, stderr=subprocess.PIPE)
+    unwanted = ("error", "Error", "Traceback", "Exception")
+    errors = [line for line in done.stderr.splitlines() if line.startswith(unwanted)]
+    assert errors == ["error: cannot write to stdout: No space left on device"]
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["dead-letters", "list", "shop.py"], 0), (["queues", "no.py"], 2), (["nonsense"], 2)],
+    ids=str,
+)
+def test_remarks_that_nobody_can_store_change_nothing(
+    folder: Path, shop: Shop, arguments: list[str], code: int
+) -> None:
+    shop.bury(1)
+    with Path("/dev/full").open("w") as full:
+        done = matador(folder, *arguments, stdout=subprocess.PIPE, stderr=full)
+    assert done.returncode == code
+    assert ("order.placed" in done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize("arguments", [["queues", "shop.py", "--json"], ["docs", "shop.py"]])
+def test_a_closed_stdout_is_like_dev_null(folder: Path, shop: Shop, arguments: list[str]) -> None:
+    shop.bury(1)
+    script = 'exec "$@" >&-'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "matador", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "the shop's module was imported\n")
+
+
+def matador(folder: Path, *arguments: str, **streams: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "matador", *arguments]
+    return subprocess.run(command, cwd=folder, text=True, check=False, timeout=120, **streams)
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,17 @@ def test_a_report_for_machines_adds_up(cli: Cli) -> None:
 
 def test_a_lake_is_compacted_and_rows_expire(cli: Cli, folder: Path) -> None:
     assert cli("lake", "compact", *LAKE, "--json").json["files_after"] > 0
-    gone = cli("lake", "expire", *LAKE, "--days", "0", "--json").json
-    assert gone["events"] == gone["deliveries"] == 60
+    expire = ("lake", "expire", *LAKE, "--days", "0")
+    rows = {"events": 60, "deliveries": 60, "quarantine": 1}
+    assert cli(*expire, "--dry-run", "--json").json == {"dry_run": True, **rows}
+    refused = cli(*expire, "--json")
+    assert (refused.code, refused.out) == (2, "")
+    counted = "60 events, 60 deliveries and 1 row in quarantine"
+    assert f"{counted} would be deleted; add --yes" in refused.err
+    assert cli(*expire, "--yes", "--json").json == {"dry_run": False, **rows}
+    nothing = cli(*expire)
+    assert nothing.code == 0, "there is nothing to ask about"
+    assert "deleted 0 events, 0 deliveries and 0 rows in quarantine" in nothing.err
     again = cli("lake", "ingest", "shop.py", "--journal", "journal/", *LAKE, "--json").json
     assert again["events"] == 0
 
@@ -362,6 +371,13 @@ def test_a_wrong_redrive_is_one_clear_line(cli: Cli, options: tuple[str, ...], s
 
 
 # -- what is missing -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("days", ["1e9", "1e300", "nan"])
+def test_rows_cannot_be_older_than_the_calendar(cli: Cli, folder: Path, days: str) -> None:
+    result = cli("lake", "expire", *LAKE, "--days", days, "--yes")
+    assert result.code == 2
+    assert "--days" in result.err
 
 
 def test_a_folder_that_is_no_lake(cli: Cli, folder: Path) -> None:

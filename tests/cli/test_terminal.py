@@ -205,6 +205,15 @@ def test_a_narrow_terminal_shows_names_and_leaves_out_numbers(
     assert ("the terminal is too narrow" in " ".join(rest)) == (columns < 120)
 
 
+def test_a_worker_on_a_narrow_terminal_names_the_queue(terminal: Open, shop: Shop) -> None:
+    worker = terminal("worker", "shop.py", "--queues", "billing")
+    worker.shows(r"queue +waiting +in progress")
+    worker.resize(30, 60)
+    worker.shows(r"queue +waiting +handled +failed +dead letters\s+shop.billing +0 +0 +0 +0")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends() == 0
+
+
 def test_a_worker_of_jobs_counts_live(terminal: Open, cli: Cli, folder: Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     add = ["jobs", "add", "emails", *PROVIDER]

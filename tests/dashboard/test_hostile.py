@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from starlette.types import Message as AsgiMessage
@@ -15,7 +18,7 @@ from tests.support.shop import QUEUE
 from matador import Matador
 from matador.dashboard import live as live_pages
 from matador.events.dead_letters import REASON_HEADER
-from matador.jobs import Queue
+from matador.jobs import ActiveJob, Queue, Worker
 from matador.model.message import Message
 from matador.testing import wait_for
 
@@ -66,24 +69,55 @@ async def test_odd_payloads_have_their_pages(
             assert "\u202e" not in page, path
 
 
-async def test_jobs_with_odd_ids_can_be_opened(serve: Serve, shop: Shop) -> None:
+ODD_IDS = ["..", ".", "../../queues", "a/b?c#d%25", "%2e%2e", " a b ", "queue", "x" * 500, "é…+&="]
+
+
+@pytest.mark.parametrize("name", ["emails", "..", "a/b?c"])
+async def test_jobs_with_odd_ids_are_shown_retried_and_removed(
+    serve: Serve, shop: Shop, name: str
+) -> None:
+    async def fail(job: ActiveJob[Any]) -> None:
+        raise ValueError("no")
+
+    ids = [*ODD_IDS, SCRIPT, 'x" onclick="alert(1)']
     app = shop("memory://")
-    ids = ["../../queues", "a/b?c#d%25", SCRIPT, "é…", 'x" onclick="alert(1)']
     async with app:
-        emails = Queue("emails", provider=app.transport)
+        queue = Queue(name, provider=app.transport)
         for one in ids:
-            await emails.add(SCRIPT, {"to": SCRIPT}, job_id=one)
-        async with serve(app, job_queues=[emails]) as browser:
-            listed = await browser.get("/jobs/emails?status=waiting")
+            await queue.add(SCRIPT, {"to": SCRIPT}, job_id=one, attempts=1)
+        async with Worker(name, fail, provider=app.transport):
+            await wait_for(lambda: _has(queue, failed=len(ids)), timeout=60)
+        async with serve(app, job_queues=[queue]) as browser:
+            [tile] = _addresses(await browser.get("/jobs"), r'<a href="([^"]+)">failed</a>')
+            listed = await browser.get(tile)
             assert "<script>alert" not in listed
-            links = [part.partition('"')[0] for part in listed.split('href="/jobs/emails/')[1:]]
+            links = _addresses(listed, r'class="name"><a href="([^"]+)"')
             assert len(links) == len(ids)
-            for link in links:
-                assert ".." not in link.split("/")
-                assert '"' not in link
-                page = await browser.get(f"/jobs/emails/{link}")
+            for left, link in zip(reversed(range(len(ids))), links, strict=True):
+                page = await browser.get(link)
                 assert "<script>alert" not in page
                 assert "onclick=" not in page.replace("&#34; onclick=", "")
+                [form] = _addresses(page, _JOB_FORM)
+                await browser.post(form, action="retry")
+                assert await _has(queue, failed=left, waiting=1)
+                asked = (await browser.post(form, 200, action="remove")).text
+                [form] = _addresses(asked, _JOB_FORM)
+                await browser.post(form, action="remove", sure="yes")
+                assert await _has(queue, failed=left, waiting=0)
+
+
+_JOB_FORM = r'action="(/jobs/job[^"]*)"'
+
+
+def _addresses(page: str, pattern: str) -> list[str]:
+    """The addresses in a page, as a browser understands them."""
+    found = (urljoin(f"http://{HOST}/", unescape(one)) for one in re.findall(pattern, page))
+    return [one.removeprefix(f"http://{HOST}") for one in found]
+
+
+async def _has(queue: Queue, *, failed: int, waiting: int = 0) -> bool:
+    stats = await queue.stats()
+    return (stats.failed, stats.waiting) == (failed, waiting)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +131,7 @@ async def test_numbers_that_no_database_holds(serve: Serve, shop: Shop, number: 
         assert "is gone" in await browser.get(f"/dead-letters/{number}/edit", 404)
         await browser.get(f"/dead-letters?before={number}")
         await browser.get(f"/dead-letters?field=amount=1&from={number}:")
-        await browser.get(f"/jobs/emails?skip={number}")
+        await browser.get(f"/jobs/queue?queue=emails&skip={number}")
         form = {"verb": "redrive", "letter": [number]}
         answer = await browser.post("/dead-letters/move", 400, **form)
         assert "Select at least one" in answer.text

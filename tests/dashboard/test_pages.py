@@ -152,13 +152,13 @@ async def test_pausing_a_queue_is_recorded_and_what_is_odd_is_refused(
     app = shop()
     await fail_orders(app, [1])
     async with serve(app) as browser:
-        await browser.post("/queues/events/change", action="pause")
-        await browser.post("/queues/shop.events/change", action="resume")
-        await browser.post("/queues/events/change", 400, action="delete")
-        await browser.post("/queues/%3Cb%3E/change", 404, action="pause")
-        await browser.post("/queues/shop.events.undeliverable/change", 404, action="pause")
+        await browser.post("/queues/change?queue=events", action="pause")
+        await browser.post("/queues/change?queue=shop.events", action="resume")
+        await browser.post("/queues/change?queue=events", 400, action="delete")
+        await browser.post("/queues/change?queue=%3Cb%3E", 404, action="pause")
+        await browser.post("/queues/change?queue=shop.events.undeliverable", 404, action="pause")
         assert (
-            await browser.raw_post("/queues/events/change", {"action": "pause"})
+            await browser.raw_post("/queues/change?queue=events", {"action": "pause"})
         ).status_code == 403
         page = await browser.get("/audit")
         assert "pause queue" in page
@@ -255,28 +255,28 @@ async def test_jobs_are_listed_paused_retried_and_removed(serve: Serve, shop: Sh
             page = await browser.get("/jobs")
             assert "nightly" in page
             assert "0 3 * * *" in page
-            listed = await browser.get("/jobs/emails?status=failed")
+            listed = await browser.get("/jobs/queue?queue=emails&status=failed")
             assert "one/1" in listed
             assert "&lt;b&gt;no&lt;/b&gt;" in listed
-            one = await browser.get("/jobs/emails/one/1")
+            one = await browser.get("/jobs/job?queue=emails&id=one/1")
             assert "&#34;card&#34;: &#34;••••••&#34;" in one
-            await browser.post("/jobs/emails/change", action="pause")
+            await browser.post("/jobs/queue?queue=emails", action="pause")
             assert "paused" in await browser.get("/jobs")
-            await browser.post("/jobs/emails/job", action="retry", id="one/1")
-            asked = await browser.post("/jobs/emails/job", 200, action="remove", id="two")
+            await browser.post("/jobs/job?queue=emails&id=one/1", action="retry")
+            asked = await browser.post("/jobs/job?queue=emails&id=two", 200, action="remove")
             assert "would be removed for good" in asked.text
             assert (await emails.stats()).failed == 1  # nothing happened yet
-            await browser.post("/jobs/emails/job", action="remove", id="two", sure="yes")
+            await browser.post("/jobs/job?queue=emails&id=two", action="remove", sure="yes")
             stats = await emails.stats()
             assert (stats.failed, stats.waiting, stats.paused) == (0, 1, True)
-            await browser.post("/jobs/emails/change", action="resume")
-            await browser.post("/jobs/emails/job", 404, action="remove", id="nobody")
-            await browser.post("/jobs/emails/job", 404, action="remove", id="nobody", sure="yes")
-            await browser.post("/jobs/emails/job", 404, action="retry", id="nobody")
-            await browser.post("/jobs/emails/job", 409, action="retry", id="one/1")
-            await browser.post("/jobs/other/change", 404, action="pause")
-            await browser.get("/jobs/other", 404)
-            await browser.get("/jobs/emails?status=nonsense", 404)
+            await browser.post("/jobs/queue?queue=emails", action="resume")
+            await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="remove")
+            await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="remove", sure="yes")
+            await browser.post("/jobs/job?queue=emails&id=nobody", 404, action="retry")
+            await browser.post("/jobs/job?queue=emails&id=one/1", 409, action="retry")
+            await browser.post("/jobs/queue?queue=other", 404, action="pause")
+            await browser.get("/jobs/queue?queue=other", 404)
+            await browser.get("/jobs/queue?queue=emails&status=nonsense", 404)
             audit = await browser.get("/audit")
             for action in ("pause jobs", "retry job", "remove job", "resume jobs"):
                 assert action in audit
@@ -298,7 +298,7 @@ async def test_all_failed_jobs_are_retried(serve: Serve, shop: Shop) -> None:
         async with Worker("emails", fail, provider=app.transport):
             await wait_for(lambda: _failed(emails, 3), timeout=30)
         async with serve(app, job_queues=[emails]) as browser:
-            await browser.post("/jobs/emails/change", action="retry-all")
+            await browser.post("/jobs/queue?queue=emails", action="retry-all")
             assert (await emails.stats()).waiting == 3
 
 

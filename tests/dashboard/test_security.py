@@ -111,8 +111,8 @@ async def test_a_reader_sees_but_cannot_redrive_purge_or_edit(
             ("/dead-letters/move", {"verb": "redrive", "scope": "all"}),
             ("/dead-letters/1/edit", {"payload": "{}"}),
             ("/moves/x/confirm", {}),
-            ("/jobs/emails/change", {"action": "pause"}),
-            ("/queues/events/change", {"action": "pause"}),
+            ("/jobs/queue?queue=emails", {"action": "pause"}),
+            ("/queues/change?queue=events", {"action": "pause"}),
             ("/lake/replays", {"event": "order.placed"}),
         ):
             await browser.post(path, 403, **form)
@@ -175,7 +175,7 @@ async def test_without_tokens_an_old_form_leads_back_and_nobody_is_asked_to_log_
         assert (asked.status_code, asked.headers["location"]) == (303, "/")
         browser.client.cookies.clear()  # the dashboard was restarted, and a page was left open
         sent = {"accept": "text/html", "referer": f"http://{HOST}/queues"}
-        answer = await browser.raw_post("/queues/events/change", {"action": "pause"}, **sent)
+        answer = await browser.raw_post("/queues/change?queue=events", {"action": "pause"}, **sent)
         assert answer.status_code == 403
         assert "too old" in answer.text
         assert 'href="/queues"' in answer.text

@@ -147,11 +147,11 @@ async def pauses_and_resumes(browser: Browser, app: Matador) -> None:
     """The page pauses a queue and resumes it; where it cannot, it refuses."""
     if not app.transport.capabilities.pause:
         assert ">Pause</button>" not in await browser.get("/queues")
-        refused = await browser.post("/queues/events/change", 409, action="pause")
+        refused = await browser.post("/queues/change?queue=events", 409, action="pause")
         assert "stop the workers instead" in refused.text
         return
     handled = [one.handled for one in app.health().queues]
-    await browser.post("/queues/events/change", action="pause")
+    await browser.post("/queues/change?queue=events", action="pause")
     page = await browser.get("/queues")
     assert ">paused</span>" in page
     assert ">Resume</button>" in page
@@ -161,7 +161,7 @@ async def pauses_and_resumes(browser: Browser, app: Matador) -> None:
     health = app.health()
     assert health.status == "healthy"
     assert [(one.handled, one.receiving) for one in health.queues] == [(handled[0], True)]
-    await browser.post("/queues/events/change", action="resume")
+    await browser.post("/queues/change?queue=events", action="resume")
     assert ">paused</span>" not in await browser.get("/queues")
     await wait_for(lambda: depth_is(app, 0), timeout=10)
 

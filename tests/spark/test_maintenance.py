@@ -106,6 +106,19 @@ def test_a_vacuum_deletes_what_no_version_needs(lake: Lake) -> None:
         lake.vacuum(timedelta(minutes=1))
 
 
+def test_what_would_expire_is_counted(lake: Lake) -> None:
+    assert lake.expire(CUT, dry_run=True) == ExpireResult(events=2, deliveries=2, quarantine=0)
+    assert lake.expire(timedelta(0), dry_run=True) == ExpireResult(8, 4, 0)
+    assert len(ids(lake)) == 8
+
+
+def test_nothing_is_older_than_a_year_of_three_digits(lake: Lake) -> None:
+    long_ago = datetime(657, 1, 1, tzinfo=UTC)
+    assert lake.expire(long_ago, dry_run=True) == ExpireResult(0, 0, 0)
+    assert lake.expire(long_ago) == ExpireResult(0, 0, 0)
+    assert len(ids(lake)) == 8
+
+
 def test_what_is_old_goes_and_does_not_come_back(lake: Lake, journal: Path) -> None:
     assert lake.expire(CUT) == ExpireResult(events=2, deliveries=2, quarantine=0)
 

@@ -74,9 +74,9 @@ class Checked(HTMLParser):
         self.text += data
 
 
-def shown(findings: Findings) -> str:
+def shown(findings: Findings, width: int = 220) -> str:
     file = io.StringIO()
-    Report(findings).show(Console(file=file, width=220, markup=False, highlight=False))
+    Report(findings).show(Console(file=file, width=width, markup=False, highlight=False))
     return file.getvalue()
 
 
@@ -192,6 +192,16 @@ def test_tables_say_what_there_is() -> None:
         assert title in text
     assert "no events yet" in shown(SAMPLES["nothing"])
     assert "and 43 more" in shown(SAMPLES["many"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_nothing_is_cut_off_on_a_narrow_terminal(width: int) -> None:
+    findings = SAMPLES["usual"]
+    text = shown(findings, width)
+    assert "…" not in text
+    for group in findings.groups:
+        assert group.signature in text
+    assert ("run p50" in text, "run p95" in text) == (False, True)
 
 
 def test_rankings() -> None:

@@ -26,6 +26,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from matador.cli.completion import names_of
 from matador.cli.connection import imported, load
 from matador.cli.output import (
     FAILED,
@@ -39,6 +40,7 @@ from matador.cli.output import (
     stdout_for_machines,
 )
 from matador.cli.spark_session import spark_message
+from matador.cli.streams import OutputError
 from matador.errors import ConfigurationError, MatadorError
 from matador.loading import Loaded, load_object
 from matador.model.options import suggestion
@@ -104,9 +106,17 @@ App = Annotated[
 Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 DryRun = Annotated[bool, flag("Show what would be done; change nothing.", "--dry-run")]
 UntilEmpty = Annotated[bool, flag("Stop when the queues are empty.", "--until-empty")]
-Queue = Annotated[str | None, option("QUEUE", "Only this work queue.", "--queue", "-q")]
+Queue = Annotated[
+    str | None,
+    option("QUEUE", "Only this work queue.", "--queue", "-q", autocompletion=names_of("queues")),
+]
 Queues = Annotated[
-    str | None, option("NAMES", "Queues to consume, separated by commas. Default: consume_from.")
+    str | None,
+    option(
+        "NAMES",
+        "Queues to consume, separated by commas. Default: consume_from.",
+        autocompletion=names_of("queues", several=True),
+    ),
 ]
 Concurrency = Annotated[
     int | None, option("N", "Messages of each queue handled at once, per worker.", min=1)
@@ -128,8 +138,13 @@ AppOrQueue = Annotated[
         show_default=False,
     ),
 ]
-Event = Annotated[str | None, option("KEY", "Only this event.", "--event")]
-Subscriber = Annotated[str | None, option("NAME", "Only this subscriber.", "--subscriber")]
+Event = Annotated[
+    str | None, option("KEY", "Only this event.", "--event", autocompletion=names_of("events"))
+]
+Subscriber = Annotated[
+    str | None,
+    option("NAME", "Only this subscriber.", "--subscriber", autocompletion=names_of("subscribers")),
+]
 _ID = option("ID", "An id, or the start of one. Can be repeated.", "--id")
 Ids = Annotated[list[str] | None, _ID]
 RequiredIds = Annotated[list[str], _ID]
@@ -286,7 +301,7 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
         try:
             with stdout_for_machines() if given["as_json"] else contextlib.nullcontext():
                 return command(**given)
-        except (CommandError, MatadorError) as error:
+        except (CommandError, MatadorError, OutputError) as error:
             _fail(str(error), error.code if isinstance(error, CommandError) else FAILED, verbose)
         except KeyboardInterrupt as error:
             more = f"; {error}" if str(error) else ""

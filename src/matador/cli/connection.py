@@ -20,6 +20,7 @@ from matador.cli.output import (
     show_logs,
     wrong_usage,
 )
+from matador.cli.streams import for_remarks
 from matador.errors import (
     ApplicationImportError,
     ConfigurationError,
@@ -64,7 +65,10 @@ def imported(find: Callable[[], T], level: int) -> T:
         CommandError: the module raised an error while it was imported.
     """
     try:
-        with contextlib.redirect_stdout(sys.stderr), wrong_usage(ConfigurationError):
+        with (
+            contextlib.redirect_stdout(for_remarks(sys.stderr)),
+            wrong_usage(ConfigurationError),
+        ):
             found = find()
     except ApplicationImportError as error:
         raise CommandError(str(error)) from error

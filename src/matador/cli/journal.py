@@ -20,6 +20,7 @@ from matador.cli.commands import (
     flag,
     option,
 )
+from matador.cli.completion import names_of
 from matador.cli.connection import connected, known_queue
 from matador.cli.interaction import progress_bar
 from matador.cli.output import UsageError, note, plural, show_logs
@@ -44,7 +45,9 @@ _LOOK_EVERY = 2.0  # seconds between looks for new segments
 def tap(
     app: App,
     *,
-    queue: Annotated[str, option("QUEUE", "The queue to consume.")],
+    queue: Annotated[
+        str, option("QUEUE", "The queue to consume.", autocompletion=names_of("queues"))
+    ],
     journal: JournalFolder,
     until_empty: UntilEmpty = False,
     rotate: Annotated[

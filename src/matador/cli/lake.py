@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,12 +15,14 @@ from matador.cli.commands import (
     App,
     Commands,
     Common,
+    DryRun,
+    Yes,
     a_path,
     flag,
     option,
 )
 from matador.cli.connection import load
-from matador.cli.interaction import working
+from matador.cli.interaction import confirm, working
 from matador.cli.lake_ingest import ingest
 from matador.cli.lake_replay import redrive, replay
 from matador.cli.output import UsageError, note, out, plural, say_json, table
@@ -32,6 +34,9 @@ from matador.cli.spark_session import (
 from matador.cli.store_options import LakeOptions, open_lake
 from matador.errors import ConfigurationError
 from matador.model.options import suggestion
+
+if TYPE_CHECKING:
+    from matador.spark.tables.maintenance import ExpireResult
 
 AppForTypes = Annotated[
     str | None,
@@ -211,22 +216,47 @@ def convert(*, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
     common.show(asdict(result), remark=remark)
 
 
-@lake.add("matador lake expire --lake lake/ --days 90")
+@lake.add(
+    "matador lake expire --lake lake/ --days 90 --dry-run",
+    "matador lake expire --lake lake/ --days 90 --yes",
+)
 def expire(
     *,
     lake: LakeOptions,
     days: Annotated[float, option("DAYS", "Delete rows older than this many days.", min=0)],
+    dry_run: DryRun = False,
+    yes: Yes = False,
     spark: SparkOptions,
     common: Common,
 ) -> None:
-    """Delete old rows. A later ingest does not bring them back."""
+    """Delete old rows for good. A later ingest does not bring them back.
+
+    Counts them first and asks for confirmation.
+    """
     show_spark_logs(common.verbose)
-    result = start_spark(open_lake(lake), spark).expire(timedelta(days=days))
-    remark = (
-        f"deleted {plural(result.events, 'event')}, {result.deliveries:,} deliveries, "
-        f"{result.quarantine:,} in quarantine"
+    try:
+        cutoff = datetime.now(UTC) - timedelta(days=days)
+    except (OverflowError, ValueError) as error:
+        raise UsageError(f"--days {days:g} is before the first date there is") from error
+    target = start_spark(open_lake(lake), spark)
+    with working("counting…"):
+        old = target.expire(cutoff, dry_run=True)
+    if dry_run:
+        common.show({"dry_run": True, **asdict(old)}, remark=f"{_rows(old)} would be deleted")
+        return
+    if not yes and any(asdict(old).values()):
+        confirm(f"delete {_rows(old)}", f"{_rows(old)} would be deleted")
+    with working("deleting…"):
+        gone = target.expire(cutoff)
+    common.show({"dry_run": False, **asdict(gone)}, remark=f"deleted {_rows(gone)}")
+
+
+def _rows(result: ExpireResult) -> str:
+    deliveries = "delivery" if result.deliveries == 1 else "deliveries"
+    return (
+        f"{plural(result.events, 'event')}, {result.deliveries:,} {deliveries} and "
+        f"{plural(result.quarantine, 'row')} in quarantine"
     )
-    common.show(asdict(result), remark=remark)
 
 
 lake.add(

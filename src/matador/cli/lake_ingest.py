@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.progress import BarColumn
 
 from matador.cli.commands import Common, OptionalApp, a_location, choice, flag, option
+from matador.cli.completion import names_of
 from matador.cli.connection import load
 from matador.cli.interaction import progress_bar
 from matador.cli.output import UsageError, note, plural, table
@@ -42,7 +43,12 @@ def ingest(
     lake: LakeOptions,
     queues: Annotated[
         str | None,
-        option("NAMES", "With --kafka: only these queues, separated by commas.", "--queues"),
+        option(
+            "NAMES",
+            "With --kafka: only these queues, separated by commas.",
+            "--queues",
+            autocompletion=names_of("queues", several=True),
+        ),
     ] = None,
     since: Annotated[
         str | None,

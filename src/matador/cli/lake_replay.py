@@ -19,6 +19,7 @@ from matador.cli.commands import (
     flag,
     option,
 )
+from matador.cli.completion import names_of
 from matador.cli.connection import missing_storage
 from matador.cli.interaction import confirm, counting_progress, working
 from matador.cli.output import (
@@ -67,7 +68,12 @@ def replay(
         bool, flag("Include events that are replays themselves.", "--replays")
     ] = False,
     to: Annotated[
-        str | None, option("NAME", "Send to this queue or subscriber, or to 'all'.")
+        str | None,
+        option(
+            "NAME",
+            "Send to this queue or subscriber, or to 'all'.",
+            autocompletion=names_of("queues", "subscribers"),
+        ),
     ] = None,
     rate: Annotated[float | None, option("N", "At most this many per second.", min=0.001)] = None,
     replay_id: Annotated[

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from matador._interrupt import INTERRUPTED as INTERRUPTED
 from matador.cli.safe_text import SafeConsole, tidy
+from matador.cli.streams import for_remarks, for_results
 from matador.errors import MatadorError
 
 FAILED = 1
@@ -57,12 +58,12 @@ def wrong_usage(*errors: type[MatadorError]) -> Generator[None]:
 
 def out() -> Console:
     """Where results go: stdout."""
-    return _console(sys.stdout)
+    return _console(for_results(sys.stdout))
 
 
 def err() -> Console:
     """Where everything else goes: stderr."""
-    return _console(sys.stderr)
+    return _console(for_remarks(sys.stderr))
 
 
 def _console(file: TextIO) -> Console:
@@ -80,7 +81,7 @@ def say(renderable: RenderableType) -> None:
 
 def results() -> TextIO:
     """The stream for results, also while ``sys.stdout`` is redirected."""
-    return _machine.get(None) or sys.stdout
+    return for_results(_machine.get(None) or sys.stdout)
 
 
 def say_json_line(value: Any) -> None:
@@ -203,7 +204,7 @@ def stdout_for_machines() -> Generator[None]:
     """Keep stdout for the result: what the application prints goes to stderr."""
     before = _machine.set(sys.stdout)
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(for_remarks(sys.stderr)):
             yield
     finally:
         _machine.reset(before)

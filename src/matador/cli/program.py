@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-import sys
 import threading
 from collections.abc import Generator, Sequence
-from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -17,6 +14,7 @@ import typer
 import matador
 from matador.cli.channels import channels
 from matador.cli.commands import Commands, epilog
+from matador.cli.completion import join_bash_words
 from matador.cli.dashboard import dashboard
 from matador.cli.dead_letters import dead_letters
 from matador.cli.docs import docs, schema
@@ -30,6 +28,7 @@ from matador.cli.queues import queues
 from matador.cli.send import send
 from matador.cli.send_test_event import send_test_event
 from matador.cli.spark import spark
+from matador.cli.streams import OutputError, flush_streams, prepare_streams
 from matador.cli.tail import tail
 from matador.cli.top import top
 from matador.cli.topology import topology
@@ -117,9 +116,7 @@ for group, name in (
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal without ✓ is no failure
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     terminated = threading.Event()
     try:
         with _interrupted_by_sigterm(terminated):
@@ -127,11 +124,18 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:  # before, after or beside the command
         complain("interrupted")
         code = INTERRUPTED
+    unwritten = flush_streams()
+    if code == 0 and unwritten is not None:
+        code = FAILED
+        if not isinstance(unwritten, BrokenPipeError):
+            complain(str(OutputError(unwritten)))
     return TERMINATED if code == INTERRUPTED and terminated.is_set() else code
 
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        if os.environ.get("_MATADOR_COMPLETE") == "complete_bash":
+            join_bash_words()
         command = typer.main.get_command(program)
         code = command.main(list(arguments), prog_name="matador", standalone_mode=False)
     except typer.exceptions.TyperException as error:
@@ -144,13 +148,11 @@ def _run(arguments: Sequence[str]) -> int:
     except SystemExit as exit_:  # completion ends like this
         code = exit_.code
     except BrokenPipeError:  # the reader of our output has stopped reading
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+    except OSError as error:  # of the help: commands report errors of their own
+        if error.filename is not None:
             raise
-        complain(f"cannot write: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(str(OutputError(error)))
         return FAILED
     return code if isinstance(code, int) else 0
 

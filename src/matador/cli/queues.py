@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from matador.cli.commands import App, Commands, Common, epilog, flag, option
+from matador.cli.completion import names_of
 from matador.cli.connection import connected, known_queue
 from matador.cli.output import CommandError, fit, out, say_json_line, wrong_usage
 from matador.errors import ConfigurationError, QueueNotFoundError
@@ -38,6 +39,7 @@ QueueName = Annotated[
         metavar="QUEUE",
         help="The name of the queue; the full name of one that is not in the topology.",
         show_default=False,
+        autocompletion=names_of("queues"),
     ),
 ]
 

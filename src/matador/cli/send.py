@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from matador.cli.commands import App, Common, DryRun, Timeout, option
+from matador.cli.completion import names_of
 from matador.cli.connection import connect, require_shared, run_within
 from matador.cli.event_input import EventInput, event_input, read_json, read_json_object
 from matador.cli.hook_trace import hook_trace
@@ -28,6 +29,7 @@ def send(
             metavar="EVENT",
             help="The event's key; or a .json file with the whole event (- for stdin).",
             show_default=False,
+            autocompletion=names_of("events"),
         ),
     ],
     data: Annotated[

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from matador.cli.commands import App, Common, DryRun, Timeout, option
+from matador.cli.completion import names_of
 from matador.cli.connection import run_within
 from matador.cli.event_input import EventInput, read_event
 from matador.cli.hook_trace import hook_trace
@@ -89,7 +90,10 @@ class _Trial(Hooks):
 def send_test_event(
     app: App,
     *,
-    event: Annotated[str | None, option("KEY", "This event, with a generated payload.")] = None,
+    event: Annotated[
+        str | None,
+        option("KEY", "This event, with a generated payload.", autocompletion=names_of("events")),
+    ] = None,
     dry_run: DryRun = False,
     timeout: Timeout = 5.0,
     common: Common,

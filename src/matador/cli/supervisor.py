@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from matador.cli.output import INTERRUPTED, TERMINATED, results
+from matador.cli.streams import no_errors, output_errors
 from matador.transports.kit.backoff import Backoff
 
 log = logging.getLogger("matador.supervisor")
@@ -151,16 +153,24 @@ class _Supervisor:
         if self._stopping.is_set():  # a signal came while it was being started
             process.send_signal(signal.SIGTERM)
         prefix = f"[{number}] ".encode()
+        logs_prefix = prefix if self._prefixed_logs else b""
         await asyncio.gather(
-            _pass_on(process.stdout, results().buffer, prefix if self._prefixed else b""),
-            _pass_on(process.stderr, sys.stderr.buffer, prefix if self._prefixed_logs else b""),
+            _pass_on(
+                process.stdout, results().buffer, prefix if self._prefixed else b"", output_errors
+            ),
+            _pass_on(process.stderr, sys.stderr.buffer, logs_prefix, no_errors),
         )
         code = await process.wait()
         del self._running[number]
         return code
 
 
-async def _pass_on(source: asyncio.StreamReader | None, target: BinaryIO, prefix: bytes) -> None:
+async def _pass_on(
+    source: asyncio.StreamReader | None,
+    target: BinaryIO,
+    prefix: bytes,
+    guard: Callable[[], AbstractContextManager[None]],
+) -> None:
     """Copy whole lines, so that those of several processes do not mix."""
     if source is None:
         return
@@ -171,11 +181,13 @@ async def _pass_on(source: asyncio.StreamReader | None, target: BinaryIO, prefix
             lines.append(rest)
             rest = b""
         if lines:
-            target.write(b"".join(prefix + line + b"\n" for line in lines))
-            target.flush()
+            with guard():
+                target.write(b"".join(prefix + line + b"\n" for line in lines))
+                target.flush()
     if rest:
-        target.write(prefix + rest + b"\n")
-        target.flush()
+        with guard():
+            target.write(prefix + rest + b"\n")
+            target.flush()
 
 
 def _how_it_ended(code: int) -> str:

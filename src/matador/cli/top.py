@@ -19,7 +19,7 @@ from rich.text import Text
 
 from matador.cli.commands import App, Common, flag, option
 from matador.cli.connection import connected
-from matador.cli.output import fit, note, out, say_json_line
+from matador.cli.output import fit, note, out, plural, say_json_line
 from matador.cli.queue_activity import QueueActivity, QueueRow, as_json
 from matador.cli.queues import STATE, state_of
 from matador.errors import MatadorError
@@ -133,7 +133,9 @@ class _Screen:
         lines = sum(len(one.wrap(self._console, size.width)) for one in below)
         room = max(1, size.height - _AROUND - lines)
         first = max(0, min(self._selected - room // 2, len(rows) - room))
-        title = f"{self._activity.title}   {time.strftime('%H:%M:%S')}   {len(rows)} queues"
+        title = (
+            f"{self._activity.title}   {time.strftime('%H:%M:%S')}   {plural(len(rows), 'queue')}"
+        )
         shown = rows[first : first + room]
         table = _as_table(shown, self._activity.has_journal, size.width, self._selected - first)
         return Group(Text(title, "bold"), Text(), table, *below)

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from matador.cli.output import ConsoleHandler, plural, say_json_line, table
+from matador.cli.output import ConsoleHandler, fit, plural, say_json_line
 from matador.errors import MatadorError
 from matador.policy.retry import Outcome
 
@@ -27,6 +27,8 @@ _ASK_DEPTH = 1.0
 _ASK_SHARE = 20  # asking for depths takes at most one part in so many of the time
 _SUMMARY = 10.0
 _SMOOTH = 0.3
+_COLUMNS = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
+_LEAST = ("per second", "in progress", "waiting", "failed")  # left out first if it is too narrow
 
 
 class OutcomeTotals(Protocol):
@@ -97,10 +99,10 @@ def display(
                         pause = max(_ASK_DEPTH, _ASK_SHARE * (asked - now))
                         counts.measure(max(asked - last, 0.001))
                         last = asked
-                    live.update(_as_table(watch, counts), refresh=True)
+                    live.update(_as_table(watch, counts, console.width), refresh=True)
                     await asyncio.sleep(_REFRESH)
             finally:
-                live.update(_as_table(watch, counts), refresh=True)
+                live.update(_as_table(watch, counts, console.width), refresh=True)
 
     return show
 
@@ -167,23 +169,24 @@ async def _ask_waiting(watch: QueueWatch, counts: WorkerCounts) -> None:
             counts.waiting[queue] = None
 
 
-def _as_table(watch: QueueWatch, counts: WorkerCounts) -> Table:
-    numbers = ("waiting", "in progress", "handled", "per second", "failed", "dead letters")
-    made = table("queue", *numbers, right=numbers)
+def _as_table(watch: QueueWatch, counts: WorkerCounts, width: int) -> Table:
+    columns: dict[str, list[Text]] = {name: [] for name in _COLUMNS}
     running = watch.in_progress()
     for queue in counts.queues:
         count, waiting = counts.numbers(queue), counts.waiting.get(queue)
         failed, dead = count["failed"], count["dead_letters"]
-        made.add_row(
-            Text(queue, "bold"),
-            "–" if waiting is None else f"{waiting:,}",
-            f"{running.get(queue, 0):,}",
-            f"{count['handled']:,}",
-            f"{counts.rates[queue]:,.1f}",
+        cells = (
+            Text("–" if waiting is None else f"{waiting:,}"),
+            Text(f"{running.get(queue, 0):,}"),
+            Text(f"{count['handled']:,}"),
+            Text(f"{counts.rates[queue]:,.1f}"),
             Text(f"{failed:,}", "yellow" if failed else "dim"),
             Text(f"{dead:,}", "bold red" if dead else "dim"),
         )
-    return made
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    names = [Text(queue, "bold") for queue in counts.queues]
+    return fit(width, names, columns, _LEAST, "queue")[0]
 
 
 def _as_line(numbers: dict[str, dict[str, int]]) -> str:

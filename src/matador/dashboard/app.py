@@ -48,11 +48,12 @@ async def _chart_style(request: Request) -> Response:
 
 
 def _routes() -> list[Route | Mount]:
+    # Names of queues and ids of jobs are in the query: some of them, such as "..", fit in no path.
     get, post = ["GET"], ["POST"]
     return [
         Route("/", overview.overview, methods=get),
         Route("/queues", overview.queues, methods=get),
-        Route("/queues/{queue}/change", overview.change_queue, methods=post),
+        Route("/queues/change", overview.change_queue, methods=post),
         Route("/events", overview.events, methods=get),
         Route("/workers", overview.workers, methods=get),
         Route("/dead-letters", dead_letters.dead_letters, methods=get),
@@ -65,10 +66,10 @@ def _routes() -> list[Route | Mount]:
         Route("/moves/{id}/cancel", dead_letters.cancel_move, methods=post),
         Route("/messages", messages.messages, methods=get),
         Route("/jobs", jobs.jobs, methods=get),
-        Route("/jobs/{queue}", jobs.job_queue, methods=get),
-        Route("/jobs/{queue}/change", jobs.change_queue, methods=post),
-        Route("/jobs/{queue}/job", jobs.change_job, methods=post),
-        Route("/jobs/{queue}/{id:path}", jobs.job, methods=get),
+        Route("/jobs/queue", jobs.job_queue, methods=get),
+        Route("/jobs/queue", jobs.change_queue, methods=post),
+        Route("/jobs/job", jobs.job, methods=get),
+        Route("/jobs/job", jobs.change_job, methods=post),
         Route("/lake", lake.lake, methods=get),
         Route("/lake/report", lake.report, methods=get),
         Route("/lake/report", lake.make_report, methods=post),

@@ -68,6 +68,7 @@ from matador.spark.tables.maintenance import (
     VacuumResult,
     checked_target,
     compact,
+    count_old,
     cutoff_of,
     expire,
     kept_hours,
@@ -197,16 +198,20 @@ class Lake(LakeTables):
         results = [compact(self.spark, one, target_size) for one in self._delta_tables()]
         return sum(results, CompactResult(0, 0))
 
-    def expire(self, older_than: timedelta | datetime) -> ExpireResult:
+    def expire(self, older_than: timedelta | datetime, *, dry_run: bool = False) -> ExpireResult:
         """Remove rows that were recorded longer ago, or before that time, for good.
 
-        An ingest does not bring them back. Volume, health and triage still count them.
+        An ingest does not bring them back. Volume, health and triage still count them. With
+        ``dry_run``, nothing is removed, and the result is what would be.
 
         Raises:
             ConfigurationError: the time has no time zone.
         """
         cutoff = cutoff_of(older_than)
         self.layout.check()
+        if dry_run:
+            old = {name: count_old(self.spark, self.layout.table(name), cutoff) for name in TABLES}
+            return ExpireResult(**old)
         self.refresh()
         removed = {name: expire(self.spark, self.layout.table(name), cutoff) for name in TABLES}
         for table in self._typed_tables():

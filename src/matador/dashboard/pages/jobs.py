@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from matador.dashboard.guard import field, form_of, read_number
 from matador.dashboard.job_desk import PAGE, within
 from matador.dashboard.pages.errors import not_found, said
 from matador.errors import JobError, JobNotFoundError, JobStateError
+from matador.jobs import Queue
 from matador.model.job import JOB_STATUSES
 
 _ALL_LIMIT = 1000
@@ -36,7 +37,7 @@ async def jobs_values(desk: Desk, params: dict[str, str]) -> dict[str, Any]:
 async def job_queue(request: Request) -> Response:
     """The jobs of one queue in one state."""
     desk = desk_of(request)
-    name = request.path_params["queue"]
+    name = request.query_params.get("queue", "")
     if desk.jobs.queue(name) is None:
         return not_found(request, f"The dashboard does not know a job queue {name!r}.")
     status = request.query_params.get("status", "failed")
@@ -60,10 +61,10 @@ async def job_queue(request: Request) -> Response:
 async def job(request: Request) -> Response:
     """One job in full."""
     desk = desk_of(request)
-    queue = desk.jobs.queue(request.path_params["queue"])
+    queue = _queue(request)
     if queue is None or not queue.capabilities.find:
         return not_found(request, "Jobs of this queue cannot be found by their id.")
-    found = await within(queue.get(request.path_params["id"]))
+    found = await within(queue.get(_id(request)))
     if found is None:
         return not_found(request, "This job is gone.")
     view = await desk.jobs.view(queue.name)
@@ -82,11 +83,10 @@ async def job(request: Request) -> Response:
 async def change_queue(request: Request) -> Response:
     """Pause or resume a queue, or retry all of its failed jobs."""
     desk = desk_of(request)
-    queue = desk.jobs.queue(request.path_params["queue"])
+    queue = _queue(request)
     if queue is None:
         return not_found(request)
     action = field(form_of(request), "action")
-    back = f"/jobs/{quote(queue.name, safe='')}"
     if action in ("pause", "resume"):
         await desk.record(request, f"{action} jobs", queue=queue.name)
         await within(queue.pause() if action == "pause" else queue.resume())
@@ -101,15 +101,15 @@ async def change_queue(request: Request) -> Response:
             except JobError:
                 continue  # somebody else was quicker
         await desk.record(request, "retry all jobs done", queue=queue.name, jobs=done)
-        return RedirectResponse(f"{back}?status=failed", HTTPStatus.SEE_OTHER)
+        return _back(queue, "failed")
     return said(request, "Choose what to do.", HTTPStatus.BAD_REQUEST)
 
 
 async def change_job(request: Request) -> Response:
     """Retry or remove one job. Before it removes one, it asks."""
     desk, form = desk_of(request), form_of(request)
-    queue = desk.jobs.queue(request.path_params["queue"])
-    action, id_ = field(form, "action"), field(form, "id")
+    queue, id_ = _queue(request), _id(request)
+    action = field(form, "action")
     if queue is None or action not in ("retry", "remove"):
         return not_found(request)
     status = field(form, "status")
@@ -129,5 +129,17 @@ async def change_job(request: Request) -> Response:
         return not_found(request, "This job is gone.")
     except JobStateError as error:
         return said(request, str(error), HTTPStatus.CONFLICT)
-    back = f"/jobs/{quote(queue.name, safe='')}?status={quote(status)}"
-    return RedirectResponse(back, HTTPStatus.SEE_OTHER)
+    return _back(queue, status)
+
+
+def _queue(request: Request) -> Queue | None:
+    return desk_of(request).jobs.queue(request.query_params.get("queue", ""))
+
+
+def _id(request: Request) -> str:
+    return request.query_params.get("id", "")
+
+
+def _back(queue: Queue, status: str) -> Response:
+    where = urlencode({"queue": queue.name, "status": status})
+    return RedirectResponse(f"/jobs/queue?{where}", HTTPStatus.SEE_OTHER)

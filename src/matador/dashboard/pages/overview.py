@@ -35,7 +35,7 @@ async def queues(request: Request) -> Response:
 
 async def change_queue(request: Request) -> Response:
     """Pause or resume a queue."""
-    desk, name = desk_of(request), request.path_params["queue"]
+    desk, name = desk_of(request), request.query_params.get("queue", "")
     if not desk.app.topology.has_queue(name):
         return not_found(request, f"The application has no queue {name!r}.")
     transport = pausing(desk.app.transport)

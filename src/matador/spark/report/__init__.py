@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,19 @@ from matador.storage.paths import local_path
 _FEW = 5
 _MANY = 20
 _LONGEST = 100
+_HEALTH: dict[str, Callable[[SubscriberHealth], str]] = {
+    "attempts": lambda one: f"{one.count:,}",
+    "success": lambda one: f"{one.success_rate:.1%}",
+    "retry": lambda one: f"{one.retry_rate:.1%}",
+    "dead": lambda one: f"{one.dead_letter_rate:.1%}",
+    "run p50": lambda one: duration(one.duration_p50),
+    "run p95": lambda one: duration(one.duration_p95),
+    "run p99": lambda one: duration(one.duration_p99),
+    "wait p95": lambda one: duration(one.wait_p95),
+}
+_LEFT_OUT = ((110, "run p50"), (100, "run p99"), (80, "attempts"), (70, "retry"))
+"""What is left out on screens with fewer columns than that."""
+_WIDE = 100  # columns; below, numbers that are all zero are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,9 @@ class Report:
     def show(self, console: Console | None = None) -> None:
         """Print it as tables."""
         chosen = console or Console(highlight=False, markup=False, emoji=False)
-        for table in tables(self.findings):
+        for number, table in enumerate(tables(self.findings, chosen.width)):
+            if number:
+                chosen.print()
             chosen.print(table)
 
     def html(self, path: str | Path) -> Path:
@@ -50,21 +65,21 @@ class Report:
         return target
 
 
-def tables(findings: Findings) -> Iterator[RenderableType]:
-    """The tables to print, in order."""
+def tables(findings: Findings, width: int) -> Iterator[RenderableType]:
+    """The tables to print, in order. A screen of few columns gets fewer numbers."""
     if not findings.moments:
         yield Text(f"The lake {printable(findings.lake)} has no events yet.")
         return
     yield _summary(findings)
-    yield _health("Health", findings.subscribers[:_MANY], findings)
-    yield _health("Slowest", findings.slowest[:_FEW], findings)
+    yield _health("Health", findings.subscribers[:_MANY], findings, width)
+    yield _health("Slowest", findings.slowest[:_FEW], findings, width)
     if findings.failing:
-        yield _health("Failing", findings.failing[:_FEW], findings)
+        yield _health("Failing", findings.failing[:_FEW], findings, width)
     if findings.growing:
         yield _growing(findings.growing[:_FEW])
     if findings.groups:
         yield _groups(findings)
-    yield _reconciliation(findings)
+    yield _reconciliation(findings, width)
     if findings.quarantined:
         rows = [(kind, f"{count:,}") for kind, count in findings.quarantined]
         yield _table("Quarantine", "kind", "rows >", rows=rows)
@@ -79,14 +94,14 @@ def _summary(findings: Findings) -> Text:
     return Text(f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC: {', '.join(parts)}")
 
 
-def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings) -> Table:
+def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings, width: int) -> Table:
+    left_out = {name for limit, name in _LEFT_OUT if width < limit}
+    shown = [name for name in _HEALTH if name not in left_out]
     rows = [
         (
-            *(titled(one.event_key, one.way), one.subscriber),
-            *(f"{one.count:,}", f"{one.success_rate:.1%}"),
-            *(f"{one.retry_rate:.1%}", f"{one.dead_letter_rate:.1%}"),
-            *(duration(one.duration_p50), duration(one.duration_p95), duration(one.duration_p99)),
-            duration(one.wait_p95),
+            titled(one.event_key, one.way),
+            one.subscriber,
+            *(_HEALTH[name](one) for name in shown),
         )
         for one in ones
     ]
@@ -94,8 +109,7 @@ def _health(title: str, ones: Iterable[SubscriberHealth], findings: Findings) ->
     note = f"and {hidden:,} more" if title == "Health" and hidden > 0 else None
     return _table(
         title,
-        *("event", "subscriber", "attempts >", "success >", "retry >", "dead >"),
-        *("run p50 >", "run p95 >", "run p99 >", "wait p95 >"),
+        *("event", "subscriber", *(f"{name} >" for name in shown)),
         rows=rows,
         note=note,
     )
@@ -129,13 +143,17 @@ def _groups(findings: Findings) -> Table:
     return _table("Dead letters", *columns, rows=rows, note=note)
 
 
-def _reconciliation(findings: Findings) -> Table:
+def _reconciliation(findings: Findings, width: int) -> Table:
     found = findings.reconciliation
-    names = ("sent", "handled", "dead_lettered", "discarded", "waiting", "not_sent")
+    titles = {"sent": "sent", "handled": "handled", "dead_lettered": "dead"}
+    titles |= {"discarded": "discarded", "waiting": "waiting", "not_sent": "not sent"}
+    for name in ("discarded", "not_sent"):
+        if width < _WIDE and not any(getattr(line, name) for line in found.lines):
+            del titles[name]
     rows = [
         (
             *(titled(line.event_key, line.way), line.subscriber),
-            *(f"{getattr(line, name):,}" for name in names),
+            *(f"{getattr(line, name):,}" for name in titles),
             "yes" if line.adds_up else "NO",
         )
         for line in found.lines[:_MANY]
@@ -148,8 +166,7 @@ def _reconciliation(findings: Findings) -> Table:
     odd = [f"{one.problem}: {one.id}" for one in found.odd[:_FEW]]
     return _table(
         "Reconciliation",
-        *("event", "subscriber", "sent >", "handled >", "dead >", "discarded >", "waiting >"),
-        *("not sent >", "adds up"),
+        *("event", "subscriber", *(f"{title} >" for title in titles.values()), "adds up"),
         rows=rows,
         note="\n".join([*notes, *odd]) or None,
     )
@@ -163,10 +180,18 @@ def _table(
         title_justify="left",
         caption=None if note is None else Text(printable(note)),
         caption_justify="left",
+        box=None,
+        pad_edge=False,
     )
     for name in columns:
         right = name.endswith(" >")
-        made.add_column(name.removesuffix(" >"), justify="right" if right else "left")
+        made.add_column(
+            name.removesuffix(" >"),
+            justify="right" if right else "left",
+            header_style="dim",
+            no_wrap=right or name == "signature",  # to be copied
+            overflow="fold",
+        )
     for row in rows:
         made.add_row(*[Text(printable(cell)) for cell in row])
     return made

@@ -119,14 +119,26 @@ def cutoff_of(older_than: timedelta | datetime) -> datetime:
     return cutoff.astimezone(UTC)
 
 
+def count_old(spark: SparkSession, table: DeltaTable, cutoff: datetime) -> int:
+    """How many rows of a table were recorded before a time."""
+    table.open()
+    day, files = cutoff.date().isoformat(), table.files()
+    partly = [one for one in files if str(one.date) == day]
+    work = partial(_count_old, table.storage, partly, as_micros(cutoff))
+    answers = run_tasks(spark, work, len(partly))
+    whole = sum(one.rows for one in files if str(one.date) < day)
+    return whole + sum(msgspec.msgpack.decode(one, type=int) for one in answers)
+
+
 def expire(spark: SparkSession, table: DeltaTable, cutoff: datetime) -> int:
     """Remove the rows of a table that were recorded before a time; returns how many."""
     table.open()
     looked: dict[str, DataFile | None] = {}
+    day = cutoff.date().isoformat()  # %Y has no leading zeros: all rows are older than "657-01-01"
     while True:
         files = {one.path: one for one in table.files()}
-        old = [one for one in files.values() if str(one.date) <= f"{cutoff:%Y-%m-%d}"]
-        whole = [one for one in old if str(one.date) < f"{cutoff:%Y-%m-%d}"]
+        old = [one for one in files.values() if str(one.date) <= day]
+        whole = [one for one in old if str(one.date) < day]
         partly = [one for one in old if one not in whole and one.path not in looked]
         work = partial(_expire, table.storage, table.columns, partly, as_micros(cutoff))
         for file, answer in zip(partly, run_tasks(spark, work, len(partly)), strict=True):
@@ -173,6 +185,11 @@ def _merge(
             for batch in parquet.ParquetFile(source).iter_batches(_ROWS):
                 writer.write(pa.Table.from_batches([batch]).cast(columns))
     return msgspec.msgpack.encode(writer.close())
+
+
+def _count_old(storage: Storage, files: Sequence[DataFile], before: int, which: int) -> bytes:
+    """How many old rows a file has."""
+    return msgspec.msgpack.encode(int(is_older(storage, files[which], before).sum()))
 
 
 def _expire(
