@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, cast
 
 import pika
+from chaos.servers import Server
+from tests.support.brokers import SCRIPT
 
 from matador.jobs.message_jobs import NAMESPACE as JOBS
 from matador.model.message import ConnectionState, Message
@@ -23,6 +27,17 @@ from matador.transports.rabbitmq.topology import (
     delayed_exchange,
     plan_for,
 )
+
+
+def ctl(server: Server, *arguments: str) -> None:
+    """Run ``rabbitmqctl`` for a server of a test's own."""
+    environment = {
+        **os.environ,
+        "MATADOR_BROKERS_FOLDER": str(server.folder.parent),
+        "MATADOR_RABBITMQ_PORT": str(server.port),
+    }
+    command = [str(SCRIPT), "ctl", "rabbitmq", *arguments]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
 
 
 class Raw:

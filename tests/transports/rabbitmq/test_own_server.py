@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from chaos.servers import Server
-from tests.support.brokers import SCRIPT, broker_url
-from tests.support.rabbitmq import connections
+from tests.support.brokers import broker_url
+from tests.support.rabbitmq import connections, ctl
 from tests.support.raw_rabbitmq import RawRabbitMQ, field, long, properties, short
 
 from matador.errors import (
@@ -44,13 +42,7 @@ class OwnServer(Server):
     """A server whose own tool can be used."""
 
     def ctl(self, *arguments: str) -> None:
-        environment = {
-            **os.environ,
-            "MATADOR_BROKERS_FOLDER": str(self.folder.parent),
-            "MATADOR_RABBITMQ_PORT": str(self.port),
-        }
-        command = [str(SCRIPT), "ctl", "rabbitmq", *arguments]
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+        ctl(self, *arguments)
 
     def url(self, user: str = "guest", password: str = "guest") -> str:
         return f"amqp://{user}:{password}@127.0.0.1:{self.port}/"

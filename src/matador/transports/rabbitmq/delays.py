@@ -17,12 +17,16 @@ is passed twice, so RabbitMQ's cycle detection never drops a message; a retry is
 without the headers of the last delay. The queues are quorum queues that dead-letter at least once:
 a message is removed only when the next queue has it.
 
+A work queue that refuses messages while it is full has last hops of its own. RabbitMQ tries again
+every three minutes, and forwards at most 32 messages of a hop at a time: in a shared hop, the
+messages of other work queues would have to wait behind the refused ones.
+
 This module has the arithmetic and the names; ``upkeep`` creates the objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from matador.transports.rabbitmq.topology import AmqpBinding, AmqpExchange, AmqpObject, AmqpQueue
@@ -33,6 +37,8 @@ SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000  # milliseconds
 _UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1, "ms"))
 _MOST_DAYS = 49  # per queue: RabbitMQ counts milliseconds in 32 bits
 _LONGEST = (f"{_MOST_DAYS}d", _MOST_DAYS * DAY)
+_LONGEST_NAME = 255  # bytes
+_LONGEST_LABEL = 100  # bytes of the name of a hop that tell whose it is
 
 # Delays up to ... are rounded up to a multiple of ..., so that random delays need few queues.
 _STEPS = (
@@ -76,6 +82,19 @@ def _waits(milliseconds: int) -> list[tuple[str, int]]:
         if count:
             waits.append((f"{count}{letters}", count * unit))
     return waits
+
+
+def with_own_end(prefix: str, hops: Sequence[Hop], queue: str) -> list[Hop]:
+    """The same hops, but the last one is used by this work queue alone.
+
+    Work queues with the same label share it, which is no harm: their routing keys differ. A label
+    has no dots, because receivers recognize a hop by the last part of its name.
+    """
+    *shared, last = hops
+    name = f"{hop_exchange(prefix, last.left)}.{last.name}-"
+    room = max(0, min(_LONGEST_LABEL, _LONGEST_NAME - len(name.encode())))
+    label = str(queue.replace(".", ":").encode()[:room], "utf-8", "ignore")
+    return [*shared, last._replace(name=f"{last.name}-{label}")]
 
 
 def marks(hops: Iterable[Hop]) -> dict[str, str]:

@@ -46,6 +46,8 @@ class Publication(NamedTuple):
     """Whether the bindings of the exchange decide which queues get it, if any."""
     delayed: bool = False
     """Whether it goes to a queue for delays, which has no limit and so is never full."""
+    released: bool = False
+    """Whether it is a copy of a message that is given back."""
 
     @property
     def target(self) -> str:
@@ -232,7 +234,7 @@ class AmqpPublisher:
         number, frame_max = channel.number, self._connection.frame_max
         routes, flights, tag = self._routes, self._flights, self._next
         pieces: list[bytes] = []
-        for exchange, key, _, properties, body, mandatory, _, _ in publications:
+        for exchange, key, _, properties, body, mandatory, *_ in publications:
             route = routes.get((exchange, key, mandatory))
             if route is None:
                 if len(routes) >= _MOST_ROUTES:

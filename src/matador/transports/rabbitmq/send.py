@@ -6,7 +6,7 @@ says. Any other queue is reached directly, through the default exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -39,6 +39,7 @@ from matador.transports.rabbitmq.topology import AmqpRoute, route_of
 _NO_PROPERTIES = Properties()
 _LONGEST_NAME = 255
 _PLUGIN_MAX = (1 << 32) - 1  # milliseconds
+_UNTIL_ROOM = 1.0  # seconds until a message that was given back may be in its full queue
 
 
 _DIRECT = AmqpRoute()
@@ -54,6 +55,7 @@ class OutgoingMessages:
         self._clock = clock
         self._routes: dict[str, AmqpRoute] = {}
         self._delays_missing: MatadorError | None = None
+        self._refusing: dict[str, str] = {}
         self.made: set[Hop] = set()
         """Hops whose queues exist."""
         self.refused: dict[Hop, MatadorError] = {}
@@ -61,15 +63,25 @@ class OutgoingMessages:
         self.frame_max = 131072
 
     def learn(
-        self, topology: Topology, *, plugin: bool, delays_missing: MatadorError | None
+        self,
+        topology: Topology,
+        *,
+        plugin: bool,
+        delays_missing: MatadorError | None,
+        refusing: Mapping[str, str],
     ) -> None:
-        """Reach the queues of this topology through its exchanges from now on."""
+        """Reach the queues of this topology through its exchanges from now on.
+
+        ``refusing``: the ``x-overflow`` of those that refuse messages while they are full.
+        """
         self._delays_missing = delays_missing
         self.made.clear()  # somebody may have deleted them
         self.refused.clear()
         for queue in topology.queues:
             full = topology.full_name(queue.name)
             self._routes[full] = route_of(topology, queue, plugin=plugin)
+            self._refusing.pop(full, None)
+        self._refusing.update(refusing)
 
     def forget(self, queue: str) -> None:
         """Reach a queue directly again: it no longer belongs to a topology."""
@@ -130,9 +142,26 @@ class OutgoingMessages:
                     hold.properties, hold.deliveries, self.frame_max, self._user, hold.routing_key
                 )
                 id_ = wire.id_of(properties)
-                return Publication("", settlement.receipt.queue, id_, properties, hold.body)
+                queue = settlement.receipt.queue
+                return Publication("", queue, id_, properties, hold.body, released=True)
             case _:
                 raise AssertionError("a completed delivery has no successor")
+
+    def later(self, publication: Publication) -> tuple[Publication, Hop]:
+        """The same for a queue that is full: it waits for a second in a hop of the queue's own.
+
+        Raises:
+            MatadorError: it cannot be delayed.
+        """
+        queue = publication.key
+        self._route(queue)
+        self._check_hops()
+        if self._refusing.get(queue) == "reject-publish-dlx":
+            raise DelaysNotSupportedError(f"{queue} makes dead letters of what it refuses")
+        (hop,) = delays.with_own_end(self._prefix, delays.path(_UNTIL_ROOM), queue)
+        properties = wire.marked(publication.properties, delays.marks([hop]), self.frame_max)
+        exchange = delays.hop_exchange(self._prefix, hop.left)
+        return publication._replace(exchange=exchange, properties=properties, delayed=True), hop
 
     def _dead_letter(self, settlement: DeadLetter, hold: AmqpHold) -> Publication:
         source, reason = settlement.receipt.queue, settlement.reason
@@ -188,23 +217,33 @@ class OutgoingMessages:
             MatadorError: the message cannot be delayed.
         """
         queue, delay = message.queue, message.delay
+        route = self._route(queue)
+        if route.delayed and delay * 1000 <= _PLUGIN_MAX:
+            return []
+        self._check_hops()
+        if delay > delays.MAX_DELAY:
+            raise DelaysNotSupportedError(
+                f"the longest delay is {delays.MAX_DELAY:.0f} s, got {delay:g} s"
+            )
+        hops = delays.path(delay)
+        if queue in self._refusing:
+            return delays.with_own_end(self._prefix, hops, queue)
+        return hops
+
+    def _route(self, queue: str) -> AmqpRoute:
         route = self._routes.get(queue)
         if route is None:
             raise QueueNotFoundError(
                 f"{queue!r} is not in a topology that was applied here, so its messages "
                 f"cannot be delayed"
             )
-        if route.delayed and delay * 1000 <= _PLUGIN_MAX:
-            return []
+        return route
+
+    def _check_hops(self) -> None:
         if self._delays_missing is not None:
             raise DelaysNotSupportedError(
                 f"the queues for delays could not be created: {self._delays_missing}"
             ) from self._delays_missing
-        if delay > delays.MAX_DELAY:
-            raise DelaysNotSupportedError(
-                f"the longest delay is {delays.MAX_DELAY:.0f} s, got {delay:g} s"
-            )
-        return delays.path(delay)
 
     def _delayed(self, message: Message, reserve: int) -> Publication:
         queue, delay = message.queue, message.delay

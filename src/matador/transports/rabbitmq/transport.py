@@ -206,7 +206,7 @@ class RabbitMQTransport(BaseTransport):
     async def check_topology(self, topology: Topology) -> Sequence[TopologyNote]:
         """See ``Checking``."""
         plan = plan_for(topology, due_exchange=None, plugin=False)
-        return await declare(self._supervisor.connection, plan, only_look=True)
+        return (await declare(self._supervisor.connection, plan, only_look=True)).notes
 
     async def examine(self) -> Sequence[Finding]:
         """See ``Examining``: the server, its alarms, and delayed messages without a queue."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from matador.errors import (
     MatadorError,
     NotConnectedError,
     QueueNotFoundError,
+    SendRefusedError,
     TransportError,
     UnsupportedError,
 )
@@ -23,6 +24,7 @@ from matador.transports.rabbitmq import delays
 from matador.transports.rabbitmq.channel import AmqpChannel
 from matador.transports.rabbitmq.connection import AmqpConnection
 from matador.transports.rabbitmq.declare import declare
+from matador.transports.rabbitmq.delays import Hop
 from matador.transports.rabbitmq.options import RabbitMQAddress
 from matador.transports.rabbitmq.publisher import Publication, UnroutableError
 from matador.transports.rabbitmq.send import OutgoingMessages
@@ -101,7 +103,8 @@ class TopologyUpkeep:
 
     async def _apply(self, session: AmqpSession, topology: Topology) -> list[TopologyNote]:
         if not topology.queues:  # it only publishes
-            return await declare(session, plan_for(topology, due_exchange=None, plugin=False))
+            plan = plan_for(topology, due_exchange=None, plugin=False)
+            return (await declare(session, plan)).notes
         plugin = await self._has_plugin(session, topology.namespace)
         notes: list[TopologyNote] = []
         prefix = self._address.delay_prefix
@@ -109,12 +112,15 @@ class TopologyUpkeep:
         if missing is not None and not plugin:
             notes.append(TopologyNote(None, f"messages cannot be delayed: {missing}"))
         due = None if missing else delays.due_exchange(prefix)
-        notes += await declare(session, plan_for(topology, due_exchange=due, plugin=plugin))
+        declared = await declare(session, plan_for(topology, due_exchange=due, plugin=plugin))
+        notes += declared.notes
         for queue in topology.queues:
             if queue.retention is not None:
                 text = "no retention: RabbitMQ keeps no finished messages"
                 notes.append(TopologyNote(topology.full_name(queue.name), text))
-        self._outgoing.learn(topology, plugin=plugin, delays_missing=missing)
+        self._outgoing.learn(
+            topology, plugin=plugin, delays_missing=missing, refusing=declared.refusing
+        )
         self._applied[topology] = asyncio.get_running_loop().time()
         return notes
 
@@ -177,7 +183,39 @@ class TopologyUpkeep:
                 outcomes[place] = error
                 if isinstance(error, QueueNotFoundError):
                     self._in_vain[publications[place].target] = asyncio.get_running_loop().time()
+        full = [
+            place
+            for place, one in enumerate(outcomes)
+            if isinstance(one, SendRefusedError) and one.queue and publications[place].released
+        ]
+        if full:
+            await self._publish_later(session, publications, outcomes, full)
         return outcomes
+
+    async def _publish_later(
+        self,
+        session: AmqpSession,
+        publications: Sequence[Publication],
+        outcomes: list[MatadorError | None],
+        full: Sequence[int],
+    ) -> None:
+        """Publish copies that their full queues refused, so that they arrive when there is room.
+
+        Returned to their places instead, they would look as if a worker had died of them.
+        """
+        delayed: dict[int, Publication] = {}
+        for place in full:
+            try:
+                later, hop = self._outgoing.later(publications[place])
+                await self._make_hops(session, [hop])
+            except MatadorError as error:
+                log.debug("%s cannot be delayed: %s", publications[place].key, error)
+                continue
+            if hop in self._outgoing.made:
+                delayed[place] = later
+        again = await session.publisher.publish(list(delayed.values()))
+        for place, error in zip(delayed, again, strict=True):
+            outcomes[place] = error
 
     async def _create_again(
         self, session: AmqpSession, names: set[str], delayed: Sequence[Message], since: float
@@ -210,7 +248,10 @@ class TopologyUpkeep:
         Raises:
             NotConnectedError: the connection is lost.
         """
-        hops = self._outgoing.unmade(delayed)
+        await self._make_hops(session, self._outgoing.unmade(delayed))
+
+    async def _make_hops(self, session: AmqpSession, hops: Collection[Hop]) -> None:
+        hops = set(hops) - self._outgoing.made
         if not hops:
             return
         error = await _create(session, delays.hop_objects(self._address.delay_prefix, hops))

@@ -6,6 +6,7 @@ Services in other languages read and write the same format. They ignore what is 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -162,6 +163,20 @@ def copy_of(
     """
     changes: dict[str, str | int] = {DELIVERIES: deliveries} if deliveries else {}
     parts = _copied(given, changes, user, routing_key)
+    return _fitting(amqp.join_properties(parts), frame_max)
+
+
+def marked(given: bytes, marks: Mapping[str, str], frame_max: int) -> bytes:
+    """The properties of a copy, with the headers that route it from hop to hop.
+
+    Raises:
+        UnstorableError: no frame holds them, or it has an expiration, which a hop would remove.
+    """
+    parts = amqp.split_properties(given)
+    if amqp.EXPIRATION in parts:
+        raise UnstorableError("a message that expires cannot be delayed")
+    fields = [field for _, field in amqp.split_table(parts.get(amqp.HEADERS, b""))]
+    parts[amqp.HEADERS] = amqp.write_table(marks, fields)
     return _fitting(amqp.join_properties(parts), frame_max)
 
 
