@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +20,7 @@ from matador.errors import (
 )
 from matador.messages.outbox import Outbox
 from matador.model.message import Message
-from matador.model.topology import Topology
+from matador.model.topology import Exchange, Topology
 from matador.policy.circuit import Circuit, CircuitBreaker
 from matador.policy.recovery import Recovery
 from matador.testing import wait_for
@@ -119,6 +120,14 @@ class Hanging(MemoryTransport):
             await self.go.wait()
         return await super().send(messages)
 
+    async def publish(
+        self, exchange: str, messages: Sequence[Message]
+    ) -> Sequence[int | MatadorError]:
+        if self.hangs:
+            self.begun += 1
+            await self.go.wait()
+        return await super().publish(exchange, messages)
+
 
 async def test_a_connection_lost_on_trial_is_tried_again_when_it_is_back() -> None:
     transport = Hanging()
@@ -184,5 +193,32 @@ async def test_a_close_leaves_nobody_waiting_for_what_is_under_way() -> None:
     await outbox.close(0.01)
     with pytest.raises(SendUnconfirmedError, match="closed"):
         await asyncio.wait_for(waiting, 10)
+    transport.go.set()
+    await transport.disconnect()
+
+
+@pytest.mark.parametrize("how", ["send", "begin", "publish_many"])
+async def test_a_close_counts_what_is_under_way_and_says_that_it_may_be_stored(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = Hanging()
+    await transport.connect()
+    await transport.apply_topology(Topology("box", queues=["events"], exchanges=[Exchange("all")]))
+    outbox = Outbox(transport)
+    transport.hangs = True
+    sending: asyncio.Future[Any]
+    match how:
+        case "send":
+            sending = asyncio.ensure_future(outbox.send(message(1)))
+        case "begin":
+            sending = outbox.begin(message(1))
+        case _:
+            sending = asyncio.ensure_future(outbox.publish_many([("all", message(1))]))
+    await wait_for(lambda: transport.begun == 1)
+    assert await outbox.close(0.01) == 1
+    assert "1 sends were given up" in caplog.text
+    outcome: Any
+    (outcome,) = await asyncio.wait_for(asyncio.gather(sending, return_exceptions=True), 10)
+    assert isinstance(outcome[0] if how == "publish_many" else outcome, SendUnconfirmedError)
     transport.go.set()
     await transport.disconnect()

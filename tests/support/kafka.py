@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ class OwnKafka:
                 pytest.fail(reason)
             pytest.skip(reason)
         self.port = free_ports(3)  # clients, the controller, and clients with a password
+        self._pid = folder / "kafka" / "pid"
         self._environment = {
             **os.environ,
             "MATADOR_BROKERS_FOLDER": str(folder),
@@ -79,6 +81,10 @@ class OwnKafka:
 
     def kill(self) -> None:
         self._run("kill")
+
+    def freeze(self) -> None:
+        """Have it stand still until it is killed."""
+        os.kill(int(self._pid.read_text("ascii")), signal.SIGSTOP)
 
     def restart(self) -> None:
         self.kill()

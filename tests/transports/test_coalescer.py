@@ -129,3 +129,27 @@ async def test_an_item_without_an_outcome_gets_an_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         await outcomes[2]
     await coalescer.drain()
+
+
+async def test_nobody_waits_for_what_was_given_up() -> None:
+    go = asyncio.Event()
+    flushed: list[int] = []
+
+    async def flush(items: Sequence[int]) -> Sequence[int]:
+        flushed.extend(items)
+        await go.wait()
+        return items
+
+    coalescer = Coalescer(flush, max_batch=1)
+    first, second = coalescer.submit_many([1, 2])
+    await wait_for(lambda: flushed == [1])
+    left = coalescer.give_up(ValueError("not sent"), ValueError("who knows"))
+    assert left == [1, 2]
+    with pytest.raises(ValueError, match="who knows"):
+        await first
+    with pytest.raises(ValueError, match="not sent"):
+        await second
+    go.set()
+    await coalescer.drain()
+    assert flushed == [1]
+    assert await coalescer.submit(3) == 3

@@ -50,6 +50,7 @@ from matador.policy.ack import AckStrategy
 from matador.policy.circuit import CircuitBreaker, CircuitState
 from matador.policy.recovery import Recovery
 from matador.policy.validation import Validation
+from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
 from matador.runtime.recorder import Recorder
@@ -66,7 +67,6 @@ T = TypeVar("T")
 ServiceEvent: TypeAlias = Literal["state", "shutdown"]
 """``state``: the connection is in another state. ``shutdown``: the service has ended."""
 
-_GRACE = 5.0
 _UNUSED = 60.0  # seconds after which the queue of a service that died is deleted
 
 
@@ -326,32 +326,27 @@ class QueueService:
     async def force_shutdown(self) -> None:
         """Shut down now: running consumers are cancelled, and their messages given back."""
         if self._worker is not None:
-            await self._worker.interrupt(_GRACE)
+            await self._worker.interrupt(GRACE)
         await self.shutdown(0)
 
     async def _end(self, limit: float) -> None:
         worker, outbox = self._worker, self._outbox
+        deadline = Deadline(limit + GRACE, "QueueService")
         try:
             if worker is not None:
-                await worker.stop_receiving()
-                try:
-                    async with asyncio.timeout(limit):
-                        await worker.finish()
-                except TimeoutError:
-                    for what in await worker.interrupt(_GRACE):
-                        log.warning("shutdown was forced; abandoned: %s", what)
-                await worker.close()
+                for what in await worker.end(limit, deadline):
+                    log.warning("shutdown was forced; abandoned: %s", what)
             if outbox is not None:
-                await outbox.close(limit or _GRACE)
-            await self._delete_broadcasts()
+                await outbox.close(deadline.left)
+            await deadline.do_last(self._delete_broadcasts(), "delete its queues")
             if self._dedup is not None and outbox is not None:
-                await self._dedup.close()
+                await deadline.do_last(self._dedup.close(), "close the store of duplicates")
             if self._recording is not None:
                 await self._recording.stop()
         finally:
             self._worker = self._outbox = None
             self._ready.clear()
-            await self._connection.close()
+            await self._connection.close(deadline)
             self._unobserve()
             self._disconnected_since = self._disconnected_since or self._clock.now()
         if outbox is not None:

@@ -21,6 +21,7 @@ from matador.errors import (
 from matador.errors import InvalidJobError as InvalidJob
 from matador.jobs.message_jobs import MessageJobs
 from matador.model.job import JobCapabilities
+from matador.runtime.deadline import GRACE, Deadline
 from matador.transports.base import JobStoring, Transport
 from matador.transports.memory import MemoryTransport
 from matador.transports.urls import transport_from_url
@@ -73,12 +74,18 @@ class JobProvider:
             await self.close(user)
             raise
 
-    async def close(self, user: object, *, disconnect: bool = False) -> None:
-        """``user`` needs it no longer. The last one of an own transport disconnects it."""
+    async def close(
+        self, user: object, *, disconnect: bool = False, deadline: Deadline | None = None
+    ) -> None:
+        """``user`` needs it no longer. The last one of an own transport disconnects it.
+
+        That takes a few seconds at most, or until ``deadline``.
+        """
         self._users.discard(user)
         if disconnect or (self._owned and not self._users):
             self._users.clear()
-            await self.transport.disconnect()
+            deadline = deadline or Deadline(GRACE, f"the provider {self.transport.name!r}")
+            await deadline.do_last(self.transport.disconnect(), "disconnect")
 
 
 def provider_for(given: ProviderLike | None, queue: str, where: str) -> JobProvider:

@@ -23,6 +23,8 @@ from matador.errors import (
     JobsNotAddedError,
     JobsUnsupportedError,
     MatadorError,
+    SendUnconfirmedError,
+    ShuttingDownError,
     UniqueJobError,
 )
 from matador.jobs.adding import JobMaker
@@ -41,8 +43,9 @@ from matador.jobs.unsupported import OnUnsupported, UnsupportedOptions
 from matador.model import job as names
 from matador.model.job import JOB_STATUSES, JobCapabilities, JobSchedule, JobStatus, Missed
 from matador.model.message import Message, Once
-from matador.model.options import Seconds, optional_seconds, suggestion
+from matador.model.options import Seconds, optional_seconds, seconds, suggestion
 from matador.policy.recurrence import check_recurrence, first_time
+from matador.runtime.deadline import Deadline
 from matador.runtime.recorder import Recorder, check_recorder
 from matador.transports.base import Deduplicating, JobFlows, JobScheduling, Transport
 from matador.transports.coalescer import Coalescer
@@ -194,18 +197,26 @@ class Queue(Observable):
             self._provider = provider_for(self._given, self._name, self._where)
         return self._provider
 
-    async def close(self, *, disconnect: bool = False) -> None:
+    async def close(self, timeout: Seconds = 30.0, *, disconnect: bool = False) -> None:
         """Wait for what is being added, then let go of the provider.
 
-        ``disconnect``: disconnect it even if it was given, and others may use it.
+        Args:
+            timeout: seconds to wait. What is not confirmed by then fails: it may have been added.
+            disconnect: disconnect the provider even if it was given, and others may use it.
         """
+        deadline = Deadline(seconds(timeout, f"{self._where} close: timeout"), self._where)
         async with self._opening:
-            if self._adds is not None:
-                await self._adds.drain()
+            adds = self._adds
+            if adds is not None and not await deadline.do(adds.drain(), "add every job"):
+                given_up = adds.give_up(
+                    ShuttingDownError("the queue was closed before the job was added"),
+                    SendUnconfirmedError("the queue was closed before the job was confirmed"),
+                )
+                log.warning("%s %d jobs may not have been added", self._where, len(given_up))
             if self._recording is not None:
                 await self._recording.stop()
             if self._provider is not None:
-                await self._provider.close(self, disconnect=disconnect)
+                await self._provider.close(self, disconnect=disconnect, deadline=deadline)
             self._full_name = self._adds = self._provider = None
 
     @property

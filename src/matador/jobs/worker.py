@@ -39,6 +39,7 @@ from matador.model.options import (
     seconds,
     whole_number,
 )
+from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.health import Health
 from matador.runtime.process import run as run_process
 from matador.runtime.recorder import Recorder, Recorders, check_recorder
@@ -64,7 +65,6 @@ MAX_DELIVERIES = 5
 """A job that was delivered so often without an outcome (its worker died each time) is failed."""
 
 _QUIET = 0.05  # seconds without a job after which a queue counts as drained
-_GRACE = 5.0  # seconds for giving back what could not be finished
 
 Handlers: TypeAlias = Callable[..., Any] | Mapping[str, Callable[..., Any]]
 """One handler for all jobs, or handlers by the names of the jobs."""
@@ -291,7 +291,8 @@ class Worker(Observable):
 
         Args:
             timeout: seconds to wait for jobs that run. Then they are cancelled and given back:
-                they will run again, and the attempt does not count.
+                they will run again, and the attempt does not count. That takes a few seconds at
+                most, even if the broker does not answer.
             finish_active: False: do not wait for them at all.
             disconnect: disconnect the provider even if it was given, and others may use it.
         """
@@ -306,27 +307,30 @@ class Worker(Observable):
         worker, provider = self._worker, self._provider
         assert worker is not None
         assert provider is not None
+        limit = limit if finish_active else 0.0
+        deadline = Deadline(limit + GRACE, self._where)
+
+        def stopped() -> None:
+            self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
+
+        def late() -> None:
+            if finish_active:
+                self._tell_timeout(limit)
+
         try:
             if self._scheduler is not None:
                 await self._scheduler.stop()
                 self._scheduler = None
-            await worker.stop_receiving()
-            self._emitter.emit("shutting_down", WorkerShuttingDown(queue=self._queue))
-            try:
-                async with asyncio.timeout(limit if finish_active else 0):
-                    await worker.finish()
-            except TimeoutError:
-                if finish_active:
-                    self._tell_timeout(limit)
-                await worker.interrupt(_GRACE)
-            await worker.close()
+            abandoned = await worker.end(limit, deadline, stopped=stopped, late=late)
+            if abandoned:
+                log.warning("%s abandoned: %s", self._where, ", ".join(abandoned))
             if self._processes is not None:
                 await self._processes.close()
         finally:
             self._worker = None
             if self._recording is not None:
                 await self._recording.stop()
-            await provider.close(self, disconnect=disconnect)
+            await provider.close(self, disconnect=disconnect, deadline=deadline)
             await self._emitter.close()
 
     def _tell_timeout(self, limit: float) -> None:
@@ -343,7 +347,7 @@ class Worker(Observable):
     async def force_shutdown(self) -> None:
         """Close at once: jobs that run are cancelled and given back."""
         if self._worker is not None:
-            await self._worker.interrupt(_GRACE)
+            await self._worker.interrupt(GRACE)
         await self.close(finish_active=False)
 
     def run(self) -> None:

@@ -12,6 +12,7 @@ from matador.errors import ConfigurationError, NotStartedError
 from matador.model.message import TopologyNote
 from matador.model.topology import Topology
 from matador.policy.recovery import Recovery
+from matador.runtime.deadline import GRACE, Deadline
 from matador.transports.base import Transport, TransportObserver
 from matador.transports.memory import MemoryTransport
 from matador.transports.urls import transport_from_url
@@ -97,11 +98,12 @@ class Connection:
                 log.warning("%s: %s%s", self._where, queue, note.text)
         return notes
 
-    async def close(self) -> None:
-        """Disconnect, if the transport is its own."""
+    async def close(self, deadline: Deadline | None = None) -> None:
+        """Disconnect, if the transport is its own; in a few seconds, or by the deadline."""
         transport, self._transport = self._transport, None
         if transport is not None and self.owned:
-            await transport.disconnect()
+            deadline = deadline or Deadline(GRACE, self._where)
+            await deadline.do_last(transport.disconnect(), "disconnect")
 
     def _made(self, url: str) -> Transport:
         options: dict[str, Any] = {}

@@ -158,12 +158,11 @@ class Outbox:
         outcomes: list[int | BaseException] = []
         if self._is_clear:
             whole = [parcel for _, parcel in parcels]
-            sent = [
-                self._sends.submit(whole[start : start + _MAX_BATCH])
-                for start in range(0, len(whole), _MAX_BATCH)
-            ]
-            for batch in await asyncio.gather(*sent):
-                outcomes += batch
+            batches = [whole[at : at + _MAX_BATCH] for at in range(0, len(whole), _MAX_BATCH)]
+            sent = [self._sends.submit(batch) for batch in batches]
+            found = await asyncio.gather(*sent, return_exceptions=True)
+            for batch, each in zip(batches, found, strict=True):
+                outcomes += [each] * len(batch) if isinstance(each, BaseException) else each
             for outcome in outcomes:
                 if type(outcome) is not int or not self._is_sound:
                     self._note(outcome)
@@ -456,16 +455,24 @@ class Outbox:
         """See ``TransportObserver``."""
 
     async def close(self, timeout: float | None = None) -> int:
-        """Send what is left, for at most ``timeout`` seconds; how many sends were given up."""
+        """Send what is left, for at most ``timeout`` seconds; how many sends were given up.
+
+        Those that are under way fail with ``SendUnconfirmedError``: they may be stored.
+        """
         self._closed = True
+        left = 0
         try:
             async with asyncio.timeout(timeout):
                 if self._pump is not None:
                     await asyncio.gather(self._pump, return_exceptions=True)
                 await self._sends.drain()
         except TimeoutError:
-            log.warning("%d sends were given up: the time to close ran out", self.buffered)
-        left = self.buffered
+            given_up = self._sends.give_up(
+                ShuttingDownError(_CLOSED), SendUnconfirmedError(_UNCONFIRMED)
+            )
+            left = self.buffered + sum(map(len, given_up))
+            if left:
+                log.warning("%d sends were given up: the time to close ran out", left)
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)

@@ -31,6 +31,7 @@ from matador.model.text import SHORT_TEXT, error_text
 from matador.model.topology import Exchange, Topology
 from matador.policy.circuit import CircuitBreaker
 from matador.policy.recovery import Recovery
+from matador.runtime.deadline import Deadline
 from matador.runtime.recorder import Recorder
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
@@ -175,20 +176,22 @@ class Publisher:
     async def close(self, timeout: Seconds = 30.0) -> None:
         """Send what is left, for at most ``timeout`` seconds, and disconnect. Idempotent.
 
-        Sends that are given up fail with ``ShuttingDownError``. It can be started again.
+        Sends that are given up fail with ``ShuttingDownError``. Those that the broker has not
+        confirmed fail with ``SendUnconfirmedError``: they may be stored. It can be started again.
         """
         limit = seconds(timeout, f"{_WHERE} close: timeout")
         outbox, self._outbox = self._outbox, None
         self._starting = None  # of this event loop
         if outbox is None:
             return
+        deadline = Deadline(limit, _WHERE)
         try:
             await outbox.close(limit)
         finally:
             self._declared.clear()
             if self._recording is not None:
                 await self._recording.stop()
-            await self._connection.close()
+            await self._connection.close(deadline)
 
     # -- publishing -------------------------------------------------------------------------------
 

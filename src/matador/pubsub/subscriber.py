@@ -36,6 +36,7 @@ from matador.pubsub.context import Received
 from matador.pubsub.handler import ErrorHandler, SubscriberHandler
 from matador.pubsub.publisher import NAMESPACE, exchanges_of, require_routing
 from matador.pubsub.registry import Registered, Registry, read_handler
+from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
 from matador.runtime.recorder import Recorder
@@ -49,7 +50,6 @@ log = logging.getLogger("matador.pubsub")
 BROADCAST_EXPIRES = 300.0
 """Seconds after which the queue of a broadcast subscriber is deleted if its process has died."""
 
-_GRACE = 5.0  # seconds for giving back what could not be finished
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -312,7 +312,8 @@ class Subscriber:
 
         Args:
             timeout: seconds to wait for handlers. Then they are cancelled, and their messages go
-                back to the queue; the attempt does not count.
+                back to the queue; the attempt does not count. That takes a few seconds at most,
+                even if the broker does not answer.
             force: do not wait for them at all.
         """
         limit = seconds(timeout, f"{self._where} close: timeout")
@@ -321,7 +322,7 @@ class Subscriber:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(0.0 if force else limit))
         elif force:
-            await asyncio.gather(*(worker.interrupt(_GRACE) for worker in self._workers))
+            await asyncio.gather(*(worker.interrupt(GRACE) for worker in self._workers))
         await asyncio.shield(self._closing)
 
     async def stop(self, timeout: Seconds = 30.0, *, force: bool = False) -> None:
@@ -329,37 +330,32 @@ class Subscriber:
         await self.close(timeout, force=force)
 
     async def _close(self, limit: float) -> None:
+        deadline = Deadline(limit + GRACE, self._where)
         try:
-            await asyncio.gather(*(worker.stop_receiving() for worker in self._workers))
-            try:
-                async with asyncio.timeout(limit):
-                    await asyncio.gather(*(worker.finish() for worker in self._workers))
-            except TimeoutError:
-                for worker in self._workers:
-                    abandoned = await worker.interrupt(_GRACE)
-                    if abandoned:
-                        log.warning("%s was closed; given back: %s", self._where, abandoned)
-            for worker in self._workers:
-                await worker.close()
+            for abandoned in await asyncio.gather(
+                *(worker.end(limit, deadline) for worker in self._workers)
+            ):
+                if abandoned:
+                    log.warning("%s was closed; given back: %s", self._where, abandoned)
         finally:
             self._workers.clear()
             self._running = False
-            await self._release()
+            await self._release(deadline)
 
-    async def _release(self) -> None:
+    async def _release(self, deadline: Deadline) -> None:
         """Let go of the queue of a broadcast, of the store of duplicates, and of the connection."""
         try:
             if self._recording is not None:
                 await self._recording.stop()
             if self._dedup is not None:
-                await self._dedup.close()
-                self._dedup = None
+                dedup, self._dedup = self._dedup, None
+                await deadline.do_last(dedup.close(), "close the store of duplicates")
             if self._broadcast:
-                await self._delete_queue()
+                await deadline.do_last(self._delete_queue(), "delete its queue")
         except Exception:  # it is closed all the same
             log.exception("%s: could not release everything", self._where)
         finally:
-            await self._connection.close()
+            await self._connection.close(deadline)
 
     async def _delete_queue(self) -> None:
         try:

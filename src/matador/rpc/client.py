@@ -34,6 +34,7 @@ from matador.rpc.metrics import RpcClientMetrics
 from matador.rpc.replies import Replies
 from matador.rpc.retry import CallRetry
 from matador.rpc.wire import CORRELATION_ID, command_name, read_reply
+from matador.runtime.deadline import Deadline
 from matador.runtime.recorder import Recorder
 from matador.transports.base import Transport
 from matador.transports.clock import Clock, SystemClock
@@ -149,6 +150,7 @@ class RpcClient:
         """Fail the calls that wait, and disconnect. Idempotent.
 
         Notifications that were not confirmed yet are waited for, for at most ``timeout`` seconds.
+        Those that are still not confirmed fail with ``SendUnconfirmedError``: they may be stored.
         """
         limit = seconds(timeout, f"{self._where} close: timeout")
         async with self._changing:
@@ -159,13 +161,14 @@ class RpcClient:
             for call in list(self._pending):
                 call.fail(ShuttingDownError(f"{self._where} was closed before the reply came"))
             self._end_observing()
+            deadline = Deadline(limit, self._where)
             try:
                 await outbox.close(limit)
                 if self._recording is not None:
                     await self._recording.stop()
                 await replies.close()
             finally:
-                await self._connection.close()
+                await self._connection.close(deadline)
 
     # -- calling ----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from matador.policy.validation import Validation
 from matador.rpc.context import RpcContext
 from matador.rpc.handler import RpcHandler, command_of
 from matador.rpc.wire import command_name
+from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.dedup import Deduplicator
 from matador.runtime.process import run as run_process
 from matador.runtime.recorder import Recorder
@@ -49,7 +50,6 @@ log = logging.getLogger("matador.rpc")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NO_CONNECTION = ConnectionState("disconnected")
-_GRACE = 5.0  # seconds for giving back what could not be finished
 _NOT_IN_A_NAMESPACE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -273,40 +273,36 @@ class RpcServer:
 
         Args:
             timeout: seconds to wait. Then handlers are cancelled, and their requests are given
-                back: another server runs them.
+                back: another server runs them. That takes a few seconds at most, even if the
+                broker does not answer.
             force: True: do not wait at all.
         """
         limit = seconds(timeout, f"{self._where} stop: timeout")
         if force and self._worker is not None and self._changing.locked():
-            await self._worker.interrupt(_GRACE)  # a stop that waits ends now
+            await self._worker.interrupt(GRACE)  # a stop that waits ends now
         async with self._changing:
             await self._stop(0.0 if force else limit)
 
     async def _stop(self, limit: float) -> None:
         outbox, dedup = self._outbox, self._dedup
         workers = [one for one in (self._worker, self._letter_worker) if one is not None]
+        deadline = Deadline(limit + GRACE, self._where)
         try:
-            await asyncio.gather(*(self._end(worker, limit) for worker in workers))
+            await asyncio.gather(*(self._end(worker, limit, deadline) for worker in workers))
             if outbox is not None:
-                await outbox.close(_GRACE)
+                await outbox.close(min(GRACE, deadline.left))
             if dedup is not None:
-                await dedup.close()
+                await deadline.do_last(dedup.close(), "close the store of duplicates")
             if self._recording is not None:
                 await self._recording.stop()
         finally:
             self._worker = self._letter_worker = self._outbox = self._dedup = None
-            await self._connection.close()
+            await self._connection.close(deadline)
 
-    async def _end(self, worker: DeliveryWorker, limit: float) -> None:
-        await worker.stop_receiving()
-        try:
-            async with asyncio.timeout(limit):
-                await worker.finish()
-        except TimeoutError:
-            abandoned = await worker.interrupt(_GRACE)
-            if abandoned:
-                log.warning("%s: stopped early: %s", self._where, ", ".join(abandoned))
-        await worker.close()
+    async def _end(self, worker: DeliveryWorker, limit: float, deadline: Deadline) -> None:
+        abandoned = await worker.end(limit, deadline)
+        if abandoned:
+            log.warning("%s: stopped early: %s", self._where, ", ".join(abandoned))
 
     async def shutdown(self) -> None:
         """``stop`` with its defaults."""

@@ -170,6 +170,8 @@ class Consumer:
         """Receive no more; what has not started yet is given back, uncounted."""
         self._stopping.set()
         self._resumed.set()
+        if not self._waiting:  # idle slots end at once, however long the broker takes
+            self._wake_all()
         await self._subscription.close()
         if self._fetcher is not None:
             self._signal_room()

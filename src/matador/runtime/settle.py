@@ -229,6 +229,7 @@ class Settler:
         simpler: list[Outcome] = []
         slow: list[Callable[[], Awaitable[None] | None]] = []
         tallies: dict[Callable[[list[Any]], None], list[Any]] = {}
+        why: dict[tuple[str, str], int] = {}
         done = 0
         for outcome in batch:
             error: MatadorError | None = None
@@ -241,6 +242,8 @@ class Settler:
                 next_ = _next(outcome, error)
                 if next_.settlement is outcome.settlement:
                     failed.append(next_)
+                    key = (outcome.receipt.queue, str(error))
+                    why[key] = why.get(key, 0) + 1
                 else:
                     simpler.append(next_)
                 continue
@@ -260,6 +263,9 @@ class Settler:
                         log.exception(_AFTERWARDS_FAILED)
                 else:
                     slow.append(outcome.then)
+        for (queue, text), number in why.items():  # one line, however many wait for a broker
+            what = "a message" if number == 1 else f"{number} messages"
+            log.error("could not settle %s of %s, trying again: %s", what, queue, text)
         for tally, measured in tallies.items():
             _tell(tally, measured)
         if slow:  # side by side: a hook that waits for something holds up its batch only once
@@ -347,7 +353,6 @@ def _next(outcome: Outcome, error: MatadorError) -> Outcome:
     if outcome.simpler is not None and enough:
         log.error("could not settle a message of %s, trying a simpler form: %s", queue, error)
         return msgspec.structs.replace(outcome.simpler(), tries=tries)
-    log.error("could not settle a message of %s, trying again: %s", queue, error)
     return msgspec.structs.replace(outcome, tries=tries) if counts else outcome
 
 

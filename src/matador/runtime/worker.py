@@ -11,6 +11,7 @@ from matador.model.message import Receipt
 from matador.runtime.activity import Activity
 from matador.runtime.calls import Calls
 from matador.runtime.consumer import Consumer
+from matador.runtime.deadline import Deadline
 from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
@@ -26,6 +27,7 @@ DEFAULT_CONCURRENCY = 10
 """How many messages of a queue one worker handles at once, unless told otherwise."""
 
 _ASK_CONCURRENCY_EVERY = 10.0
+_STOP_RECEIVING = 10.0  # seconds; a broker that is well needs much less
 _MOST_THREADS = 1000  # the queues' concurrency is the limit that counts
 
 
@@ -141,6 +143,38 @@ class DeliveryWorker:
             await asyncio.gather(self._resizer, return_exceptions=True)
             self._resizer = None
         await asyncio.gather(*(consumer.stop_receiving() for consumer in self._consumers))
+
+    async def end(
+        self,
+        limit: float,
+        deadline: Deadline,
+        *,
+        stopped: Callable[[], None] = lambda: None,
+        late: Callable[[], None] = lambda: None,
+    ) -> list[str]:
+        """Receive no more, wait for callbacks, cut short those that take too long, and close.
+
+        Args:
+            limit: seconds to wait for callbacks.
+            deadline: when all of this must have ended, even if the broker does not answer.
+            stopped: called when nothing more is received.
+            late: called if callbacks are cut short.
+
+        Returns:
+            what was abandoned.
+        """
+        until = asyncio.get_running_loop().time() + limit
+        await deadline.do(self.stop_receiving(), "stop receiving", _STOP_RECEIVING)
+        stopped()
+        abandoned: list[str] = []
+        try:
+            async with asyncio.timeout(max(0.0, until - asyncio.get_running_loop().time())):
+                await self.finish()
+        except TimeoutError:
+            late()
+            abandoned = await self.interrupt(deadline.left)
+        await self.close()
+        return abandoned
 
     async def finish(self) -> None:
         """Wait until every callback has returned and every outcome is settled."""

@@ -31,6 +31,7 @@ class Coalescer(Generic[Item, Outcome]):
     __slots__ = (
         "_at_once",
         "_flush",
+        "_flushing",
         "_idle",
         "_loop",
         "_max_batch",
@@ -51,6 +52,7 @@ class Coalescer(Generic[Item, Outcome]):
         self._at_once = at_once
         self._loop: asyncio.AbstractEventLoop  # set by ``_start``
         self._pending: list[tuple[Item, asyncio.Future[Outcome]]] = []
+        self._flushing: dict[int, list[tuple[Item, asyncio.Future[Outcome]]]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._starting = False
         self._idle = asyncio.Event()
@@ -81,6 +83,24 @@ class Coalescer(Generic[Item, Outcome]):
         """Wait until everything submitted so far has its outcome."""
         await self._idle.wait()
 
+    def give_up(self, unsent: Exception, unknown: Exception) -> list[Item]:
+        """Let nobody wait any more; returns the items that had no outcome.
+
+        Items that are not in a flush yet are dropped and get ``unsent``. Those of a flush that runs
+        get ``unknown``: it goes on.
+        """
+        pending, self._pending = self._pending, []
+        left: list[Item] = []
+        for batch, error in (
+            *((one, unknown) for one in self._flushing.values()),
+            (pending, unsent),
+        ):
+            for item, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+                    left.append(item)
+        return left
+
     def _start(self) -> None:
         """Flush at the next turn of the loop what has been submitted until then."""
         self._loop = asyncio.get_running_loop()  # asking for each item costs a system call
@@ -105,6 +125,7 @@ class Coalescer(Generic[Item, Outcome]):
                 self._idle.set()
 
     async def _flush_batch(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
+        self._flushing[id(batch)] = batch
         try:
             outcomes = await self._flush([item for item, _ in batch])
             for (_, future), outcome in zip(batch, outcomes, strict=True):
@@ -119,3 +140,5 @@ class Coalescer(Generic[Item, Outcome]):
                         future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            del self._flushing[id(batch)]

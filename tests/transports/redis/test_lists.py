@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.own_time import OwnTime
-from tests.support.redis import is_reading
+from tests.support.redis import OwnServer, is_reading, plain_client
 from tests.transports.redis.conftest import OpenList
 from tests.transports.redis.test_connection import kill_clients
 
@@ -144,3 +144,28 @@ async def test_nothing_is_left_behind(open_list: OpenList, client: Any, prefix: 
         f"{prefix}-{_BASE}.unhandled",
         f"{prefix}-{_BASE}.undeliverable",
     }
+
+
+async def test_a_read_of_a_dead_worker_that_waits_on_the_server_loses_no_message(
+    open_list: OpenList, client: Any, server: OwnServer
+) -> None:
+    """As after a pause of the server: nobody has looked after the queue for more than a minute, and
+    the worker has died meanwhile. Its read gets the next message; nobody is there to take it."""
+    bench = await open_list(lease=0.3)
+    base = cast("Any", bench.transport)._key(bench.name())
+    await client.zadd(f"{base}:consumers", {"dead~300": 1})
+    async with plain_client(server.url) as dead:
+        reading = asyncio.create_task(
+            dead.blmove(f"{base}:ready", f"{base}:held:dead~300", 0, "LEFT", "RIGHT")
+        )
+        await wait_for(lambda: is_blocked(client))
+        await client.zadd(f"{base}:delayed", {"7:0:due": 1})
+        received = await bench.receive_one(await bench.subscribe())
+        assert (received.body, received.receipt.delivery_count) == (b"due", 2)
+        assert await reading == b"7:0:due"
+    await bench.complete([received])
+    assert await bench.count(bench.name()) == 0
+
+
+async def is_blocked(client: Any) -> bool:
+    return any(one["cmd"] == "blmove" for one in await client.client_list())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 import pytest_asyncio
@@ -109,3 +109,40 @@ async def test_a_slow_process_drops_the_oldest_and_says_so(
     received = await bench.receive(subscription, 10)
     assert bodies(received)[-1] == "24"
     await bench.nothing_comes(subscription)
+
+
+async def all_heard(bench: Bench, last: str) -> None:
+    """Wait until the last message that was sent has arrived, and waits to be handled."""
+    waiting = cast("Any", bench.transport)._queues[bench.name()]._waiting
+    await wait_for(lambda: waiting and waiting[-1].message.body == last.encode())
+
+
+async def test_a_slow_process_holds_no_more_bytes_than_it_may(
+    open_pubsub: OpenPubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pubsub, "_MOST_BYTES", 1000)
+    bench = await open_pubsub()
+    subscription = await bench.subscribe()
+    few = [f"{number}".ljust(400, ".") for number in range(5)]
+    await bench.send(*few)
+    await all_heard(bench, few[-1])
+    assert bodies(await bench.receive(subscription, 2)) == few[-2:]
+    await bench.send("small", "x" * 5000)  # more than it may hold, and still heard
+    await all_heard(bench, "x" * 5000)
+    assert bodies([await bench.receive_one(subscription)]) == ["x" * 5000]
+    await bench.nothing_comes(subscription)
+    assert caplog.text.count("dropping the oldest") == 2
+
+
+async def test_each_time_that_messages_are_dropped_is_logged_with_their_number(
+    open_pubsub: OpenPubSub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pubsub, "_MOST", 10)
+    bench = await open_pubsub()
+    subscription = await bench.subscribe()
+    for times in (1, 2):
+        await bench.send(*map(str, range(25)))
+        await all_heard(bench, "24")
+        assert bodies(await bench.receive(subscription, 10)) == list(map(str, range(15, 25)))
+        assert caplog.text.count("dropping the oldest until it has caught up") == times
+        assert caplog.text.count("has caught up; messages dropped: 15") == times

@@ -40,13 +40,15 @@ from matador.transports.redis_client.errors import UNWRITABLE, unstorable
 log = logging.getLogger("matador.transports.redis")
 
 _MOST = 10_000
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeardMessage:
-    """A message that was published; compared by identity."""
+    """A message that was published, and its size in bytes; compared by identity."""
 
     message: Message
+    size: int
 
 
 class BroadcastQueue:
@@ -56,30 +58,44 @@ class BroadcastQueue:
         self.name = name
         self.held: set[HeardMessage] = set()
         self._waiting: deque[HeardMessage] = deque()
+        self._size = 0
+        self._dropped = 0
         self.waiters = Waiters()
-        self._warned = False
 
-    def put(self, message: Message) -> None:
-        """Add a message at the end."""
-        self._waiting.append(HeardMessage(message))
-        if len(self._waiting) > _MOST:
-            self._waiting.popleft()
-            if not self._warned:
-                text = "%s: %d messages are waiting to be handled; dropping the oldest from now on"
-                log.warning(text, self.name, _MOST)
-            self._warned = True
+    def put(self, message: Message, size: int) -> None:
+        """Add a message of this many bytes at the end."""
+        self._waiting.append(HeardMessage(message, size))
+        self._size += size
+        while self._is_full():
+            if not self._dropped:
+                log.warning(
+                    "%s: %d messages of %d bytes are waiting to be handled; dropping the oldest "
+                    "until it has caught up",
+                    *(self.name, len(self._waiting), self._size),
+                )
+            self._size -= self._waiting.popleft().size
+            self._dropped += 1
         self.waiters.wake()
+
+    def _is_full(self) -> bool:
+        number = len(self._waiting)
+        return number > _MOST or (self._size > _MOST_BYTES and number > 1)
 
     def put_back(self, heard: HeardMessage) -> None:
         """Put a held message back in front, uncounted."""
         self.held.discard(heard)
         self._waiting.appendleft(heard)
+        self._size += heard.size
         self.waiters.wake()
 
     def take(self, limit: int) -> list[Delivery]:
         """Hold up to ``limit`` messages."""
         taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         self.held.update(taken)
+        self._size -= sum(heard.size for heard in taken)
+        if self._dropped and not self._waiting:
+            log.warning("%s: has caught up; messages dropped: %d", self.name, self._dropped)
+            self._dropped = 0
         return [delivery_of(heard.message, heard, 1) for heard in taken]
 
     def wake(self) -> None:
@@ -194,7 +210,7 @@ class RedisPubSubTransport(RedisServerTransport):
         name = channel.decode().removeprefix(self._channel_of(""))
         queue = self._queues.get(name)
         if queue is not None:
-            queue.put(message_of(name, content))
+            queue.put(message_of(name, content), len(content))
 
     # -- the protocol ------------------------------------------------------------------------------
 
@@ -292,7 +308,7 @@ class RedisPubSubTransport(RedisServerTransport):
                         self._check(message)
                     except TransportError as error:
                         return error
-                    queue.put(message)
+                    queue.put(message, len(message.body))
                     return None
             case DeadLetter():
                 message = letter_of(settlement, received)

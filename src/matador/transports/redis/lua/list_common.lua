@@ -4,11 +4,12 @@
 -- its hash tag. Messages wait in the list ':ready'; those of a paused queue, which has the field 'paused',
 -- wait in ':paused', where nobody reads. A consumer moves them to a list of its own,
 -- ':held:NAME', and renews the time until which it counts as alive (':consumers'). Whoever notices that
--- this time is over puts its messages back. An element is 'number:deliveries:content', with a number
+-- this time is over notes since when the consumer is gone (':gone') and puts its messages back. An element is 'number:deliveries:content', with a number
 -- that is never used twice; an element of another form is content and nothing more.
 
 local CHUNK = 500
 local SEEN_OFF = 60000 -- milliseconds; a read that was blocked on the server is over by then
+local MOST_GONE = 1000
 local MOST_COUNTED = 1000000
 
 -- Number, deliveries and content of an element; no number if it is not one of ours.
@@ -24,7 +25,7 @@ end
 local function beat(base, consumer, lease)
   -- A full server refuses the first write that needs memory, and no later one. This one needs none: a
   -- worker must be able to say that it is alive.
-  redis.call('ZREM', base .. ':consumers', '')
+  redis.call('ZREM', base .. ':gone', consumer)
   redis.call('ZADD', base .. ':consumers', string.format('%.0f', now() + lease), consumer)
 end
 

@@ -5,4 +5,5 @@ if not take_back(base, consumer) then
   return 0
 end
 redis.call('ZREM', base .. ':consumers', consumer)
+redis.call('ZREM', base .. ':gone', consumer)
 return 1
