@@ -217,8 +217,9 @@ class Settler:
         """Settle a batch: those to try again after a pause, and those to settle in simpler form."""
         errors = await self._settle([o.settlement for o in batch if o.settlement is not None])
         tally = batch[0].tally
+        # Nearly every batch ends here.
         if not any(errors) and all(o.then is None and o.tally is tally for o in batch):
-            if self._leases is not None:  # nearly every batch
+            if self._leases is not None:
                 self._leases.let_go_all([o.receipt for o in batch])
             if tally is not None:
                 _tell(tally, [o.measured for o in batch])
