@@ -234,7 +234,7 @@ class AmqpPublisher:
         number, frame_max = channel.number, self._connection.frame_max
         routes, flights, tag = self._routes, self._flights, self._next
         pieces: list[bytes] = []
-        for exchange, key, _, properties, body, mandatory, *_ in publications:
+        for exchange, key, _, properties, body, mandatory, _, _, _ in publications:
             route = routes.get((exchange, key, mandatory))
             if route is None:
                 if len(routes) >= _MOST_ROUTES:
