@@ -4,11 +4,14 @@ RabbitMQ ends a whole connection for a direct reply-to address that it cannot re
 or one of a node that has left the cluster. Whoever writes requests could thus have the server lose
 what it is handling, again and again. So an address is declared passively first, as RabbitMQ
 recommends for finding out whether a caller is still there, on a connection that nobody misses.
+
+A reply must not fail because nobody could be asked: then it is sent all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -30,6 +33,8 @@ CALLER = f"{DIRECT_REPLY}."
 _INTERNAL_ERROR = 541
 _MOST = 10_000
 _UNTIL_CLOSED = 1.0  # seconds between the end of a channel and that of its connection
+_LONGEST_LOOK_UP = 3.0  # seconds, in which replies to new callers wait
+_LEFT_ALONE = 10.0  # seconds without look-ups after one that could not be made
 
 
 class ReplyAddresses:
@@ -40,16 +45,40 @@ class ReplyAddresses:
         self._connection: AmqpConnection | None = None
         self._harmful: OrderedDict[str, bool] = OrderedDict()
         self._asking = asyncio.Lock()
+        self._ask_again_at = 0.0
 
-    async def look_up(self, session: AmqpSession, addresses: Iterable[str]) -> None:
-        """Ask about those of these addresses that are not known yet. Never raises."""
+    def unknown(self, session: AmqpSession, addresses: Iterable[str]) -> set[str]:
+        """Those of these addresses that must be looked up. The others were used just now."""
         if session is not self._session:  # a lost connection may have been an address's fault
             self._session = session
             self._harmful.clear()
+        unknown: set[str] = set()
         for address in addresses:
-            if address not in self._harmful:
-                async with self._asking:
-                    await self._ask(session, address)
+            if address in self._harmful:
+                self._harmful.move_to_end(address)
+            else:
+                unknown.add(address)
+        return unknown
+
+    async def look_up(self, session: AmqpSession, addresses: Iterable[str]) -> None:
+        """Ask about addresses that are not known yet. Never raises."""
+        loop = asyncio.get_running_loop()
+        for address in addresses:
+            async with self._asking:
+                if address in self._harmful or loop.time() < self._ask_again_at:
+                    continue
+                try:
+                    async with asyncio.timeout(_LONGEST_LOOK_UP):
+                        await self._ask(session, address)
+                except (MatadorError, builtins.TimeoutError) as error:
+                    self._ask_again_at = loop.time() + _LEFT_ALONE
+                    self._drop()
+                    log.warning(
+                        "could not ask about the address of a caller, so replies are sent "
+                        "unchecked for %.0f s: %s",
+                        _LEFT_ALONE,
+                        str(error) or f"no answer in {_LONGEST_LOOK_UP:g} s",
+                    )
 
     def check(self, queue: str) -> None:
         """Raise if a message to this queue would end the connection.
@@ -69,22 +98,32 @@ class ReplyAddresses:
         if connection is not None:
             await connection.disconnect()
 
+    def _drop(self) -> None:
+        """Forget a connection that does not answer."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.cut()
+
     async def _ask(self, session: AmqpSession, address: str) -> None:
-        if address in self._harmful:
-            return
-        connection: AmqpConnection | None = None
+        """Note what is known of an address afterwards.
+
+        Raises:
+            MatadorError: nobody could be asked.
+        """
+        connection = await self._connect(session)
         try:
-            connection = await self._connect(session)
             channel = await AmqpChannel.open(connection)
             await channel.count_ready(address)
             await channel.close()
         except QueueNotFoundError:
             pass  # the caller is gone, and RabbitMQ drops the reply
         except MatadorError as error:
-            if connection is None or not await _was_ended(connection):
+            if await _was_ended(connection):
+                self._note(address, harmful=True)
+            elif connection.lost.done():
                 log.debug("could not ask about the address of a caller: %s", error)
-                return  # it is not known, and asked about again
-            self._note(address, harmful=True)
+            else:
+                raise
             return
         self._note(address, harmful=False)
 

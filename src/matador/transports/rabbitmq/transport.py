@@ -229,8 +229,23 @@ class RabbitMQTransport(BaseTransport):
         callers = [one.queue for one in messages if one.queue.startswith(CALLER)]
         if not callers:
             return await self._publish(session, self._outgoing.publication, messages, delayed)
-        await self._callers.look_up(session, callers)
-        return await self._publish(session, self._reply, messages, delayed)
+        unknown = self._callers.unknown(session, callers)
+        if not unknown:
+            return await self._publish(session, self._reply, messages, delayed)
+        # Nobody else waits while strangers are looked up. The order for each queue stays.
+        parts: list[list[int]] = [[], []]
+        for place, message in enumerate(messages):
+            parts[message.queue in unknown].append(place)
+        outcomes: list[MatadorError | None] = [None] * len(messages)
+        for places in parts:
+            if places is parts[1]:
+                await self._callers.look_up(session, unknown)
+            part = [messages[place] for place in places]
+            for place, outcome in zip(
+                places, await self._publish(session, self._reply, part, delayed), strict=True
+            ):
+                outcomes[place] = outcome
+        return outcomes
 
     def _reply(self, message: Message) -> Publication:
         self._callers.check(message.queue)
