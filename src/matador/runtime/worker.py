@@ -11,7 +11,7 @@ from matador.model.message import Receipt
 from matador.runtime.activity import Activity
 from matador.runtime.calls import Calls
 from matador.runtime.consumer import Consumer
-from matador.runtime.deadline import Deadline
+from matador.runtime.deadline import GRACE, Deadline
 from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
 from matador.runtime.leases import LeaseKeeper
@@ -164,7 +164,8 @@ class DeliveryWorker:
             what was abandoned.
         """
         until = asyncio.get_running_loop().time() + limit
-        await deadline.do(self.stop_receiving(), "stop receiving", _STOP_RECEIVING)
+        most = min(_STOP_RECEIVING, max(limit, GRACE / 2))  # and the rest for giving back
+        await deadline.do(self.stop_receiving(), "stop receiving", most)
         stopped()
         abandoned: list[str] = []
         try:

@@ -62,10 +62,11 @@ class BroadcastQueue:
         self._dropped = 0
         self.waiters = Waiters()
 
-    def put(self, message: Message, size: int) -> None:
-        """Add a message of this many bytes at the end."""
-        self._waiting.append(HeardMessage(message, size))
-        self._size += size
+    def put(self, message: Message, size: int | None = None) -> None:
+        """Add a message at the end; ``size``: its bytes, with all that is not its body."""
+        heard = HeardMessage(message, len(message.body) if size is None else size)
+        self._waiting.append(heard)
+        self._size += heard.size
         while self._is_full():
             if not self._dropped:
                 log.warning(
@@ -308,7 +309,7 @@ class RedisPubSubTransport(RedisServerTransport):
                         self._check(message)
                     except TransportError as error:
                         return error
-                    queue.put(message, len(message.body))
+                    queue.put(message)
                     return None
             case DeadLetter():
                 message = letter_of(settlement, received)
