@@ -118,7 +118,7 @@ async def test_a_dead_letter_is_in_one_pair_of_hands(open_bench: Open) -> None:
 
 
 async def test_dead_letters_are_in_order_of_failing(open_bench: Open) -> None:
-    bench = await open_bench(lease=30)
+    bench = await open_bench(lease=300)
     sent = [str(number) for number in range(200)]
     await bench.send(*sent)
     subscription = await bench.subscribe()
