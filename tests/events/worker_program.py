@@ -60,7 +60,7 @@ class Tell(Hooks):
 def make_app(file: str, kind: str) -> Matador:
     handlers = {one.callback.__name__: one for one in (brief, endless, brief_sync, endless_sync)}
     return Matador(
-        f"sqlite:///{file}?lease=1",
+        f"sqlite:///{file}?lease=30",
         schema=Schema({OrderPlaced: [handlers[kind]]}),
         topology=Topology("shop", queues=["events"]),
         consume_from=["events"],

@@ -37,7 +37,7 @@ _STUB = SubscriberStub("lake", description="Lands in the lake.", queue="lake")
 
 def _app(path: Path, codec: Codec | None = None) -> Matador:
     return Matador(
-        SqliteTransport(path / "shop.db", lease=1),
+        SqliteTransport(path / "shop.db", lease=30),
         schema=Schema({OrderPlaced: [_STUB]}),
         topology=Topology("shop", queues=["events", "lake"]),
         codec=codec,
@@ -153,10 +153,14 @@ async def test_what_cannot_be_made_durable_is_not_acknowledged_and_comes_again(
     tap = Tap(transport, "shop.lake", tmp_path / "journal", codec=JsonCodec())
     stop = asyncio.Event()
     running = asyncio.create_task(tap.run(stop=stop))
-    await wait_for(lambda: tap.landed == 1)
+    await wait_for(lambda: tap.landed >= 1)
+
+    async def settled() -> bool:  # in a second turn, if a busy machine outlasts the lease
+        return (await transport.depth("shop.lake")).total == 0
+
+    await wait_for(settled)
     stop.set()
     await running
-    assert (await transport.depth("shop.lake")).total == 0
     await transport.disconnect()
     assert "the tap pauses for 0.1 s" in caplog.text
     assert "no luck" in caplog.text

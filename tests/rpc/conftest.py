@@ -48,7 +48,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield Place("memory", "memory://", queue)
         case "sqlite":
-            yield Place("sqlite", f"sqlite:///{tmp_path}/calls.db", queue)
+            yield Place("sqlite", f"sqlite:///{tmp_path}/calls.db?busy_timeout=100", queue)
         case "rabbitmq":
             url = broker_url("rabbitmq")
             yield Place("rabbitmq", url, queue)

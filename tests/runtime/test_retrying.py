@@ -470,8 +470,10 @@ async def test_the_pauses_between_settlements_grow() -> None:
         await app.send(OrderPlaced("o-1"))
         await wait_for(lambda: transport.settled)
     first, second, third, fourth = transport.tried[:4]
-    assert third - second > (second - first) * 1.5
-    assert fourth - third > (third - second) * 1.5
+    # At least: a busy machine makes any of them longer.
+    assert second - first > 0.04
+    assert third - second > 0.09
+    assert fourth - third > 0.19
 
 
 async def test_a_worker_that_cannot_settle_takes_no_more_than_it_can_hold() -> None:

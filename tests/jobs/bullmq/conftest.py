@@ -38,9 +38,15 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def transport(server: OwnServer, prefix: str) -> BullMQTransport:
+def lease() -> float:
+    """Longer than a busy machine needs. Tests that wait for its end have one of their own."""
+    return 30.0
+
+
+@pytest.fixture
+def transport(server: OwnServer, prefix: str, lease: float) -> BullMQTransport:
     url = f"bullmq://127.0.0.1:{server.port}/0?prefix={prefix}"
-    return BullMQTransport(url, lease=1)
+    return BullMQTransport(url, lease=lease)
 
 
 @pytest_asyncio.fixture

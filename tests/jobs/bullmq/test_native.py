@@ -238,6 +238,7 @@ async def test_a_failed_job_can_be_redriven_as_a_dead_letter(
     assert [job.id for job in await queue.list("completed")] == ["j-1"]
 
 
+@pytest.mark.parametrize("lease", [1.0])
 async def test_stalled_attempts_become_attempts_of_bullmq(
     queue: Queue, transport: BullMQTransport, client: Any, prefix: str, work: Work
 ) -> None:

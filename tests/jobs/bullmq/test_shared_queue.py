@@ -150,6 +150,7 @@ async def test_what_failed_here_is_retried_and_removed_from_node(
     assert (await node.ask("counts", QUEUE))["failed"] == 0
 
 
+@pytest.mark.parametrize("lease", [1.0])
 async def test_a_job_of_a_node_worker_that_was_killed_runs_here(
     queue: Queue, node: Node, work: Work
 ) -> None:
@@ -164,6 +165,7 @@ async def test_a_job_of_a_node_worker_that_was_killed_runs_here(
     await until_status(queue, "j-1", "completed")
 
 
+@pytest.mark.parametrize("lease", [1.0])
 async def test_a_job_that_we_lost_runs_on_node(
     queue: Queue, node: Node, transport: BullMQTransport
 ) -> None:

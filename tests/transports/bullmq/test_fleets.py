@@ -96,12 +96,14 @@ async def test_a_pause_of_either_side_is_seen_and_ended_by_the_other(
 async def test_what_comes_back_to_a_paused_queue_is_there_when_it_resumes(
     open_bench: Open, fleet: Node, client: Any, prefix: str
 ) -> None:
-    bench = await open_bench(lease=2)
-    subscription = await bench.subscribe()
+    bench, hasty = await open_bench(), await open_bench(lease=2)
+    subscription, checking = await bench.subscribe(), await hasty.subscribe()
     await fleet.ask("counts", QUEUE)  # it is up
-    await bench.send("released", "retried", "retried later", "held by one who vanishes")
-    held = [await bench.receive_one(subscription) for _ in range(4)]
-    released, retried, later, vanished = [delivery.receipt for delivery in held]
+    await bench.send("released", "retried", "retried later")
+    held = [await bench.receive_one(subscription) for _ in range(3)]
+    released, retried, later = [delivery.receipt for delivery in held]
+    await bench.send("held by one who vanishes")
+    held.append(await hasty.receive_one(checking))
     await bench.send(bench.message("delayed", delay=0.05))
     await fleet.ask("pause", QUEUE)
     await bench.settle(
@@ -110,17 +112,17 @@ async def test_what_comes_back_to_a_paused_queue_is_there_when_it_resumes(
         Retry(later, bench.message("retried later", delay=0.05)),
     )
     # Nobody renews the last one: our own check gives it back while the queue is paused.
-    job: Any = vanished.handle
     key = f"{prefix}:{QUEUE}"
 
     async def all_back() -> bool:
         return await client.llen(f"{key}:paused") == 5 and not await client.exists(f"{key}:wait")
 
-    assert await client.exists(f"{key}:{job.id}:lock")
-    first = asyncio.create_task(bench.receive_one(subscription))  # asks, and gets nothing
-    await wait_for(all_back, timeout=10, message="all five to wait for the queue to resume")
+    asking = asyncio.create_task(checking.receive(1))  # and gets nothing
+    await wait_for(all_back, message="all five to wait for the queue to resume")
+    await checking.close()
+    assert not await asking
     await fleet.ask("resume", QUEUE)
-    found = [await first, *[await bench.receive_one(subscription) for _ in range(4)]]
+    found = [await bench.receive_one(subscription) for _ in range(5)]
     assert sorted(bodies(found)) == sorted([*bodies(held), "delayed"])
 
 

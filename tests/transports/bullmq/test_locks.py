@@ -118,7 +118,7 @@ async def test_a_dead_letter_is_in_one_pair_of_hands(open_bench: Open) -> None:
 
 
 async def test_dead_letters_are_in_order_of_failing(open_bench: Open) -> None:
-    bench = await open_bench(lease=30)
+    bench = await open_bench(lease=300)
     sent = [str(number) for number in range(200)]
     await bench.send(*sent)
     subscription = await bench.subscribe()
@@ -189,7 +189,7 @@ def test_only_what_is_in_a_job_is_refused_for_good() -> None:
 async def test_a_job_whose_scheduler_could_not_go_on_is_not_handed_out(tmp_path: Path) -> None:
     server = OwnServer(tmp_path)
     server.start()
-    transport = BullMQTransport(f"bullmq://127.0.0.1:{server.port}/0", timeout=1)
+    transport = BullMQTransport(f"bullmq://127.0.0.1:{server.port}/0", timeout=10)
     await transport.connect()
     try:
         session = await transport._client.connection()

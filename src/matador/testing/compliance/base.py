@@ -165,12 +165,14 @@ class ComplianceBase:
                 await transport.subscribe(name, prefetch=1)
         return notes
 
-    async def reopen(self, bench: Bench, *, restart: bool = False) -> Bench:
+    async def reopen(
+        self, bench: Bench, *, restart: bool = False, short_lease: bool = False
+    ) -> Bench:
         """Disconnect, and come back as another transport on the same topology."""
         await bench.transport.disconnect()
         if restart:
             await self.restart_broker()
-        return await self.open(topology=bench.topology)
+        return await self.open(topology=bench.topology, short_lease=short_lease)
 
     async def nothing_is_left(self, bench: Bench) -> None:
         """Nothing is delivered from the first queue, not even after a reconnect."""
