@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.docs.sessions import missing
 
 SHOWN = ("df0a1b50  order.placed  delayed  21:01:36  events",)
