@@ -18,6 +18,7 @@ import pytest
 from tests.cli.conftest import Cli, Result, Shop, Start
 from typer.main import get_command
 
+from matador.cli.commands import Commands, Common
 from matador.cli.output import show_logs
 from matador.cli.program import program
 
@@ -315,6 +316,38 @@ def test_queues_are_watched_through_a_pipe(folder: Path, shop: Shop) -> None:
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
         assert process.wait(60) == 1, "it ends when nobody reads it"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "r.html"), "r.html: Permission denied"),
+        (
+            OSError(
+                "Generic LocalFileSystem error\n \x1b[31m↳\x1b[0m Unable to open file /lake/1.json"
+                "\n  \x1b[31m↳\x1b[0m Permission denied (os error 13)"
+            ),
+            "Unable to open file /lake/1.json: Permission denied (os error 13)",
+        ),
+        (
+            OSError(99, "odd"),
+            "unexpected OSError: [Errno 99] odd (run with --verbose for the traceback)",
+        ),
+    ],
+    ids=["named", "delta", "other"],
+)
+def test_files_that_cannot_be_used_are_an_error_of_one_line(
+    capsys: pytest.CaptureFixture[str], error: OSError, said: str
+) -> None:
+    group = Commands("A group.")
+
+    @group.add("matador fail")
+    def fail(*, common: Common) -> None:
+        raise error
+
+    command = get_command(group)
+    assert command.main(["fail"], prog_name="matador", standalone_mode=False) == 1
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 WRITES = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# --8<-- [start:test]
 from docs.snippets.tiny_transport import TinyTransport
 
+# --8<-- [start:test]
 from matador.testing import TransportCompliance
 from matador.transports import Transport
 

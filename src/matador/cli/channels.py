@@ -38,7 +38,7 @@ def check(
     connect: Annotated[bool, flag("Also connect to the broker.", "--connect")] = False,
     common: Common,
 ) -> None:
-    """Check a settings file and the MATADOR_ variables, and show the settings that count."""
+    """Check a settings file and the MATADOR_ variables, and show the settings in effect."""
     from matador.channels import RedisModeWarning, Settings
 
     with warnings.catch_warnings(record=True) as caught:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import re
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -49,6 +50,7 @@ from matador.transports.credentials import without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # -- ways to declare an option --------------------------------------------------------------------
 
@@ -312,12 +314,24 @@ def _reported(command: Callable[..., T]) -> Callable[..., T]:
             if isinstance(error, CancelledError) and not error.args:
                 # What asyncio raises if it is interrupted at the moment at which it begins to run.
                 _fail("interrupted", INTERRUPTED, verbose=False)
-            if (message := spark_message(error)) is None:
+            if (message := spark_message(error) or _file_message(error)) is None:
                 hint = "" if verbose else " (run with --verbose for the traceback)"
                 message = f"unexpected {type(error).__name__}: {error}{hint}"
             _fail(message, FAILED, verbose)
 
     return run
+
+
+def _file_message(error: BaseException) -> str | None:
+    """What is wrong with a file, in one line. It is the user who can change that."""
+    if not isinstance(error, OSError):
+        return None
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    first, *causes = _COLOUR.sub("", str(error)).splitlines() or [""]
+    if "LocalFileSystem" not in first:
+        return None
+    return ": ".join(line.strip(" ↳") for line in causes or [first])  # of delta-rs
 
 
 def _fail(text: str, code: int, verbose: bool) -> NoReturn:

@@ -197,7 +197,7 @@ def publish(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common)
 
 @lake.add("matador lake release shop.py --lake lake/")
 def release(app: App, *, lake: LakeOptions, spark: SparkOptions, common: Common) -> None:
-    """Take events out of quarantine that are valid by the application's schema of now."""
+    """Take events out of quarantine that are valid under the application's current schema."""
     show_spark_logs(common.verbose)
     result = start_spark(open_lake(lake, load(app).app.schema), spark).release()
     remark = f"released {plural(result.released, 'row')}; {result.left:,} left in quarantine"

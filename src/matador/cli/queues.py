@@ -69,17 +69,17 @@ def list_queues(
 
 @queues.add("matador queues pause shop.py events")
 def pause(app: App, queue: QueueName, *, common: Common) -> None:
-    """Have no worker receive from a queue, in any process, until it is resumed.
+    """Stop all workers, in every process, from receiving from a queue until it is resumed.
 
-    The queue still takes messages, and what workers have in hand is finished. The pause outlives
-    restarts of workers.
+    The queue still takes messages, and messages that are already being handled are finished. The
+    pause outlives restarts of workers.
     """
     _set_paused(common, app, queue, True)
 
 
 @queues.add("matador queues resume shop.py events")
 def resume(app: App, queue: QueueName, *, common: Common) -> None:
-    """End the pause of a queue: its workers go on within a second or two."""
+    """End the pause of a queue: its workers continue within a second or two."""
     _set_paused(common, app, queue, False)
 
 

@@ -70,7 +70,7 @@ class JobDesk:
             if stats is None:
                 notes.append(f"{provider} cannot count jobs.")
             elif stats.unknown:
-                notes.append(f"{provider} does not tell how many are {', '.join(stats.unknown)}.")
+                notes.append(f"{provider} does not report how many are {', '.join(stats.unknown)}.")
             schedules = await within(queue.schedules()) if can.schedules else None
         except (MatadorError, TimeoutError) as error:
             said = str(error) or f"{provider} did not answer within {_PATIENCE:g} seconds"

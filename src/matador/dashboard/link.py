@@ -38,7 +38,7 @@ class Link:
         try:
             await self._connect()
         except (ConnectionFailedError, TimeoutError) as error:
-            log.warning("%s; the dashboard tries again until it can", self._said(error))
+            log.warning("%s; the dashboard keeps trying", self._said(error))
             self._trying = asyncio.create_task(self._try_again(), name="matador-dashboard-link")
 
     async def close(self) -> None:

@@ -258,7 +258,7 @@ class Lake(LakeTables):
         return publish(self.spark, self.layout, self.schema)
 
     def release(self) -> ReleaseResult:
-        """Take events out of quarantine that are valid by the schema of now.
+        """Take events out of quarantine that are valid under the current schema.
 
         Raises:
             ConfigurationError: the lake has no schema.

@@ -39,7 +39,7 @@ async def job_queue(request: Request) -> Response:
     desk = desk_of(request)
     name = request.query_params.get("queue", "")
     if desk.jobs.queue(name) is None:
-        return not_found(request, f"The dashboard does not know a job queue {name!r}.")
+        return not_found(request, f"There is no job queue {name!r} in this dashboard.")
     status = request.query_params.get("status", "failed")
     if status not in JOB_STATUSES:
         return not_found(request, f"There is no state {status!r}.")
