@@ -162,7 +162,7 @@ class Lifecycle:
         patience = max(limit, grace, _LEAST_PATIENCE)
         try:
             self.status = "stopping-receive"
-            await _in_time(app.stop_receiving(), patience, "stop receiving")
+            await in_time(app.stop_receiving(), patience, "stop receiving")
             self.status = "waiting-handlers"
             abandoned: list[str] = []
             if not await self._in_peace(app.finish_receiving(), until):
@@ -181,7 +181,7 @@ class Lifecycle:
             self.status = "disconnecting"
         finally:
             try:
-                await _in_time(app.close(), patience, "disconnect")
+                await in_time(app.close(), patience, "disconnect")
             finally:
                 self.status = "stopped"
 
@@ -202,7 +202,7 @@ class Lifecycle:
             await asyncio.gather(doing, hurried, return_exceptions=True)
 
 
-async def _in_time(step: Awaitable[object], limit: float, what: str) -> None:
+async def in_time(step: Awaitable[object], limit: float, what: str) -> None:
     """Wait for a step of the shutdown, but not for ever: a broker that hangs must not hold us."""
     try:
         async with asyncio.timeout(limit):
