@@ -320,7 +320,7 @@ class QueueService:
         except MatadorError as error:
             log.warning("%s: what was deleted could not be created again: %s", queue, error)
         finally:
-            del self._remaking[queue]
+            self._remaking.pop(queue, None)
 
     async def _make_broadcasts(self) -> dict[str, int]:
         """Create a queue for each channel that gets what is published while this service lives."""
@@ -378,6 +378,7 @@ class QueueService:
                 await worker.close()
             for task in self._remaking.values():
                 task.cancel()
+            self._remaking.clear()  # one that has not begun does not do it
             if outbox is not None:
                 await outbox.close(max(until - asyncio.get_running_loop().time(), _GRACE))
             left = max(until - asyncio.get_running_loop().time(), _GRACE)
@@ -542,9 +543,10 @@ class QueueService:
             body, given = compressed(body, given)
         made = message_id or self._clock.new_id()
         correlation = correlation_id or made
-        for what, text in (("message_id", made), ("correlation_id", correlation)):
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
-                raise InvalidMessageError(f"{what} must be a text, got {text!r}")
+        if not isinstance(made, str) or not isinstance(correlation, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise InvalidMessageError(
+                f"message_id and correlation_id must be text, got {made!r} and {correlation!r}"
+            )
         return Message(
             made,
             queue,
