@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from matador.channels import (
     channel,
     consume,
 )
+from matador.errors import InvalidMessageError, QueueNotFoundError
 from matador.model.message import Message, Properties
+from matador.observe import Journal
 from matador.testing import wait_for
-from matador.transports.base import Routing
+from matador.transports.base import Measuring, Routing
 
 
 async def test_the_same_id_in_two_queues_is_no_duplicate(bench: Bench) -> None:
@@ -59,6 +62,48 @@ async def test_a_queue_that_somebody_deleted_is_made_again(bench: Bench) -> None
     log = Log(bench.name())
     async with bench.service(log.channel):
         await wait_for(lambda: log.ids == ["2"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "memory",
+        "sqlite",
+        pytest.param("rabbitmq", marks=pytest.mark.broker),
+        pytest.param("redis", marks=pytest.mark.broker),
+    ],
+)
+async def test_dead_letters_that_somebody_deleted_are_made_again(
+    on: Callable[[str], Bench], kind: str
+) -> None:
+    """Otherwise the settlements that need them are tried for ever, and hold up the consumer."""
+    bench = on(kind)
+
+    def fail(order: Order, ctx: MessageContext) -> None:
+        if order.id == "bad":
+            raise ValueError("never")
+
+    log, queue = Log(bench.name(), fail), f"{bench.name()}.created"
+    once = RetrySettings(enabled=False)
+    async with bench.service(log.channel, retry=once) as service, bench.service() as other:
+        transport = other._connection.transport
+        assert isinstance(transport, Routing)
+        assert isinstance(transport, Measuring)
+        for _ in range(2):
+            await transport.delete_queue(f"{queue}.dlq")
+            for _ in range(5):  # more than a consumer may hold
+                await service.send(bench.name(), "created", Order("bad"))
+            assert await transport.send([Message("m", queue, b"{")]) == [None]
+            await service.send(bench.name(), "created", Order("good"))
+
+            async def are_kept() -> bool:
+                try:
+                    return (await transport.depth(f"{queue}.dlq")).ready == 6
+                except QueueNotFoundError:
+                    return False
+
+            await wait_for(are_kept)
+        await wait_for(lambda: log.ids.count("good") == 2)
 
 
 async def test_a_published_message_that_fails_leaves_nothing_behind(bench: Bench) -> None:
@@ -166,8 +211,30 @@ async def test_odd_headers_end_in_a_dead_letter(bench: Bench, headers: dict[str,
     assert 1 <= log.ids.count("bad") <= 3
 
 
+class Silent(Exception):
+    """What it says cannot be found out: its ``__str__`` raises something."""
+
+    def __init__(self, raises: type[BaseException]) -> None:
+        self.raises = raises
+
+    def __str__(self) -> str:
+        raise self.raises
+
+
 @pytest.mark.parametrize(
-    "error", [StopIteration(), GeneratorExit(), asyncio.CancelledError(), StopAsyncIteration()]
+    "error",
+    [
+        StopIteration(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        StopAsyncIteration(),
+        Silent(ValueError),
+        Silent(asyncio.CancelledError),
+        Silent(GeneratorExit),
+        ValueError("\ud800\0" * 1_000_000),
+        ExceptionGroup("several", [ValueError("one"), ExceptionGroup("more", [KeyError("two")])]),
+    ],
+    ids=lambda error: repr(error)[:40],
 )
 @pytest.mark.parametrize("how", ["async", "sync"])
 async def test_odd_exceptions(on: Callable[[str], Bench], error: BaseException, how: str) -> None:
@@ -197,3 +264,84 @@ async def test_odd_exceptions(on: Callable[[str], Bench], error: BaseException, 
         await service.send(bench.name(), "created", Order("good"))
         await wait_for(lambda: service.metrics().messages_dead_lettered == 1 and "good" in seen)
     assert seen.count("bad") == 3
+
+
+class _Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__name__":
+            raise RuntimeError("it has no name")
+        return super().__getattribute__(name)
+
+
+class NamelessError(Exception, metaclass=_Nameless):
+    """Too odd for whatever writes down the names of errors."""
+
+
+async def test_an_error_that_cannot_be_recorded_ends_no_consumer(
+    on: Callable[[str], Bench], tmp_path: Path
+) -> None:
+    bench = on("memory")
+
+    def fail(order: Order, ctx: MessageContext) -> None:
+        if order.id == "bad":
+            raise NamelessError
+
+    log, queue = Log(bench.name(), fail), f"{bench.name()}.created"
+    service = QueueService(
+        bench.settings(), channels=[log.channel], journal=Journal(tmp_path / "journal")
+    )
+    async with service:
+        await service.send(bench.name(), "created", Order("bad"))
+        await service.send(bench.name(), "created", Order("good"))
+        (letter,) = await dead_letters(service, queue, 1)
+        await wait_for(lambda: "good" in log.ids)
+    assert letter.body == b'{"id":"bad","amount":0}'
+
+
+async def test_the_headers_of_a_message_may_be_passed_on(bench: Bench) -> None:
+    """What says that it was compressed, and how often it has failed, is not true of the next."""
+    got: list[MessageContext] = []
+
+    @channel(bench.name())
+    class Chain:
+        @consume("first")
+        async def first(self, order: Order, ctx: MessageContext, service: QueueService) -> None:
+            if ctx.attempts < 3:
+                raise ValueError("not yet")
+            await service.send(bench.name(), "second", order, headers=ctx.headers)
+
+        @consume("second")
+        async def second(self, order: Order, ctx: MessageContext) -> None:
+            got.append(ctx)
+
+    async with bench.service(compression=True) as sender, bench.service(Chain):
+        await sender.send(bench.name(), "first", Order("1"), headers={"tenant": "acme"})
+        await wait_for(lambda: got)
+    (context,) = got
+    assert (context.attempts, context.first_failure) == (1, None)
+    assert dict(context.headers) == {"tenant": "acme"}
+
+
+ODD_PARTS: list[dict[str, Any]] = [
+    {"message_id": 5},
+    {"message_id": b"bytes"},
+    {"correlation_id": 5},
+    {"headers": {"a": object()}},
+    {"headers": {5: "name"}},
+]
+
+
+@pytest.mark.parametrize("part", ODD_PARTS, ids=lambda part: str(part)[:30])
+async def test_a_send_with_an_odd_part_fails_alone(bench: Bench, part: dict[str, Any]) -> None:
+    log = Log(bench.name())
+    async with bench.service(log.channel) as service:
+        good, odd, last = await asyncio.gather(
+            service.send(bench.name(), "created", Order("good")),
+            service.send(bench.name(), "created", Order("odd"), **part),
+            service.send(bench.name(), "created", Order("last")),
+            return_exceptions=True,
+        )
+        await wait_for(lambda: {"good", "last"} <= {*log.ids})
+    assert isinstance(odd, InvalidMessageError)
+    assert isinstance(good, str)
+    assert isinstance(last, str)

@@ -36,12 +36,14 @@ def test_a_plain_message_stays_as_it_is() -> None:
         (b"{}", "gzip", "cannot be decompressed"),
         (b"", "gzip", "ends too soon"),
         (gzip.compress(b"x" * 50, mtime=0)[:-9], "gzip", "ends too soon"),
+        (gzip.compress(b"{}", mtime=0) + b"{}", "gzip", "something follows"),
+        (gzip.compress(b"{}", mtime=0) * 2, "gzip", "something follows"),
         (gzip.compress(b"x" * 101, mtime=0), "gzip", "more than 100 bytes"),
         (gzip.compress(b"\0" * 50_000_000, mtime=0), "gzip", "more than 100 bytes"),
         (b"{}", "br", "unknown content encoding 'br'"),
         (b"{}", 7, "unknown content encoding '7'"),
     ],
-    ids=["no gzip", "empty", "cut", "too large", "bomb", "unknown", "no text"],
+    ids=["no gzip", "empty", "cut", "more", "twice", "too large", "bomb", "unknown", "no text"],
 )
 def test_what_cannot_be_read_is_a_problem(body: bytes, encoding: str | int, problem: str) -> None:
     delivery = arrived(body, encoding)

@@ -14,6 +14,7 @@ from matador.channels import (
     RetrySettings,
     Settings,
     ShutdownSettings,
+    consume,
 )
 
 WHOLE = """
@@ -178,6 +179,89 @@ class TestMistakes:
             Settings.load(tmp_path / "nowhere.toml", {})
         assert "is not valid TOML" in problem("[queue", tmp_path)
         assert "must be in a section" in problem('type = "memory"', tmp_path)
+
+    @pytest.mark.parametrize(
+        "path",
+        ["", "half \ud800", "nul\0", "x" * 5000, "matador.toml/x", 5, b"bytes"],
+        ids=lambda path: repr(path)[:20],
+    )
+    def test_a_path_that_cannot_be_read(self, path: object) -> None:
+        with pytest.raises(ConfigurationError, match=r"cannot be read|there is no file"):
+            Settings.load(path, {})  # pyright: ignore[reportArgumentType] - wrong
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"\xff\xfe[\0",
+            b"\0",
+            b"[queue]\nprefetch = " + b"9" * 5000,
+            b"[queue]\nprefetch = " + b"[" * 10_000,
+            b"[queue]\nurl = amqp://ada:s3cret@host",
+        ],
+        ids=["UTF-16", "NUL", "a long number", "deep", "no quotes"],
+    )
+    def test_content_that_cannot_be_read(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "matador.toml"
+        path.write_bytes(content)
+        expected = r"matador\.toml'? (cannot be read|is not valid TOML)"
+        with pytest.raises(ConfigurationError, match=expected) as caught:
+            Settings.load(path, {})
+        assert "s3cret" not in str(caught.value)
+
+    def test_a_file_may_begin_with_a_byte_order_mark(self, tmp_path: Path) -> None:
+        path = tmp_path / "matador.toml"
+        path.write_bytes(b"\xef\xbb\xbf" + WHOLE.encode())
+        assert Settings.load(path, {}).queue.prefetch == 5
+
+    def test_so_many_at_once_that_no_machine_could(self, tmp_path: Path) -> None:
+        many = '[queue]\ntype = "memory"\nurl = "memory://"\nprefetch = 1000000000'
+        assert "queue.prefetch must be at most 65535" in problem(many, tmp_path)
+        with pytest.raises(
+            ConfigurationError, match=r"consume\('made'\): prefetch must be at most"
+        ):
+            consume("made", prefetch=65_536)
+
+    def test_a_port_that_is_none(self, tmp_path: Path) -> None:
+        text = problem(f'[queue]\ntype = "kafka"\nurl = "host:{"9" * 5000}"', tmp_path)
+        assert "host1:9092,host2:9092" in text
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            'type = "{}"',
+            'mode = "{}"',
+            'prefetch = "{}"',
+            'compression = "{}"',
+            '"{}" = 1',
+            '[retry]\nmax_attempts = "{}"',
+            '[retry]\ninitial_delay = "{}"',
+            '[retry]\nbackoff_multiplier = "{}"',
+            '[shutdown]\ntimeout = "{}"',
+            '["{}"]\nenabled = true',
+        ],
+    )
+    def test_an_address_in_the_wrong_place(self, tmp_path: Path, line: str) -> None:
+        """Its password is not repeated."""
+        address = "amqp://ada:s3cret@host"
+        kind = "" if line.startswith("type") else 'type = "redis"\n'
+        text = problem(f'[queue]\n{kind}url = "redis://h"\n{line.format(address)}', tmp_path)
+        assert "s3cret" not in text
+        assert "amqp://ada:***@host" in text
+
+    @pytest.mark.parametrize(
+        "name",
+        ["QUEUE__TYPE", "QUEUE__MODE", "QUEUE__PREFETCH", "RETRY__ENABLED", "SHUTDOWN__TIMEOUT"],
+    )
+    def test_an_address_in_the_wrong_variable(self, tmp_path: Path, name: str) -> None:
+        text = problem(WHOLE, tmp_path, **{f"MATADOR_{name}": "amqp://ada:s3cret@host"})
+        assert "s3cret" not in text
+        assert "amqp://ada:***@host" in text
+
+    def test_settings_are_shown_without_passwords(self) -> None:
+        queue = QueueSettings(type="rabbitmq", url="amqp://ada:s3cret@host/shop", prefetch=2)
+        for shown in (repr(queue), str(Settings(queue))):
+            assert "s3cret" not in shown
+            assert "type='rabbitmq', url='amqp://ada:***@host/shop', mode=None, prefetch=2" in shown
 
     def test_passwords_are_not_repeated(self, tmp_path: Path) -> None:
         for kind in ("rabbitmq", "redis", "kafka", "sqs"):

@@ -28,6 +28,13 @@ def plain_body(message: Message) -> bytes:
     return zlib.decompress(message.body, _GZIP)
 
 
+def plain_headers(headers: Headers) -> Headers:
+    """The headers of a message that is not compressed."""
+    if ENCODING not in headers:
+        return headers
+    return {name: value for name, value in headers.items() if name != ENCODING}
+
+
 def decompressed(delivery: Delivery, limit: int) -> Delivery:
     """The delivery with its plain body. One that cannot be read has a ``problem``.
 
@@ -48,6 +55,8 @@ def decompressed(delivery: Delivery, limit: int) -> Delivery:
                 problem = f"more than {limit} bytes when decompressed"
             elif not unpacker.eof:
                 problem = "the compressed data ends too soon"
+            elif unpacker.unused_data:  # read without it, it would be lost unnoticed
+                problem = "something follows the compressed data"
             else:
                 return msgspec.structs.replace(delivery, body=body)
         except zlib.error as error:

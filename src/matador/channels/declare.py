@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from matador.errors import ConfigurationError
-from matador.model.options import Seconds, optional_seconds, optional_whole_number
+from matador.model.options import Seconds, optional_seconds, whole_number
 from matador.model.subscriber import place_of
 
 C = TypeVar("C", bound=type[object])
@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., object])
 _CHANNEL = "__matador_channel__"
 _CONSUMES = "__matador_consumes__"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MOST_AT_ONCE = 65_535  # the most that RabbitMQ takes; each has a task that waits for a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def consume(
     where = f"consume({name!r})"
     declared = ConsumeMetadata(
         check_name(name, "consume"),
-        optional_whole_number(prefetch, f"{where}: prefetch", minimum=1),
+        None if prefetch is None else check_prefetch(prefetch, f"{where}: prefetch"),
         optional_seconds(timeout, f"{where}: timeout", minimum=0.001),
     )
 
@@ -134,6 +135,17 @@ def consume(
         return method
 
     return declare
+
+
+def check_prefetch(value: int, what: str) -> int:
+    """A valid number of messages that are handled at once.
+
+    Raises:
+        ConfigurationError: it is not one.
+    """
+    if whole_number(value, what, minimum=1) > _MOST_AT_ONCE:
+        raise ConfigurationError(f"{what} must be at most {_MOST_AT_ONCE}")
+    return value
 
 
 def check_name(name: object, what: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
-from matador.channels.compression import compressed, plain_body
+from matador.channels.compression import compressed, plain_body, plain_headers
 from matador.channels.declare import Consumer, check_name, consumers_of, queue_name
 from matador.channels.handler import ChannelHandler, read_consumer
 from matador.channels.settings import Settings
@@ -33,9 +33,16 @@ from matador.messages.connection import Connection
 from matador.messages.counters import MessageCounters
 from matador.messages.functions import MessageFunction
 from matador.messages.handler import HandlingOptions
+from matador.messages.metadata import metadata_headers
 from matador.messages.outbox import Outbox
 from matador.messages.recording import recording_of, traced_send
-from matador.model.message import ConnectionState, ConnectionStatus, Message, Properties
+from matador.model.message import (
+    ConnectionState,
+    ConnectionStatus,
+    Message,
+    Properties,
+    Receipt,
+)
 from matador.model.options import Seconds, optional_seconds
 from matador.model.text import SHORT_TEXT, error_text
 from matador.model.topology import (
@@ -158,6 +165,7 @@ class QueueService:
         self._disconnected_since: datetime | None = None
         self._ready: set[str] = set()
         self._broadcasts: dict[str, str] = {}
+        self._remaking: dict[str, asyncio.Task[None]] = {}
         self._outbox: Outbox | None = None
         self._worker: DeliveryWorker | None = None
         self._starting = asyncio.Lock()
@@ -253,7 +261,9 @@ class QueueService:
         if can.routing:
             queues |= await self._make_broadcasts()
         keeps = settings.dead_letter_queue.enabled and can.dead_letters != "none"
-        worker = DeliveryWorker(transport, clock=self._clock)
+        worker = DeliveryWorker(
+            transport, clock=self._clock, on_settle_error=self._settlement_failed
+        )
         handler = ChannelHandler(
             worker,
             HandlingOptions(
@@ -288,6 +298,28 @@ class QueueService:
             topology = Topology("channels", queues=[work], dead_letters=letters)
             await self._connection.apply(topology)
             self._ready.add(queue)
+
+    def _settlement_failed(self, receipt: Receipt, error: MatadorError) -> None:
+        """Create a queue again whose dead letters somebody has deleted; it is settled then.
+
+        Some transports do that by themselves, but not if they were told to delete it.
+        """
+        queue = receipt.queue
+        if (
+            isinstance(error, QueueNotFoundError)
+            and queue in self._consumers
+            and queue not in self._remaking
+        ):
+            self._ready.discard(queue)
+            self._remaking[queue] = asyncio.create_task(self._make_again(queue))
+
+    async def _make_again(self, queue: str) -> None:
+        try:
+            await self._make_queue(queue)
+        except MatadorError as error:
+            log.warning("%s: what was deleted could not be created again: %s", queue, error)
+        finally:
+            self._remaking.pop(queue, None)
 
     async def _make_broadcasts(self) -> dict[str, int]:
         """Create a queue for each channel that gets what is published while this service lives."""
@@ -330,12 +362,16 @@ class QueueService:
         await self.shutdown(0)
 
     async def _end(self, limit: float) -> None:
+        """Each step has its time: a broker that does not answer must not hold up the process."""
         worker, outbox = self._worker, self._outbox
         deadline = Deadline(limit + GRACE, "QueueService")
         try:
             if worker is not None:
                 for what in await worker.end(limit, deadline):
                     log.warning("shutdown was forced; abandoned: %s", what)
+            for task in self._remaking.values():
+                task.cancel()
+            self._remaking.clear()  # one that has not begun does not do it
             if outbox is not None:
                 await outbox.close(deadline.left)
             await deadline.do_last(self._delete_broadcasts(), "delete its queues")
@@ -381,9 +417,13 @@ class QueueService:
     ) -> str:
         """Send a message to one consumer; returns its id once it is safely stored.
 
+        ``headers``: those that brokers and Matador write themselves are left out, so that the
+        headers of a message that was received may be passed on.
+
         Raises:
             QueueError: it was not stored, or nobody knows whether it was. The cause says why.
-            InvalidMessageError: the data cannot be written as JSON.
+            InvalidMessageError: the data cannot be written as JSON, or a header is neither text nor
+                a number.
         """
         queue = queue_name(check_name(channel, "send"), check_name(name, "send"))
         outbox = self._sending()
@@ -413,7 +453,8 @@ class QueueService:
 
         Raises:
             QueueError: it was not published, or this broker cannot publish. The cause says why.
-            InvalidMessageError: the data cannot be written as JSON.
+            InvalidMessageError: the data cannot be written as JSON, or a header is neither text nor
+                a number.
         """
         queue = queue_name(check_name(channel, "publish"), check_name(name, "publish"))
         outbox = self._sending()
@@ -489,17 +530,22 @@ class QueueService:
         delay: Seconds | None,
     ) -> Message:
         body = encode_data(data, f"the data of {queue!r}", InvalidMessageError)
-        given: Mapping[str, str | int] = headers or {}
+        given = plain_headers(metadata_headers(headers, "QueueService: headers"))
         if self._settings.queue.compression:
             body, given = compressed(body, given)
         made = message_id or self._clock.new_id()
+        correlation = correlation_id or made
+        if not isinstance(made, str) or not isinstance(correlation, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users
+            raise InvalidMessageError(
+                f"message_id and correlation_id must be text, got {made!r} and {correlation!r}"
+            )
         return Message(
             made,
             queue,
             body,
             given,
             optional_seconds(delay, "send: delay") or 0.0,
-            properties=Properties(routing_key=name, correlation_id=correlation_id or made),
+            properties=Properties(routing_key=name, correlation_id=correlation),
         )
 
     def _sent(self) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, cast, get_args
 from urllib.parse import parse_qsl
 
+from matador.channels.declare import check_prefetch
 from matador.errors import ConfigurationError
 from matador.model.options import seconds, suggestion, whole_number
-from matador.transports.credentials import is_scheme
+from matador.transports.credentials import is_scheme, without_secrets
 from matador.transports.urls import transport_from_url
 
 QueueType: TypeAlias = Literal["memory", "sqlite", "redis", "rabbitmq", "kafka", "sqs"]
@@ -54,12 +55,19 @@ class RedisModeWarning(FutureWarning):
 def _one_of(what: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = suggestion(str(value), known)
-        raise ConfigurationError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}")
+        raise ConfigurationError(
+            f"{what} must be one of {', '.join(known)}, got {_shown(value)}{hint}"
+        )
 
 
 def _boolean(what: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{what} must be true or false, got {value!r}")
+        raise ConfigurationError(f"{what} must be true or false, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """A value in an error. A URL that was set under the wrong name may have a password."""
+    return without_secrets(repr(value))
 
 
 def _is_number(value: object) -> bool:
@@ -89,7 +97,7 @@ def _check_url(kind: QueueType, url: object) -> None:
 
 def _is_server(text: str) -> bool:
     host, _, port = text.rpartition("@")[2].strip().rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    return bool(host) and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
 
 
 def _with_option(url: str, name: str, value: str) -> str:
@@ -139,11 +147,16 @@ class QueueSettings:
                 raise ConfigurationError(
                     f'queue.mode is for type = "redis" only, but the type is {self.type!r}'
                 )
-        whole_number(self.prefetch, "queue.prefetch", minimum=1)
+        check_prefetch(self.prefetch, "queue.prefetch")
         whole_number(self.batch_size, "queue.batch_size", minimum=1)
         _boolean("queue.compression", self.compression)
         _check_url(self.type, self.url)
         transport_from_url(self.address)  # reads its options; connects to nothing
+
+    def __repr__(self) -> str:
+        """Without the password of the URL: settings are logged."""
+        shown = (f"{one.name}={_shown(getattr(self, one.name))}" for one in fields(self))
+        return f"QueueSettings({', '.join(shown)})"
 
     @property
     def address(self) -> str:
@@ -188,7 +201,8 @@ class RetrySettings:
         seconds(self.initial_delay, "retry.initial_delay")
         if not _is_number(self.backoff_multiplier) or not 1 <= self.backoff_multiplier < 1000:
             raise ConfigurationError(
-                f"retry.backoff_multiplier must be from 1 to 1000, got {self.backoff_multiplier!r}"
+                f"retry.backoff_multiplier must be from 1 to 1000, "
+                f"got {_shown(self.backoff_multiplier)}"
             )
 
     def delay(self, attempt: int) -> float:
@@ -279,11 +293,11 @@ class Settings:
             ... }).queue.type
             'memory'
         """
-        given = {} if path is None else _read_file(Path(path))
+        given = {} if path is None else _read_file(path)
         where = "the environment" if path is None else str(path)
         found = {section.name: dict(given.pop(section.name, {})) for section in _SECTIONS}
         if given:
-            unknown = next(iter(given))
+            unknown = without_secrets(next(iter(given)))
             known = [section.name for section in _SECTIONS]
             raise ConfigurationError(
                 f"{where}: unknown section [{unknown}]{suggestion(unknown, known)} "
@@ -303,18 +317,22 @@ class Settings:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def _read_file(path: Path) -> dict[str, dict[str, object]]:
+def _read_file(path: str | Path) -> dict[str, dict[str, object]]:
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        text = Path(path).read_text("utf-8-sig")  # some editors begin a file with a BOM
     except FileNotFoundError:
         raise ConfigurationError(f"there is no file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, TypeError, ValueError) as error:  # or the path is none: it has a NUL, say
+        raise ConfigurationError(f"{str(path)!r} cannot be read: {error}") from error
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of tomllib, or of an endless number in it
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
     for name, section in found.items():
         if not isinstance(section, dict):
-            raise ConfigurationError(f"{path}: {name!r} must be in a section, such as [queue]")
+            raise ConfigurationError(
+                f"{path}: {_shown(name)} must be in a section, such as [queue]"
+            )
     return cast("dict[str, dict[str, object]]", found)
 
 
@@ -360,7 +378,7 @@ def _read_text(section: type[Section], name: str, text: str) -> object:
             return float(text)
     except ValueError:
         raise ConfigurationError(
-            f"{variable} must be {_PLAIN_KINDS[kind]}, got {text[:40]!r}"
+            f"{variable} must be {_PLAIN_KINDS[kind]}, got {_shown(text)[:42]}"
         ) from None
     return text
 
@@ -387,7 +405,8 @@ def _made(section: type[Section], given: Mapping[str, object], where: str) -> Se
     for name in given:
         if name not in names:
             raise ConfigurationError(
-                f"{where}: unknown setting {section.name}.{name}{suggestion(name, names)} "
+                f"{where}: unknown setting {section.name}.{without_secrets(name)}"
+                f"{suggestion(name, names)} "
                 f"(known: {', '.join(names)})"
             )
     for one in fields(section):
@@ -396,7 +415,10 @@ def _made(section: type[Section], given: Mapping[str, object], where: str) -> Se
     try:
         return cast("Callable[..., Section]", section)(**given)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
+        text = str(error)
+        for value in given.values():
+            text = text.replace(repr(value), _shown(value))
+        raise ConfigurationError(f"{where}: {text}") from None
 
 
 def _missing(section: type[Section], name: str, where: str) -> str:

@@ -27,10 +27,7 @@ def storable_text(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def error_text(error: BaseException, longest: int = LONGEST_TEXT) -> str:
     """The storable message of an error, or its name if it has none."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - its __str__ may raise anything
-        text = ""
+    text = _said(error) or ""
     return storable_text(text or type(error).__name__, longest)
 
 
@@ -39,11 +36,21 @@ def loggable(error: BaseException | None) -> BaseException | None:
 
     Not every formatter survives such an error, and a log line must not decide about a message.
     """
+    return None if error is None or _said(error) is None else error
+
+
+def _said(error: BaseException) -> str | None:
+    """What an error says; None if that cannot be found out: its ``__str__`` may raise anything.
+
+    A cancellation, too, which would pass for one of the task. No task is cancelled in a function
+    that awaits nothing.
+    """
     try:
-        str(error)
-    except Exception:  # noqa: BLE001 - its __str__ may raise anything
+        return str(error)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - see above
         return None
-    return error
 
 
 def lone_surrogate(text: str) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from matador.model.message import Delivery, Release
+from matador.model.text import error_text, loggable, storable_text
 from matador.runtime.activity import Activity
 from matador.runtime.health import ConsumerHealth
 from matador.runtime.interruption import Interruption
@@ -414,6 +415,12 @@ class Consumer:
             return
         self._settler.submit(self._handler.give_up(delivery, "its task was torn down"))
 
+    def _unprocessed(self, delivery: Delivery, error: Exception) -> Outcome:
+        """Handlers raise nothing. This is an error in one, or in what surrounds it."""
+        log.error("a message of %s could not be processed", self.queue, exc_info=loggable(error))
+        reason = f"{type(error).__name__}: {error_text(error)}"
+        return self._handler.give_up(delivery, storable_text(reason))
+
     async def _slot(self) -> None:
         while True:
             try:
@@ -451,6 +458,8 @@ class Consumer:
                 except GeneratorExit:
                     self._torn(delivery)
                     raise
+                except Exception as error:  # noqa: BLE001 - or it would end the slot, unnoticed
+                    outcome = self._unprocessed(delivery, error)
                 finally:
                     self._busy -= 1
                     if delivery is self._suspect:

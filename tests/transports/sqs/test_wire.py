@@ -174,3 +174,17 @@ def test_a_bare_dead_letter_fits_wherever_its_body_did(reason: str, size: int) -
     assert content.body == b"x" * size
     if size == 10 and reason == "why":
         assert content.headers == {REASON_HEADER: "why"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("half \ud800", "q", b"{}"),
+        Message("1", "q", b"{}", properties=Properties(correlation_id="half \ud800")),
+    ],
+    ids=["id", "property"],
+)
+def test_what_cannot_be_written_is_refused_by_name(message: Message) -> None:
+    """Anything else that is raised would fail the messages that are sent together with it."""
+    with pytest.raises(UnstorableError, match="surrogates not allowed"):
+        written(message)

@@ -125,6 +125,19 @@ def written(message: Message, *, later: float = 0.0) -> SqsEntry:
         UnstorableError: a part of it cannot be encoded.
         MessageTooLargeError: it is larger than SQS allows.
     """
+    try:
+        entry = _written(message, later)
+        size = entry.size
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UnstorableError(
+            f"message {message.id[:40]!r} cannot be encoded: {type(error).__name__}: {error}"
+        ) from error
+    if size > LARGEST:
+        raise MessageTooLargeError(size, LARGEST, why=" (SQS counts headers and encoding, too)")
+    return entry
+
+
+def _written(message: Message, later: float) -> SqsEntry:
     body, encoding = _written_body(message.body)
     attributes: dict[str, Mapping[str, Any]] = {}
     headers: dict[str, str | int] = {}
@@ -139,16 +152,7 @@ def written(message: Message, *, later: float = 0.0) -> SqsEntry:
     envelope = _Envelope(
         id_, headers, message.priority, message.ordering_key, encoding, later or None
     )
-    try:
-        entry = SqsEntry(body, attributes | _attribute(envelope))
-        size = entry.size
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UnstorableError(
-            f"message {message.id[:40]!r} cannot be encoded: {type(error).__name__}: {error}"
-        ) from error
-    if size > LARGEST:
-        raise MessageTooLargeError(size, LARGEST, why=" (SQS counts headers and encoding, too)")
-    return entry
+    return SqsEntry(body, attributes | _attribute(envelope))
 
 
 def copied(attributes: Attributes, *, delay: float, deliveries: int) -> Attributes | None:
