@@ -6,7 +6,6 @@ until its heartbeats are missed: two of them make what a lease is elsewhere.
 
 from __future__ import annotations
 
-import atexit
 import base64
 import os
 import shutil
@@ -24,7 +23,7 @@ import pika.exceptions
 from chaos.checker import Stored
 from chaos.profiles import SEND_TIMEOUT, Unplayable, target_of
 from chaos.proxy import Proxy
-from chaos.servers import Server, own_server
+from chaos.servers import Server, at_end, own_server
 from matador.model.topology import DEAD_LETTER_KINDS
 
 _PROBE = Path(__file__).with_name("rabbitmq_probe.escript")
@@ -93,7 +92,7 @@ class Probe:
 def _server() -> tuple[Server, Probe]:
     server = own_server("rabbitmq")
     probe = Probe(server)
-    atexit.register(probe.close)  # before the server, whose port mapper ends when nobody uses it
+    at_end(probe.close)  # before the server, whose port mapper ends when nobody uses it
     return server, probe
 
 

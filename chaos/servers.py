@@ -13,7 +13,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,8 @@ _PORTS = 8  # a server has several
 _MANAGEMENT = 10_000  # so much further is the port of RabbitMQ's management plugin
 _FIRST_PORT, _LAST_PORT = 15_000, 22_700  # with it, below those that systems give to clients
 _STRIDE = 197
+
+_ends: list[Callable[[], None]] = []
 
 
 class Server:
@@ -83,9 +86,24 @@ def own_server(name: str, environment: tuple[tuple[str, str], ...] = ()) -> Serv
     """This process's server of that name; it runs."""
     _tidy_up()
     server = Server(name, dict(environment))
-    atexit.register(server.discard)
+    at_end(server.discard)
     server.start()
     return server
+
+
+def at_end(end: Callable[[], None]) -> None:
+    """Call it before the process ends, the last one first."""
+    _ends.append(end)
+
+
+@atexit.register
+def end_all() -> None:
+    """Do what is to be done at the end, now. For those whose process may be killed at its end."""
+    while _ends:
+        try:
+            _ends.pop()()
+        except Exception:  # noqa: BLE001 - the others must end, too
+            traceback.print_exc()
 
 
 def _free_ports() -> int:

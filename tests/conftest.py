@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -22,6 +23,13 @@ wait_for.__kwdefaults__ = {**(wait_for.__kwdefaults__ or {}), "timeout": 30.0}
 # times only, that is a third of the work. Processes that tests start inherit it.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_sessionfinish() -> None:
+    """End the servers of fault scenarios. pytest-xdist kills a process that takes long to exit."""
+    servers = sys.modules.get("chaos.servers")
+    if servers is not None:
+        servers.end_all()
 
 
 # What `script/test quick` leaves out: files that start many processes or repeat much.
