@@ -12,6 +12,7 @@ import pytest
 from chaos.servers import Server
 from tests.channels.test_service import Log, Order
 from tests.support.brokers import broker_url
+from tests.support.left_alone import nothing_left_alone
 from tests.support.redis import OwnServer
 
 from matador.channels import QueueError, QueueService, QueueSettings, Recovery, Settings
@@ -92,3 +93,4 @@ async def test_a_shutdown_does_not_wait_for_it(
         assert service.health_check().connection_state == "disconnected"
     finally:
         os.kill(process, signal.SIGCONT)
+    await nothing_left_alone()

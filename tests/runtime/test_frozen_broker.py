@@ -23,6 +23,7 @@ import pytest_asyncio
 from chaos.proxy import Proxy
 from tests.support.brokers import broker_url
 from tests.support.kafka import OwnKafka
+from tests.support.left_alone import nothing_left_alone
 from tests.support.rabbitmq import Raw
 from tests.support.redis import forget_keys
 
@@ -84,6 +85,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     made = Broker(request.param)
     yield made
     made.thaw()
+    await nothing_left_alone()
     await made.tidy_up()
 
 
