@@ -110,3 +110,14 @@ def test_without_pika_the_extra_is_named() -> None:
     assert run.stdout.strip() == (
         "MissingExtraError RabbitMQ needs an extra: pip install 'matador-events[rabbitmq]'"
     )
+
+
+def test_what_waits_in_a_hop_ends_its_wait_by_itself() -> None:
+    """The queue may not know its own time to live yet."""
+    given = pika.BasicProperties(headers={"mine": "kept"}, message_id="m", timestamp=5)
+    read = pika.BasicProperties()
+    read.decode(wire.expiring(b"".join(given.encode()), 1500))
+    assert (read.expiration, read.headers, read.message_id) == ("1500", {"mine": "kept"}, "m")
+    given.expiration = "7"
+    read.decode(wire.expiring(b"".join(given.encode()), 1500))
+    assert read.expiration == "7", "the sender's own"

@@ -160,6 +160,7 @@ class OutgoingMessages:
             raise DelaysNotSupportedError(f"{queue} makes dead letters of what it refuses")
         (hop,) = delays.with_own_end(self._prefix, delays.path(_UNTIL_ROOM), queue)
         properties = wire.marked(publication.properties, delays.marks([hop]), self.frame_max)
+        properties = wire.expiring(properties, hop.ttl)
         exchange = delays.hop_exchange(self._prefix, hop.left)
         return publication._replace(exchange=exchange, properties=properties, delayed=True), hop
 
@@ -260,7 +261,8 @@ class OutgoingMessages:
             ) from refused
         exchange = delays.hop_exchange(self._prefix, hops[0].left)
         made = self._made(message, exchange, queue, delays.marks(hops), reserve)
-        return made._replace(delayed=True)
+        properties = wire.expiring(made.properties, hops[0].ttl)
+        return made._replace(delayed=True, properties=properties)
 
 
 def _check_name(queue: str) -> None:
