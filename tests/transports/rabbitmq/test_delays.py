@@ -213,6 +213,35 @@ class TestOnTheServer:
             raw.channel.exchange_delete(f"{namespace}.delay.{name}")
         raw.delete([], [f"{namespace}.delay.lost", hop])
 
+    async def test_a_queue_that_does_not_know_its_time_yet_keeps_nothing_for_ever(
+        self, make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw
+    ) -> None:
+        """As one is that another process is creating at this moment."""
+        transport = make(f"delay_prefix={namespace}.delay&delays=levels")
+        await transport.connect()
+        await transport.apply_topology(Topology(namespace, queues=["events"]))
+        hop, delayed = (
+            f"{namespace}.delay.hops.1.30ms",
+            Message("m", f"{namespace}.events", b"x", delay=0.03),
+        )
+        assert await transport.send([delayed]) == [None]
+        raw.get(f"{namespace}.events")
+        raw.channel.queue_delete(hop)
+        arguments = {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": f"{namespace}.delay.due",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
+        raw.channel.queue_declare(hop, durable=True, arguments=arguments)
+        mark = {"x-match": "all", "matador-delay-1": "30ms"}
+        raw.channel.queue_bind(hop, f"{namespace}.delay.hops.1", "", mark)
+        assert await transport.send([delayed]) == [None]
+        assert raw.get(f"{namespace}.events")[2] == b"x"
+        for name in ("lost", "due", "hops.1"):
+            raw.channel.exchange_delete(f"{namespace}.delay.{name}")
+        raw.delete([], [f"{namespace}.delay.lost", hop])
+
     async def test_queues_that_cannot_be_made_are_named_and_others_get_through(
         self, make: Callable[..., RabbitMQTransport], namespace: str, raw: Raw
     ) -> None:
